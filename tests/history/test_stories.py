@@ -37,12 +37,19 @@ def test_there_are_stories_of_all_kinds():
     kept = [score.load(path) for path in FILES]
     assert len([each for each in kept if each["kafka"].startswith("4.")]) >= 40
     assert len([each for each in kept if not each["kafka"].startswith("4.")]) >= 10
-    assert {each["theme"] for each in kept} == set(THEMES)
+    assert {each["theme"] for each in kept} >= set(THEMES)
     clients = {(about["client"], about["protocol"]) for each in kept for about in each["cast"].values()}
     assert len({client for client, _ in clients}) >= 5
     assert {"range", "cooperative", "consumer"} <= {protocol for _, protocol in clients}
     for traffic in ("always", "never"):
         assert len([each for each in kept if each["traffic"] in (traffic, "stops")]) >= len(kept) / 3
+
+
+def test_what_the_log_can_tell_is_named():
+    """Nine tenths of what was done; of rows that are sure, nine tenths are right."""
+    sums = score.totals([score.score(path) for path in FILES])
+    assert sums["named"] >= 0.9 * sums["done"]
+    assert sums["sure_and_true"] >= 0.9 * sums["sure_rows"]
 
 
 def test_a_seed_draws_the_same_story_again():

@@ -97,6 +97,14 @@ def test_a_deploy_is_a_rolling_restart_and_crashes_are_none():
     assert [found for window in windows(kept) for found in patterns_of(window, kept) if found] == []
 
 
+def test_what_happens_to_a_member_besides_its_deploy_is_no_part_of_it():
+    turns = [does(do, label, topics=["t"], of=DEPLOY) for label in ("m1", "m2") for do in ("leave", "back")]
+    kept = story(START, does("freeze", "m1"), does("thaw", "m1"), *turns, does("kill", "m2"))
+    freeze, thaw, *_, kill = windows(kept)[1:]
+    assert [found for window in (freeze, thaw, kill) for found in patterns_of(window, kept)[0]] == []
+    assert [found for window in (freeze, thaw, kill) for found in patterns_of(window, kept)[1] - {"flapping"}] == []
+
+
 def test_a_member_flaps_that_went_three_times_in_ten_minutes():
     often = [does(do, "m2", topics=["t"]) for _ in range(3) for do in ("kill", "back")]
     kept = story(START, *often)
@@ -114,8 +122,19 @@ def test_findings_follow_from_what_was_done():
     kept = story(START, does("kill", "m1"))
     assert expectation(kept, list(deeds(kept))).must == [{"session_expired", "flapping"}]
     assert expectation(kept, []).must == []
-    kept = story(START, does("join", "m3", topics=["u"]))
-    assert any("shared_group_id" in rules for rules in expectation(kept, []).must)
+    kept = story(START, does("join", "m3", topics=["u"]), does("wait"))
+    assert (expectation(kept, []).must, expectation(kept, []).may) == ([], {"shared_group_id"})
+    kept = story(START, does("join", "m3", topics=["u"]), does("wait", at_ms=50_000))
+    assert expectation(kept, []).must == [{"shared_group_id"}]
+
+
+def test_a_rebalance_is_held_up_for_as_long_as_the_coordinator_waited():
+    kept = story(START, does("join", "m3", topics=["t"], held_by="m1"))
+    began = {"at_ms": 10_500, "group": "g", "text": "Preparing to rebalance group g"}
+    for at_ms, must in ((10_900, []), (22_000, [{"held_up"}])):
+        kept["acts"][-1]["until_ms"] = at_ms
+        ended = {"at_ms": at_ms, "group": "g", "text": "Stabilized group g generation 2"}
+        assert expectation({**kept, "broker_log": [began, ended]}, []).must == must
 
 
 def test_a_story_ends_where_the_coordinator_did_what_no_act_explains():

@@ -31,6 +31,9 @@ STORIES = CORPUS / "stories"
 RECENTLY_MS = 3_000
 """Members commit each second or at each poll: one that has not for so long had nothing to commit."""
 
+GONE = "member_gone"
+"""That a member is gone, and not why: all there is to say of one that was silent, and too little of another one."""
+
 RIGHT, WRONG, NOT_KNOWN, OPEN = "right", "wrong", "not known", "open"
 
 
@@ -148,10 +151,13 @@ def _judged(kept: dict[str, Any], row: Rebalance, windows: Sequence[Window]) -> 
     deeds = _deeds_of(row, window) if window is not None else ()
     allowed = frozenset().union(*(deed.allowed for deed in deeds)) if deeds else frozenset()
     cause = str(row.cause)
-    is_true = cause in allowed
+    gone = bool(deeds) and cause == GONE and any(deed.direction == "out" for deed in deeds)
+    is_true = cause in allowed or gone
     unclear = bool(deeds) and any(deed.not_in_the_log for deed in deeds)
     if unclear and (row.confidence < UNSURE or cause == "not_known"):
         verdict = OPEN
+    elif gone and not unclear:
+        verdict = NOT_KNOWN  # true, and the log says more
     elif is_true:
         verdict = RIGHT
     else:
@@ -260,8 +266,8 @@ def _patterns(
         window = _window_of(row, windows)
         true, may = truth.patterns_of(window, kept) if window is not None else (set(), set())
         said = _pattern_said(row)
-        if not (row.joined or row.left or row.replaced):  # by a client's own doing, or what is subscribed to
-            true, may = set(), true | may
+        if row.generation == row.previous_generation or not (row.joined or row.left or row.replaced):
+            true, may = set(), true | may  # no rebalance, a client's own doing, or what is subscribed to
         if said or true:
             right = said in true | may if said else not true
             yield row, said, " or ".join(sorted(true)), right

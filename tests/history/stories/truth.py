@@ -1,16 +1,19 @@
 """What the doctor has to say of a story, derived from the acts alone: what was done, to whom, when.
 
 `deeds` has the causes, `patterns_of` and `expectation` the patterns and the findings. No rule of `muster.history` is
-used or known here. What Kafka's coordinator does for each act is in its protocol: a member that closes leaves, one that
-is killed or stands still expires after its session timeout, one that does not poll for max.poll.interval.ms leaves.
+used or known here; only for how long a rebalance was held up the coordinator's own log is asked. What Kafka's
+coordinator does for each act is in its protocol: a member that closes leaves, one that is killed or stands still
+expires after its session timeout, one that does not poll for max.poll.interval.ms leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
+
+from tests.history.stories.witness import longest_rebalance_ms
 
 Act: TypeAlias = Mapping[str, Any]
 Kept: TypeAlias = Mapping[str, Any]
@@ -261,7 +264,8 @@ class Expectation:
 
 HEALTHY = frozenset(("start", "join", "wait", "blink", "busy", "rest", "create"))
 """A group to which nothing else was done has nothing to complain about; it may also have been stopped at the end."""
-_HELD_LONG_S = 10
+_HELD_LONG_MS = 10_000
+_APART_LONG_MS = 30_000
 _STUCK_LONG_MS = 10 * MINUTE_MS
 _MANY = 6
 _CHANGES = 3
@@ -281,7 +285,8 @@ def expectation(kept: Kept, tellable: Sequence[Deed]) -> Expectation:
         return expected
     _of_departures(kept, tellable, expected)
     _of_patterns(kept, tellable, expected)
-    _of_shape(kept, tellable, expected)
+    _of_shape(kept, expected)
+    _of_sharing(kept, expected)
     _of_offsets(kept, expected)
     return expected
 
@@ -289,7 +294,7 @@ def expectation(kept: Kept, tellable: Sequence[Deed]) -> Expectation:
 def _is_healthy(kept: Kept) -> bool:
     *acts, last = kept["acts"]
     return (
-        _applications(kept) < 2
+        not _apart_ms(kept)
         and not any(act.get("held_by") for act in kept["acts"])
         and all(act["do"] in HEALTHY for act in acts)
         and (last["do"] in HEALTHY or bool(last.get("all")))
@@ -319,11 +324,13 @@ def _of_patterns(kept: Kept, tellable: Sequence[Deed], expected: Expectation) ->
         expected.may.add("rolling_restart")
 
 
-def _of_shape(kept: Kept, tellable: Sequence[Deed], expected: Expectation) -> None:
+def _of_shape(kept: Kept, expected: Expectation) -> None:
     """What there may be to say about how it rebalances, and whom it holds up."""
     acts = kept["acts"]
-    if any(act.get("held_by") and act["seconds"] >= _HELD_LONG_S for act in acts):
-        expected.must.append(frozenset(("held_up", "rebalance_held_up", "slow_rebalance", "barrier")))
+    if any(act.get("held_by") for act in acts):
+        expected.may.add("held_up")
+        if any(act.get("held_by") and longest_rebalance_ms(kept, act) >= _HELD_LONG_MS for act in acts):
+            expected.must.append(frozenset(["held_up"]))
     changes = [deed for deed in deeds(kept) if deed.must]
     if len(changes) >= _CHANGES:
         expected.may |= {"needless_moves"}
@@ -338,27 +345,43 @@ def _of_shape(kept: Kept, tellable: Sequence[Deed], expected: Expectation) -> No
         expected.may |= {"never_at_rest"}
     if sum(act["do"] in ("subscribe", "delete_topic") or bool(act.get("matching")) for act in acts) >= 2:
         expected.may.add("rejoins")
-    if _applications(kept) > 1:
-        expected.must.append(frozenset(("two_applications", "several_programs", "apps", "shared_group_id", "rejoins")))
 
 
-def _applications(kept: Kept) -> int:
-    """How many programs with disjoint topics were in the group at a time."""
+def _of_sharing(kept: Kept, expected: Expectation) -> None:
+    """Whether programs with nothing in common have one group id, and whether its broker was restarted."""
+    if any(act["do"] == "restart_broker" for act in kept["acts"]):
+        expected.may |= {"coordinator_moved", "session_expired"}
+    apart_ms = _apart_ms(kept)
+    if apart_ms:
+        expected.may.add("shared_group_id")
+        if apart_ms >= _APART_LONG_MS:
+            expected.must.append(frozenset(["shared_group_id"]))
+
+
+def _apart_ms(kept: Kept) -> int:
+    """For how long programs with disjoint topics were in the group together."""
     reads: dict[str, frozenset[str]] = {}
-    most = 0
-    for act in kept["acts"]:
+    apart_ms = 0
+    acts = kept["acts"]
+    ends = [act["at_ms"] for act in acts[1:]] + [acts[-1]["until_ms"]]
+    for act, end_ms in zip(acts, ends, strict=True):
         if act["do"] in _OUT:
             for label in act["members"]:
                 reads.pop(label, None)
         elif "topics" in act:
             topics = frozenset(str(topic).rpartition(".")[2] for topic in act["topics"])
             reads.update(dict.fromkeys(act["members"], topics))
-        kinds: list[frozenset[str]] = []
-        for topics in set(reads.values()):
-            joint = [kind for kind in kinds if kind & topics]
-            kinds = [kind for kind in kinds if not kind & topics] + [topics.union(*joint)]
-        most = max(most, len(kinds))
-    return most
+        if _applications(reads.values()) > 1:
+            apart_ms += end_ms - act["at_ms"]
+    return apart_ms
+
+
+def _applications(reads: Iterable[frozenset[str]]) -> int:
+    kinds: list[frozenset[str]] = []
+    for topics in set(reads):
+        joint = [kind for kind in kinds if kind & topics]
+        kinds = [kind for kind in kinds if not kind & topics] + [topics.union(*joint)]
+    return len(kinds)
 
 
 def _of_offsets(kept: Kept, expected: Expectation) -> None:

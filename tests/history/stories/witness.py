@@ -27,6 +27,19 @@ def spans(acts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
         yield begin, acts[-1]["until_ms"]
 
 
+def longest_rebalance_ms(kept: Mapping[str, Any], act: Mapping[str, Any]) -> int:
+    """How long the longest rebalance took that began while this was done: from its preparation to its generation."""
+    longest = 0
+    began: int | None = None
+    for line in kept["broker_log"]:
+        if act["at_ms"] - SLACK_MS <= line["at_ms"] <= act["until_ms"] + SLACK_MS:
+            if BEGINS[0] in line["text"]:
+                began = line["at_ms"] if began is None else began
+            elif "Stabilized group" in line["text"] and began is not None:
+                longest, began = max(longest, line["at_ms"] - began), None
+    return longest
+
+
 def undoubted(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The story up to where the coordinator first did what no act explains, or the script could not go on: its day ends
     there."""
