@@ -86,7 +86,10 @@ STORIES: dict[str, dict[str, tuple[str, ...]]] = {
         "rolling_restart": ("10 times within 64.2 s", "the slowest restart took about 4.0 s", "group.instance.id")
     },
     "freeze": {"session_expired": ("Most likely 'freeze-1' at 127.0.0.1", "once", "session timeout of 10.0 s")},
-    "k848": {"session_expired": ("'k848-1' at 127.0.0.1 and 'k848-0' at 127.0.0.1", "2 times", "timeout of 45.0 s")},
+    "k848": {
+        "session_expired": ("'k848-1' at 127.0.0.1 and 'k848-0' at 127.0.0.1", "2 times", "timeout of 45.0 s"),
+        "poll_interval_exceeded": ("'k848-slow' at 127.0.0.1 did not poll", "(20.0 s)", "once"),
+    },
     "slow2": {
         "poll_interval_exceeded": (
             "'slow2-2' at 127.0.0.1 did not poll within max.poll.interval.ms (20.0 s)",
