@@ -102,6 +102,8 @@ class AsyncConsumer(Questions):
         self._closing = False
         self._closed = False
         self._gone = asyncio.Event()
+        self._has_farewell = False
+        """Whether `_hang_up` is called at the end of the event loop, so that it need not be after an interrupt."""
         self._forks = forks.count
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -141,20 +143,31 @@ class AsyncConsumer(Questions):
         try:
             if self._started:
                 await self._say_goodbye(self._driver.now() + timeout_ms, handled=handled)
-        finally:
-            self._closed = True
-            self._handout.clear()
-            try:
-                if self._started:
-                    await self._loop.close()
-            finally:
-                self._gone.set()
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            if not self._has_farewell:
+                await self._hang_up()
+            raise
+        except BaseException:
+            await self._end()
+            raise
+        await self._end()
         return True
 
+    async def _end(self) -> None:
+        self._closed = True
+        self._handout.clear()
+        try:
+            if self._started:
+                await self._loop.close()
+        finally:
+            self._gone.set()
+
     async def _hang_up(self) -> None:
-        """End a consumer that was dropped: nothing is committed; leaving the group is tried for a moment."""
+        """End a consumer that was dropped, or whose close was interrupted: nothing is committed and no listener called;
+        leaving the group is tried for a moment."""
         if self._gone.is_set():
             return
+        why = "the consumer's close was interrupted" if self._closing else "the consumer was dropped"
         self._closing = True
         self._handout.end(handled=False)
         self._pump.listener, self._pump.call_user = None, call_here
@@ -162,12 +175,9 @@ class AsyncConsumer(Questions):
         try:
             if self._started and not self._closed:
                 with suppress(MusterError):
-                    await self._pump.leave("the consumer was dropped", self._driver.now() + _HANG_UP_MS)
+                    await self._pump.leave(why, self._driver.now() + _HANG_UP_MS)
         finally:
-            self._closed = True
-            self._handout.clear()
-            await self._loop.close()
-            self._gone.set()
+            await self._end()
 
     async def _say_goodbye(self, until: int, *, handled: bool) -> None:
         self._handout.end(handled=handled)

@@ -66,6 +66,7 @@ class Consumer(BlockingReader):
             **more,
         )
         self._consumer._pump.call_user = in_caller
+        self._consumer._has_farewell = True
         self._handout = self._consumer._handout
         thread = LoopThread("muster-consumer", self._consumer._hang_up)
         super().__init__(thread, self._handout.take_back)

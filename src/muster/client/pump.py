@@ -61,6 +61,9 @@ class ConsumerPump:
         """Whether the user has called `wakeup`, and no call has raised its error yet."""
         self.in_callback = False
         """Whether the user's code is running in a callback."""
+        self._left = asyncio.Event()
+        """Set when the last `leave` is over."""
+        self._left.set()
         self._completed: deque[_Told] = deque()
         """The callbacks of commits that are over, in the order of the commits."""
 
@@ -144,8 +147,12 @@ class ConsumerPump:
 
     async def leave(self, reason: str, until: int) -> None:
         """Give up all partitions, call the listener, and leave the group. Then raise what the listener raised."""
-        left = asyncio.Event()
+        left, before = asyncio.Event(), self._left
+        has_left = not self.core.subscription.group_managed
         self.core.unsubscribe(self.driver.now(), left.set, reason)
+        if has_left and not before.is_set():
+            left = before  # an interrupt ended the wait for the LeaveGroup that is under way
+        self._left = left
         raised: Exception | None = None
         while not left.is_set():
             self.turn()

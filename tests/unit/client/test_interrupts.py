@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, Consumer, NewTopic, Producer, handout, loop, outbox
+from muster.client import (
+    Admin,
+    AsyncConsumer,
+    Consumer,
+    NewTopic,
+    Producer,
+    RebalanceListener,
+    handout,
+    loop,
+    outbox,
+)
 from muster.client import consumer as consumer_face
 from muster.client import producer as producer_module
 from muster.errors import ClosedError
@@ -214,3 +227,64 @@ def test_leaving_by_an_interrupt_whose_farewell_is_interrupted(bootstrap: str) -
         assert not any(reader.commits), interrupt.where
         if not interrupt.happened:
             break
+
+
+def members(bootstrap: str, group: str) -> int:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        found: Any = admin.describe_consumer_groups([group])[group]
+    return len(found.members)
+
+
+def member(face: Any, bootstrap: str, group: str) -> Any:
+    settings = {"group_id": group, "auto_offset_reset": "earliest", "fetch_max_wait_ms": 20}
+    return face(bootstrap_servers=bootstrap, **settings)
+
+
+@pytest.mark.parametrize("way", [lambda consumer: consumer.close(), leave], ids=["close", "with"])
+def test_ctrl_c_while_close_runs_the_listener_leaves_the_group(bootstrap: str, way: Callable[[Consumer], None]) -> None:
+    class Listener(RebalanceListener):
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    group = f"ctrl-c-{uuid.uuid4().hex[:8]}"
+    consumer = member(Consumer, bootstrap, group)
+    consumer.subscribe([ZERO.topic], listener=Listener())
+    while not consumer.poll(20_000):
+        pass
+    assert members(bootstrap, group) == 1
+    with pytest.raises(KeyboardInterrupt):
+        way(consumer)
+    assert members(bootstrap, group) == 0
+    consumer.close()
+    assert ended(consumer)
+
+
+@pytest.mark.any_loop
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_close_that_is_cancelled_in_the_listener_leaves_the_group(bootstrap: str, times: int) -> None:
+    """Cancelled again it ends at once, whether or not the coordinator has answered."""
+    reached = asyncio.Event()
+
+    class Listener(RebalanceListener):
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            reached.set()
+            await asyncio.Event().wait()  # never
+
+    group = f"cancelled-{uuid.uuid4().hex[:8]}"
+    consumer = member(AsyncConsumer, bootstrap, group)
+    consumer.subscribe([ZERO.topic], listener=Listener())
+    while not await consumer.poll(20_000):
+        pass
+    assert await asyncio.to_thread(members, bootstrap, group) == 1
+    closing = asyncio.create_task(consumer.close())
+    await reached.wait()
+    for _ in range(times):
+        closing.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await consumer.close()
+    if times == 1:
+        assert await asyncio.to_thread(members, bootstrap, group) == 0
+    with pytest.raises(ClosedError):
+        await consumer.poll(10)
