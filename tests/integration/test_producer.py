@@ -137,6 +137,19 @@ def test_a_topic_comes_into_being_when_it_is_written_to(bootstrap):
         assert producer.send_and_wait(name, b"first").offset == 0
 
 
+def test_a_deleted_topic_is_not_brought_back_by_records_for_another(bootstrap):
+    """Both clusters create the topics that a Metadata request names, where it does not forbid that."""
+    gone, other = topic(bootstrap, 1), topic(bootstrap)
+    with Producer(bootstrap_servers=bootstrap) as producer, Admin(bootstrap_servers=bootstrap) as admin:
+        producer.send_and_wait(gone, b"before")
+        assert admin.delete_topics([gone]) == {gone: None}
+        until_known(bootstrap, gone, 0)
+        producer.send_and_wait(other, b"after")
+        assert gone not in {found.name for found in admin.list_topics()}
+        producer.send_and_wait(gone, b"written to again")
+        assert gone in {found.name for found in admin.list_topics()}
+
+
 def test_an_invalid_topic_is_told(bootstrap):
     with Producer(bootstrap_servers=bootstrap) as producer, pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
         producer.send_and_wait("no such/name", b"")

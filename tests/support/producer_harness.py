@@ -101,7 +101,7 @@ class ProducerHarness:
         self.metadata_broken: Failure | None = None
         defaults = {"linger_ms": 0, "retry_backoff_ms": 100, "retry_backoff_max_ms": 100}
         self.config = ProducerConfig.of(defaults | self.settings)
-        self.metadata = ClusterMetadata(self.config)
+        self.metadata = ClusterMetadata(self.config, on_demand=True)
         self.core = ProducerCore(self.config, self.metadata, self.partitioner)
         self.turn()
 

@@ -20,7 +20,7 @@ class ProducerLoop:
 
     def __init__(self, config: ProducerConfig, partitioner: Partitioner | None = None) -> None:
         self.config = config
-        self.metadata = ClusterMetadata(config, seed=random.getrandbits(31))
+        self.metadata = ClusterMetadata(config, on_demand=True, seed=random.getrandbits(31))
         self.core = ProducerCore(config, self.metadata, partitioner, seed=random.getrandbits(31))
         self.driver = Driver(config, self.metadata)
         self.loop = CoreLoop(self.driver, [self.metadata, self.core], lambda now: self._tell_all())

@@ -48,7 +48,7 @@ class SimProducer:
         self.failed_flushes = 0
         self._cluster = cluster
         self._clock = cluster.clock
-        self._metadata = ClusterMetadata(config, seed=rng.getrandbits(31))
+        self._metadata = ClusterMetadata(config, on_demand=True, seed=rng.getrandbits(31))
         self._core = ProducerCore(config, self._metadata, seed=rng.getrandbits(31))
         self._driver = SimDriver(
             name, name, config, self._metadata, cluster.network, cluster.brokers, rng, self._wakeup

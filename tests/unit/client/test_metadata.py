@@ -1,6 +1,8 @@
 """What a client knows of the cluster, and when it asks."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster.client.config import ClientConfig
 from muster.client.core.backoff import Backoff
@@ -99,6 +101,96 @@ def test_a_topic_that_came_while_a_request_was_under_way_is_asked_for_next():
     c.reply(send, topic())
     send = c.ask()
     assert names(send) == ["airlines", "flights"]
+
+
+# --- a producer's: topics that it needs ------------------------------------------------------------------------------
+
+
+def asked(send):
+    """The topics that a request names, and whether it may create them."""
+    request = send.build(12)
+    return {found.name for found in request.topics}, request.allow_auto_topic_creation
+
+
+def test_a_topic_that_was_deleted_is_not_brought_back_by_a_record_for_another():
+    c = Cluster(on_demand=True)
+    c.metadata.add_interest({"flights"})
+    c.learn(topic())
+    c.now += 1_000
+    c.metadata.add_interest({"airlines"})
+    send = c.ask()
+    assert asked(send) == ({"airlines"}, True)
+    c.reply(send, topic("airlines", topic_id=b"a" * 16))
+    assert c.metadata.leader(FLIGHTS) == 1, "what is known of the others stays"
+    c.quiet()
+    c.metadata.request_update(c.now)
+    c.now += 1_000
+    send = c.ask()
+    assert asked(send) == ({"airlines", "flights"}, False)
+    c.reply(send, topic("airlines", topic_id=b"a" * 16), missing("flights"))
+    c.now += 10_000
+    c.quiet()
+    c.metadata.add_interest({"flights"})
+    send = c.ask()
+    assert asked(send) == ({"flights"}, True), "a record waits for it now"
+
+
+def test_what_was_found_to_be_stale_is_asked_for_after_what_is_new():
+    c = Cluster(on_demand=True)
+    c.metadata.add_interest({"flights"})
+    c.learn(topic())
+    c.now += 1_000
+    c.metadata.request_update(c.now)
+    c.metadata.add_interest({"airlines"})
+    c.learn(topic("airlines", topic_id=b"a" * 16))
+    send = c.ask()
+    assert asked(send) == ({"airlines", "flights"}, False)
+    send.on_reply(Failure(FailureKind.DISCONNECTED, "gone"), c.now)
+    c.now += 1_000
+    c.metadata.add_interest({"airports"})
+    c.learn(topic("airports", topic_id=b"b" * 16))
+    assert asked(c.ask()) == ({"airlines", "airports", "flights"}, False)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["need", "delete", "create", "stale", "later"]), st.sampled_from("abc")), max_size=40
+    )
+)
+def test_only_topics_that_records_wait_for_may_be_created_and_all_of_them_are_asked_for(steps):
+    c = Cluster(on_demand=True)
+    there = {"a", "b"}
+    waiting: set[str] = set()
+
+    def turn():
+        for send in c.metadata.poll(c.now):
+            found, may_create = asked(send)
+            assert may_create == bool(waiting)
+            assert found <= waiting or not may_create
+            c.reply(send, *(topic(n, topic_id=n.encode() * 16) if n in there else missing(n) for n in sorted(found)))
+            waiting.difference_update(c.metadata.topics)
+
+    c.reply(c.ask())
+    for step, name in steps:
+        match step:
+            case "need":
+                c.metadata.add_interest({name})
+                waiting |= {name} - c.metadata.topics.keys()
+            case "delete":
+                there.discard(name)
+            case "create":
+                there.add(name)
+            case "stale":
+                c.metadata.request_update(c.now)
+            case "later":
+                c.now += 2_000
+        turn()
+    there |= set("abc")
+    for _ in range(5):
+        c.now += 2_000
+        turn()
+    assert not waiting
+    c.quiet()
 
 
 def test_all_topics():

@@ -268,7 +268,7 @@ def test_a_partition_that_is_not_there_yet_is_waited_for():
     (request,) = p.tick(1000)
     assert request.values == [b"one"]
     p.tick(4000)
-    assert "no 9" in str(p.error(b"nine"))
+    assert "no partition 9" in str(p.error(b"nine"))
 
 
 def test_topics_that_are_not_used_any_more_are_not_asked_for():

@@ -2,9 +2,13 @@
 
 Theory. The owner says which topics it is interested in. The metadata is fetched again when something was found to be
 stale (`request_update`), when a topic of interest has never been seen, and when the last answer is
-`metadata.max.age.ms` old. Requests go to the least loaded broker, one at a time. They back off exponentially while they
-fail, or while their answers hold retriable errors. A slow answer may be older than what is known already, so a leader
-is replaced only by one with the same or a newer epoch of the same topic id (KIP-320). Each update raises `version`.
+`metadata.max.age.ms` old. A producer (`on_demand`) first asks for the topics alone that it needs and does not know, as
+Kafka's does. Only such a request may create topics: one for all topics of interest would bring back those that were
+deleted since the producer wrote to them.
+
+Requests go to the least loaded broker, one at a time. They back off exponentially while they fail, or while their
+answers hold retriable errors. A slow answer may be older than what is known already, so a leader is replaced only by
+one with the same or a newer epoch of the same topic id (KIP-320). Each update raises `version`.
 
 If no known broker has answered for `metadata.recovery.rebootstrap.trigger.ms`, or one says so, the client starts over
 from its bootstrap addresses (KIP-1102): `rebootstraps` goes up, and the driver gives up its connections. The epochs
@@ -58,7 +62,14 @@ class ClusterMetadata:
     of retries, see `Backoff`.
     """
 
-    def __init__(self, config: ClientConfig, *, allow_auto_topic_creation: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        allow_auto_topic_creation: bool = True,
+        on_demand: bool = False,
+        seed: int = 0,
+    ) -> None:
         self.brokers: dict[int, Node] = {}
         self.topics: dict[str, TopicMetadata] = {}
         self.cluster_id: str | None = None
@@ -77,12 +88,17 @@ class ClusterMetadata:
         self._config = config
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._interest: set[str] | None = set()
+        self._on_demand = on_demand
+        self._needed: set[str] = set()
+        """With `on_demand`, the topics that records wait for and that no answer has had yet."""
         self._errors: dict[str, ErrorCode] = {}
         self._names: dict[bytes, str] = {}
         self._racks: dict[int, str] = {}
         self._need_update = True
         self._in_flight = False
         self._requested_since_send = False
+        self._all_wanted = False
+        """Whether `request_update` was called since all topics of interest were asked for."""
         self._refreshed_at: int | None = None
         self._asking_since: int | None = None
         """Since when it has been asked in vain."""
@@ -106,7 +122,8 @@ class ClusterMetadata:
         if self._interest is not None:
             self._errors = {name: code for name, code in self._errors.items() if name in wanted}
         self._interest = wanted
-        if any(name not in self.topics for name in wanted):
+        self._needed &= wanted
+        if any(name not in self.topics for name in wanted) and not self._on_demand:
             self._ask_now()
 
     def add_interest(self, names: Iterable[str]) -> None:
@@ -114,6 +131,9 @@ class ClusterMetadata:
         if self._interest is None:
             return
         new = set(names) - self._interest
+        if self._on_demand:
+            new |= {name for name in names if name not in self.topics} - self._needed
+            self._needed |= new
         if new:
             self._interest |= new
             self._ask_now()
@@ -126,7 +146,7 @@ class ClusterMetadata:
 
     def request_update(self, now: int) -> None:
         """Something was found to be stale: ask again at the next poll, or when the backoff allows."""
-        self._need_update = self._requested_since_send = True
+        self._need_update = self._requested_since_send = self._all_wanted = True
 
     def resume(self) -> None:
         """The user calls again, with the refusal told: something may have changed, so ask once more."""
@@ -243,12 +263,14 @@ class ClusterMetadata:
         if self._asking_since is None:
             self._asking_since = now
         self._requested_since_send = False
-        asked = None if self._interest is None else frozenset(self._interest)
+        asked = None if self._interest is None else frozenset(self._needed or self._interest)
+        self._all_wanted = self._all_wanted and asked != self.interest
+        may_create = self.allow_auto_topic_creation and (bool(self._needed) or not self._on_demand)
         return [
             Send(
                 LEAST_LOADED,
                 MetadataRequest,
-                lambda version: self._request(version, asked),
+                lambda version: self._request(version, asked, may_create),
                 lambda reply, now: self._on_reply(reply, now, asked),
             )
         ]
@@ -273,13 +295,12 @@ class ClusterMetadata:
     def _expires_at(self) -> int:
         return 0 if self._refreshed_at is None else self._refreshed_at + self._config.metadata_max_age_ms
 
-    def _request(self, version: int, asked: frozenset[str] | None) -> MetadataRequest:
+    def _request(self, version: int, asked: frozenset[str] | None, may_create: bool) -> MetadataRequest:
         # v0 has no way to ask for no topics, and means all by an empty list.
         topics = None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)]
         if topics is None and version == 0:
             topics = []
-        allow = self.allow_auto_topic_creation if version >= 4 else True
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=allow)
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=may_create if version >= 4 else True)
 
     def _on_reply(self, reply: MetadataResponse | Failure, now: int, asked: frozenset[str] | None) -> None:
         self._in_flight = False
@@ -297,7 +318,7 @@ class ClusterMetadata:
 
     def _failed(self, error: MusterError, now: int) -> None:
         self.last_error = error
-        self._need_update = True
+        self._need_update = self._all_wanted = True
         self._not_before = now + self._backoff.next_wait_ms()
 
     def _count_refusal(self, error: MusterError) -> None:
@@ -312,7 +333,8 @@ class ClusterMetadata:
         self.last_error = None
         self._asking_since = None
         self._refusals = 0
-        self._refreshed_at = now
+        if not self._on_demand or self.interest == asked:
+            self._refreshed_at = now
         self.brokers = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in reply.brokers}
         self._racks |= {node.node_id: node.rack for node in reply.brokers if node.rack}
         self.cluster_id = reply.cluster_id
@@ -322,7 +344,8 @@ class ClusterMetadata:
         self.refreshes += 1
         missing = self._interest is None and asked is not None
         if self._interest is not None and asked is not None:
-            missing = not self._interest <= asked
+            missing = not (self._needed if self._on_demand else self._interest) <= asked
+        missing = missing or (self._all_wanted and not self._requested_since_send)
         self._need_update = stale or missing or self._requested_since_send
         if stale or (self._requested_since_send and not missing):
             self._not_before = now + self._backoff.next_wait_ms()
@@ -342,7 +365,10 @@ class ClusterMetadata:
             code = error_code(answer.error_code)
             if code is not ErrorCode.NONE:
                 errors[name] = code
-                stale = stale or code.stale_metadata
+                if code.stale_metadata:
+                    stale = stale or not self._on_demand or name in self._needed
+                else:
+                    self._needed.discard(name)
                 continue
             topics[name] = self._topic(answer, name)
             stale = stale or any(partition.error_code.stale_metadata for partition in topics[name].partitions.values())
@@ -350,6 +376,8 @@ class ClusterMetadata:
             # Topics of interest that this request did not ask for are asked for next; what is known of them stays.
             kept = self._interest or set()
             topics = {n: t for n, t in self.topics.items() if n in kept and n not in asked} | topics
+            errors = {n: code for n, code in self._errors.items() if n in kept and n not in asked} | errors
+        self._needed -= topics.keys()
         self.topics = topics
         self._errors = errors
         self._names = {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != ZERO_UUID}

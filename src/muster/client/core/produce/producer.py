@@ -247,7 +247,8 @@ class ProducerCore:
             node_id = self._metadata.leader(place)
             if node_id is None:
                 self._metadata.add_interest((place.topic,))
-                self._metadata.request_update(now)
+                if place.topic in self._metadata.topics:
+                    self._metadata.request_update(now)
                 continue
             if len(self._under_way.get(node_id, ())) >= self._config.max_in_flight_requests_per_connection:
                 self._placement.stalled_since.setdefault(node_id, now)
