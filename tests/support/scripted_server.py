@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class ScriptedServer:
     script: Script
     versions: dict[int, tuple[int, int]] = field(default_factory=lambda: {int(k): v for k, v in ADVERTISED.items()})
     port: int = 0
+    tls: ssl.SSLContext | None = None
     connections: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -105,7 +107,7 @@ class ScriptedServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[ScriptedServer]:
         """Listen on a free port, or on `port` if it is set."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self

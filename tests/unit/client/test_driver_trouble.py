@@ -5,12 +5,14 @@ import copy
 import gc
 import logging
 import socket
+import ssl
 import struct
 import time
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import trustme
 
 from muster.client import Consumer
 from muster.client.config import ClientConfig
@@ -107,6 +109,28 @@ async def test_a_transport_need_not_be_of_asyncios_class():
     async with scripted(echo) as (_, made):
         made.driver._loop = OddLoop()
         assert isinstance(await made.ask(HeartbeatRequest()), HeartbeatResponse)
+
+
+async def test_a_name_that_is_looked_up_by_hand_is_the_name_that_the_certificate_must_have(tmp_path):
+    """At the end of the interpreter asyncio has no thread left to look names up, and last records go out all the same.
+    The certificate has names alone, as most have."""
+
+    class Ending(OddLoop):
+        async def create_connection(self, protocol_factory, host, *args, **named):
+            if host == "localhost":
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            return await super().create_connection(protocol_factory, host, *args, **named)
+
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server = ScriptedServer(lambda peer: asyncio.sleep(0))
+    server.script = answering(server.metadata, echo)
+    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server.tls)
+    settings = {"security_protocol": "SSL", "ssl_truststore_location": str(tmp_path / "ca.pem")}
+    async with server.running(), client(f"localhost:{server.port}", **settings) as made:
+        made.driver._loop = Ending()
+        assert isinstance(await made.ask(HeartbeatRequest(), timeout_ms=60_000), HeartbeatResponse)
 
 
 @pytest.mark.parametrize("callback", ["connection_made", "flush", "buffer_updated", "connecting"])

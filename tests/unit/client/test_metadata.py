@@ -103,6 +103,28 @@ def test_a_topic_that_came_while_a_request_was_under_way_is_asked_for_next():
     assert names(send) == ["airlines", "flights"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "read", "value"),
+    [
+        ({"epoch": 4}, lambda known: known.leader_epoch(FLIGHTS), 4),
+        ({"leader": 2}, lambda known: known.leader(FLIGHTS), 2),
+        ({"leader": -1}, lambda known: known.leader(FLIGHTS), None),
+        ({"topic_id": b"n" * 16}, lambda known: known.topic_id("flights"), b"n" * 16),
+        ({"count": 2}, lambda known: known.partition_count("flights"), 2),
+    ],
+)
+def test_what_changes_alone_is_known(changed, read, value):
+    c = Cluster()
+    c.metadata.add_interest({"flights"})
+    c.learn(topic())
+    version = c.metadata.version
+    c.metadata.request_update(c.now)
+    c.now += 1_000
+    c.learn(topic(**changed))
+    assert read(c.metadata) == value
+    assert c.metadata.version > version
+
+
 # --- a producer's: topics that it needs ------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -470,3 +471,24 @@ def test_fatal_errors_are_raised_by_send():
     with pytest.raises(MusterError, match="CLUSTER_AUTHORIZATION_FAILED"):
         future.result(30)
     producer.close()
+
+
+def test_max_block_ms_is_kept_however_often_others_take_the_room(monkeypatch):
+    """Each time that there is room, another caller has it first. The time is the test's own."""
+    now = [1_000.0]
+    waits = []
+
+    class Waiter:
+        def acquire(self, timeout):
+            waits.append(timeout)
+            assert len(waits) < 10
+            now[0] += min(timeout, 0.03)
+            return timeout > 0.03
+
+    monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with Producer(bootstrap_servers=NOWHERE, max_block_ms=100) as producer:
+        monkeypatch.setattr(producer._outbox, "_try_to_put", lambda record: Waiter())
+        with pytest.raises(KafkaTimeoutError, match=r"buffer_memory stayed full for max_block_ms \(100\)"):
+            producer.send("t", b"x")
+    assert [round(wait * 1000) for wait in waits] == [100, 70, 40, 10]
+    assert round(1000 * (now[0] - 1_000)) == 100

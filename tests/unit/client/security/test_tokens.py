@@ -1,6 +1,7 @@
 """OAuth tokens: asked for when they are needed, kept while they are good, and never shown."""
 
 import base64
+import contextlib
 import json
 import socket
 import ssl
@@ -11,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import trustme
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster.client.config import ClientConfig
 from muster.client.security import tls
@@ -132,6 +135,27 @@ def test_a_token_that_was_refused_is_not_used_again():
     tokens.get()
     tokens.refused()
     assert tokens.get() == "t2"
+
+
+@given(st.lists(st.sampled_from(["get", "refused", "away", "back", "later"]), max_size=30))
+def test_no_token_is_sent_again_after_it_was_refused(steps):
+    """Not even where no other can be had, before it expires or after."""
+    source = Source(1_000)
+    tokens = Tokens(source, lambda: source.now)
+    sent, refused = [], set()
+    for step in steps:
+        match step:
+            case "get":
+                with contextlib.suppress(AuthenticationError):
+                    sent.append(tokens.get())
+                    assert sent[-1] not in refused
+            case "refused":
+                tokens.refused()
+                refused |= set(sent)
+            case "later":
+                source.now += 400
+            case _:
+                source.fails = step == "away"
 
 
 def test_a_token_that_has_expired_is_not_sent():
