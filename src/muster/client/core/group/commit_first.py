@@ -7,7 +7,7 @@ from functools import partial
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.events import ERROR, EventStream, Note
+from muster.client.core.events import ERROR, WARNING, EventStream, Note
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.refusals import is_retriable
 from muster.client.core.subscription_state import SubscriptionState
@@ -16,6 +16,9 @@ from muster.errors import ErrorCode, KafkaError, MusterError
 OnCommitted = Callable[[MusterError | None, int], None]
 CommitConsumed = Callable[[OnCommitted, int], None]
 """Commits what was handed out so far, in one try. Calls back with the error, or None, and the time."""
+
+
+WARN_AFTER_MS = 5_000
 
 
 class CommitFirst:
@@ -39,6 +42,8 @@ class CommitFirst:
         self._then: Callable[[int], None] | None = None
         self._try_at: int | None = None
         self._until = 0
+        self._warn_at: int | None = None
+        """When it is said that the rebalance waits; None once it was."""
 
     @property
     def waiting(self) -> bool:
@@ -51,6 +56,7 @@ class CommitFirst:
         self._then = then
         self._try_at = now
         self._until = now + self._config.max_poll_interval_ms
+        self._warn_at = now + WARN_AFTER_MS
 
     def poll(self, now: int) -> None:
         """Try if it is time to; go on without the commit if no time is left."""
@@ -81,6 +87,7 @@ class CommitFirst:
         may_heal = is_retriable(error) and now < self._until
         if may_heal and not self._is_gone(error, now):
             self._try_at = now + self._backoff.next_wait_ms()
+            self._warn(error, now)
             return
         if error is not None:
             self._note(f"offsets could not be committed before the rebalance: {error}")
@@ -93,6 +100,21 @@ class CommitFirst:
             return False
         self._metadata.request_update(now)
         return any(self._metadata.partition_count(owned.topic) is None for owned in self._subscription.assignment())
+
+    def _warn(self, error: MusterError | None, now: int) -> None:
+        """Say once what holds the rebalance up, such as a topic that was created again with fewer partitions."""
+        if self._warn_at is None or now < self._warn_at:
+            return
+        self._warn_at = None
+        limit = self._config.max_poll_interval_ms
+        text = f"the rebalance waits for a commit that has been refused for {WARN_AFTER_MS // 1000} s: {error}"
+        owned = self._subscription.assignment()
+        gone = [str(one) for one in owned if one.partition not in self._metadata.partitions(one.topic)]
+        if gone:
+            text += (
+                f"; {', '.join(sorted(gone))} no longer exists, as its topic was created again with fewer partitions"
+            )
+        self._notes.append(Note(WARNING, f"{text}; it is given up after max_poll_interval_ms ({limit})"))
 
     def _finish(self, now: int) -> None:
         then, self._then, self._try_at = self._then, None, None
