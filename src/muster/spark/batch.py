@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from muster.client.plain.cluster import Cluster
 from muster.errors import ConfigError
@@ -18,7 +18,7 @@ log = logging.getLogger("muster.spark")
 
 
 def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that the options name.
+    """The partitions that the options name, of any share.
 
     Raises:
         KafkaError: a named topic does not exist.
@@ -43,7 +43,10 @@ def plan(cluster: Cluster, options: SourceOptions) -> Claims:
     Raises:
         ConfigError: the read would end before it begins, or options name partitions that are not read.
     """
-    partitions = find_partitions(cluster, options)
+    there = find_partitions(cluster, options)
+    partitions = options.share.of(there)
+    options.starting.check_strangers(there)
+    options.ending.check_strangers(there)
     starting = _spots(options.starting, partitions)
     if options.starting.committed:
         assert options.group_id is not None
@@ -67,9 +70,7 @@ def _refuse(partition: TopicPartition, start: int, end: int, options: SourceOpti
     log.warning("%s; nothing of it is read, since failOnDataLoss is false", told)
 
 
-def _spots(choice: Choice, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Spot]:
-    partitions = list(partitions)
-    choice.check_strangers(partitions)
+def _spots(choice: Choice, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Spot]:
     if told := choice.tell_left_out(partitions):
         log.warning(told)
     return {partition: choice.spot(partition) for partition in partitions}

@@ -1,7 +1,8 @@
-"""What a query's checkpoint tells besides the offset that Spark hands over: the query's id, and which batch is done.
+"""What a query's checkpoint tells besides the offset that Spark hands over: the query's id, which batch is done, and
+whether the query keeps state.
 
-Spark writes `metadata` once, `offsets/N` before batch N and `commits/N` after it. Only local folders are read; for a
-checkpoint elsewhere nothing is known, and the source does without.
+Spark writes `metadata` once, `offsets/N` before batch N and `commits/N` after it; operators with state write `state`.
+Only local folders are read; for a checkpoint elsewhere nothing is known, and the source does without.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class Checkpoint:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return str(found)
+
+    def has_state(self) -> bool:
+        """Whether a batch of the query has written state."""
+        return self._folder is not None and (self._folder / "state").is_dir()
 
     def is_done(self, end: dict[str, Any]) -> bool:
         """Whether the batch with this end offset is in Spark's commit log."""

@@ -30,7 +30,8 @@ Batches: at most one.
 9.  Replay after a restart reads the claims whole (`strict`), or only what is owned and not committed (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves; the face does both.
-12. Records that are gone before they were read, and positions that are no longer valid, are losses. `judge` is the
+12. What a query with state needs beyond this is in `state.py`.
+13. Records that are gone before they were read, and positions that are no longer valid, are losses. `judge` is the
     table for a position; a topic's id shows that it was created again. After a loss what is remembered of the partition
     is dropped, the loss is told once (`take_losses`), and reading goes on from the start of the log: records are read
     twice rather than not at all.
@@ -43,9 +44,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from muster.errors import ConfigError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.offsets import INITIAL, Claim, Claims, QueryOffset, Topic, from_json, to_json
+from muster.spark.offsets import ALL, INITIAL, Claim, Claims, QueryOffset, Share, Topic, from_json, to_json
 from muster.spark.shares import share_rows
+from muster.spark.state import KeptState
 from muster.spark.topics import KnownTopics
 
 
@@ -104,7 +107,7 @@ def resume_position(
 
 
 class Verdict(Enum):
-    """Whether a position is valid, and why not (rule 12)."""
+    """Whether a position is valid, and why not (rule 13)."""
 
     GOOD = "good"
     GONE = "gone"
@@ -181,6 +184,7 @@ class QueryClaims:
         notes_first: bool = True,
         records_first: bool = False,
         fails_on_loss: bool = False,
+        share: Share = ALL,
     ) -> None:
         self._resume = resume
         self._replay = replay
@@ -190,7 +194,9 @@ class QueryClaims:
         self._notes_first = notes_first and not keeps_all
         self._records_first = records_first
         self._fails_on_loss = fails_on_loss
+        self._share = share
         self._topics = KnownTopics()
+        self.state = KeptState()
         self._losses: list[str] = []
         self._unrecorded = False
         self._owned: dict[TopicPartition, _Owned] = {}
@@ -294,6 +300,8 @@ class QueryClaims:
             owned.known = True
             if not (owned.renewed and self._is_own(note)):
                 owned.committed, owned.note = offset, note
+                if offset is not None:
+                    self.state.committed(partition, self._is_own(note))
             self._resolve(partition, owned)
 
     def seen(self, topics: Mapping[str, Topic]) -> None:
@@ -301,7 +309,7 @@ class QueryClaims:
         self._recreated(self._topics.seen(topics))
 
     def lost(self, partition: TopicPartition, start: int, what: str) -> None:
-        """Records are gone, or the position is invalid: read on from the log's start (rule 12)."""
+        """Records are gone, or the position is invalid: read on from the log's start (rule 13)."""
         owned = self._owned.get(partition)
         if owned is None:
             return
@@ -417,7 +425,16 @@ class QueryClaims:
         self._unrecorded = False
         claims = {p: Claim(self._position(p), self._position(p) + rows) for p, rows in shares.items()}
         self._seq += 1
-        offset = QueryOffset(self._seq, claims, generation, dict(self._done), self._topics.known, self._name)
+        offset = QueryOffset(
+            self._seq,
+            claims,
+            generation,
+            dict(self._done),
+            self._topics.known,
+            self._name,
+            self._share,
+            self.state.with_batch(claims),
+        )
         epochs = {partition: self._owned[partition].epoch for partition in claims}
         self._batch = _Batch(offset, BatchState.CLAIMED, epochs)
         return to_json(offset)
@@ -509,6 +526,7 @@ class QueryClaims:
         read = {partition: claim for partition, claim in read.items() if self._is_same(partition.topic, batch.offset)}
         finished = QueryOffset(batch.offset.seq, read, uncommitted=self._done).finished()
         self._add_done({partition: finished[partition] for partition in read}, batch.offset.seq)
+        self.state.read(read)
         for partition, claim in read.items():
             if self._is_under(partition, batch.epochs.get(partition)):
                 self._owned[partition].position = claim.end
@@ -550,7 +568,14 @@ class QueryClaims:
         """Take note of what an offset says of the query itself. Returns the topics that were created again since."""
         self._seq = offset.seq
         if offset.seq:
+            if offset.share != self._share:
+                raise ConfigError(
+                    f"the checkpoint belongs to share {offset.share} of the partitions, and share is {self._share}: "
+                    "what the query keeps of its records would not fit; begin with a new checkpointLocation"
+                )
             self._restarted = True
+            self.state.known |= bool(offset.state)
+            self.state.read([*offset.state, *offset.claims, *offset.uncommitted])
             self._older_names = not offset.query
             self._name = offset.query or self._name
         return self._topics.restore(offset.topics)

@@ -1,4 +1,4 @@
-"""What Spark's driver tells of its queries: batches that are done, and state where it does not belong."""
+"""What Spark's driver tells of its queries: batches that are done, and whether a query keeps state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
     """Hears of each batch when it is in Spark's commit log."""
 
     def __init__(self) -> None:
-        self._warned: set[str] = set()
         self.callbacks: list[Callable[[Progress], None]] = []
 
     # --- Spark's names -----------------------------------------------------------------------------------------------
@@ -62,9 +61,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         for source in progress.sources:
             end = end_offset(source.endOffset)
             if end is not None:
-                tell(end)
-                if progress.stateOperators and end.get("gen", -1) >= 0:
-                    self._warn(str(progress.id), progress.name)
+                tell(end, bool(progress.stateOperators))
         if self.callbacks:
             for told in progresses(json.loads(progress.json)):
                 self._call(told)
@@ -81,16 +78,6 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
                 callback(told)
             except Exception:  # a mistake of the user's must not keep batches from being committed
                 log.exception("the callback for progress has failed; it will be called again")
-
-    def _warn(self, query_id: str, name: str | None) -> None:
-        if query_id in self._warned:
-            return
-        self._warned.add(query_id)
-        log.warning(
-            "query %s keeps state, and it is a member of a consumer group: in a rebalance a key's records go to "
-            "another member, and its state stays here. Read with mode=assign, or keep the state outside",
-            name or query_id,
-        )
 
 
 class TextListener:

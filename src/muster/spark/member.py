@@ -78,7 +78,9 @@ class Member:
             notes_first=options.grouped,
             fails_on_loss=options.fail_on_data_loss,
             records_first=options.starting.moves,
+            share=options.share,
         )
+        self._claims.state.known = self._checkpoint.has_state()
         self._core = QueryCore(options, self._config, self._claims)
         self._driver = Driver(self._config, self._core.consumer.metadata)
         self._loop = CoreLoop(self._driver, [self._core.consumer.metadata, self._core], self._on_turn)
@@ -253,8 +255,10 @@ class Member:
         self._loop.wakeup()
         await self._commit_what_is_done()
 
-    def _hear(self, said: str) -> None:
+    def _hear(self, said: str, keeps_state: bool) -> None:
         """Spark's driver says that a batch is in the commit log: commit it without waiting for the next trigger."""
+        if keeps_state:
+            self._claims.state.known = True
         end = self._claims.batch_in_flight
         if end is not None and digest(end) == said:
             self._claims.finished(end)

@@ -9,7 +9,9 @@ What other members read does not stand in it, so nothing of it goes stale. The f
 `uncommitted` (left out while it is empty) holds claims of finished batches whose commit the group has not acknowledged.
 After a crash it tells what the query has done though the group does not know it. `topics` says of each topic its id,
 for which alone all of this is good, and how many partitions it had when the query first saw it (`topics.py`); `query`
-is the name under which the query commits. Offsets of versions that wrote neither are read as well.
+is the name under which the query commits. `share` is the query's fixed share of the partitions (`2/3`), left out where
+it reads all. `state` has the partitions whose records are in the query's state (`state.py`), where it keeps any.
+Offsets of versions that wrote none of these are read as well.
 
 Spark compares offsets as JSON text. So the order of keys is fixed, and where there is nothing new the very dict that
 Spark gave is given back.
@@ -17,7 +19,7 @@ Spark gave is given back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from muster.errors import MusterError
@@ -40,6 +42,29 @@ class Claim(NamedTuple):
 Claims = dict[TopicPartition, Claim]
 
 
+class Share(NamedTuple):
+    """The fixed part of all partitions that one of several queries reads: those whose number leaves the remainder
+    `number` when divided by `shares`.
+
+    It depends on the partition's number alone. So partitions that are added later have a share at once, and the
+    partitions of one number of two topics are in the same share: a stream-stream join of topics that were written with
+    the same keys and as many partitions finds both sides in one query.
+    """
+
+    number: int = 0
+    shares: int = 1
+
+    def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of the partitions that are in this share."""
+        return [partition for partition in partitions if partition.partition % self.shares == self.number]
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.shares}"
+
+
+ALL = Share()
+
+
 class Topic(NamedTuple):
     """A topic's id in hexadecimal digits, empty where the broker tells none, and a number of partitions."""
 
@@ -59,6 +84,8 @@ class QueryOffset(NamedTuple):
     uncommitted: Claims = {}  # noqa: RUF012 - never changed
     topics: Topics = {}  # noqa: RUF012 - never changed
     query: str = ""
+    share: Share = ALL
+    state: tuple[TopicPartition, ...] = ()
 
     def finished(self) -> Claims:
         """What the query has done by the end of this batch without knowing that the group knows: for each partition
@@ -89,6 +116,12 @@ def to_json(offset: QueryOffset) -> dict[str, Any]:
         out["topics"] = {name: list(offset.topics[name]) for name in sorted(offset.topics)}
     if offset.query:
         out["query"] = offset.query
+    if offset.share.shares > 1:
+        out["share"] = list(offset.share)
+    if offset.state:
+        out["state"] = {}
+        for partition in sorted(offset.state):
+            out["state"].setdefault(partition.topic, []).append(partition.partition)
     return out
 
 
@@ -114,7 +147,12 @@ def from_json(stored: Mapping[str, Any]) -> QueryOffset:
         claims, uncommitted = (_claims_from_json(stored.get(key, {})) for key in ("claims", "uncommitted"))
         topics = {name: Topic(str(id_), int(count)) for name, (id_, count) in stored.get("topics", {}).items()}
         query = str(stored.get("query", ""))
-        return QueryOffset(int(stored["seq"]), claims, int(stored.get("gen", -1)), uncommitted, topics, query)
+        share = Share(*map(int, stored.get("share", ALL)))
+        state = tuple(
+            TopicPartition(topic, int(index)) for topic, found in stored.get("state", {}).items() for index in found
+        )
+        generation = int(stored.get("gen", -1))
+        return QueryOffset(int(stored["seq"]), claims, generation, uncommitted, topics, query, share, state)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise OffsetFormatError(f"the checkpoint holds no offset of this source: {stored!r} ({error})") from None
 

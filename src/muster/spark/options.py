@@ -22,6 +22,7 @@ from muster.spark.choices import ENDING, Choice, ending, overruled, starting
 from muster.spark.claims import Replay, Resume
 from muster.spark.decoding import Decoding, Mode, local_zone
 from muster.spark.given import Given, Names, as_typed
+from muster.spark.offsets import ALL, Share
 
 DEFAULT_MAX_ROWS = 2_000_000
 """Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
@@ -45,6 +46,7 @@ KNOWN = (
     "subscribePattern",
     "assign",
     "mode",
+    "share",
     "groupId",
     "group.id",
     "kafka.group.id",
@@ -111,7 +113,8 @@ class SourceOptions:
     pattern: str | None
     partitions: tuple[TopicPartition, ...]
     grouped: bool
-    """Whether the query is a member of its group; if not, it reads all partitions by itself."""
+    """Whether the query is a member of its group; if not, it reads all partitions of its share by itself."""
+    share: Share
     group_id: str | None
     group_prefix: str | None
     """Where no group is named: what the name of the query's own group begins with."""
@@ -206,7 +209,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
     options.check_names()
     topics, pattern, partitions = _what_to_read(options)
     group_id = options.one_of("groupId", "group.id", "kafka.group.id") or None
-    mode = options.choice("mode", ("group", "assign"), "assign" if partitions or not streaming else "group")
+    share = _share(options)
+    alone = partitions or options.get("share") is not None or not streaming
+    mode = options.choice("mode", ("group", "assign"), "assign" if alone else "group")
     prefix = options.get("groupIdPrefix") or None
     if streaming:
         _check_streaming(options, mode, group_id or prefix, bool(partitions))
@@ -217,6 +222,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         pattern=pattern,
         partitions=partitions,
         grouped=bool(streaming) and mode == "group",
+        share=share,
         group_id=group_id,
         group_prefix=prefix if streaming else None,
         starting=starting(options, streaming),
@@ -256,6 +262,10 @@ def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: b
     if mode == "group" and by_hand:
         raise ConfigError(
             "assign names partitions, but in a group the group assigns them: use subscribe, or leave mode out"
+        )
+    if mode == "group" and options.get("share") is not None:
+        raise ConfigError(
+            "share fixes which partitions the query reads, but in a group the group assigns them: leave mode out"
         )
     for name in ENDING:
         if options.get(name) is not None:
@@ -305,6 +315,19 @@ def _assigned(value: str) -> list[TopicPartition]:
         return [TopicPartition(topic, int(index)) for topic, indexes in named.items() for index in indexes]
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(f'assign is {value!r}; it should look like {{"topic":[0,1]}}') from None
+
+
+def _share(options: Given) -> Share:
+    value = options.get("share")
+    if value is None:
+        return ALL
+    if options.get("assign") is not None:
+        raise ConfigError("share and assign both say which partitions are read: set one of them")
+    found = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", value)
+    share = Share(*map(int, found.groups())) if found else None
+    if share is None or share.number >= share.shares:
+        raise ConfigError(f"share is {value!r}; it should look like 0/3, the first of three shares (the last is 2/3)")
+    return share
 
 
 def _columns(options: Given) -> tuple[str, ...]:

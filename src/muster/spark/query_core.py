@@ -46,6 +46,7 @@ from muster.spark.choices import Spot
 from muster.spark.claims import QueryClaims
 from muster.spark.offsets import Topic
 from muster.spark.options import SourceOptions
+from muster.spark.state import StateError
 
 COMMIT_RETRY_MS, COMMIT_RETRY_MAX_MS = 200, 5_000
 LOOKUP_RETRY_MS = 500
@@ -240,6 +241,11 @@ class QueryCore:
             else:
                 told = f"{what}; what is there is read from its start, since failOnDataLoss is false"
                 self.events.append(Note(WARNING, told))
+        if broken := self.claims.state.take_broken():
+            if self.options.fail_on_data_loss:
+                error = error or StateError(broken)
+            else:
+                self.events.append(Note(WARNING, f"{broken}. It reads on, since failOnDataLoss is false"))
         self.fatal = self.fatal or error
 
     def take_events(self) -> list[Event]:
@@ -267,6 +273,7 @@ class QueryCore:
         for partition in partitions:
             self.fence[partition] = self.consumer.ownership(partition) or 0
         self.claims.assigned(partitions)
+        self.claims.state.assigned(self.claims.owned(), self._is_gone)
 
     def _begin_drain(self, event: RebalanceCallback, now: int) -> None:
         rebalance_ms = max(self._config.max_poll_interval_ms - DRAIN_MARGIN_MS, self._config.max_poll_interval_ms // 2)
@@ -308,7 +315,7 @@ class QueryCore:
             {name: Topic(_id_text(metadata.topic_id(name)), len(metadata.partitions(name))) for name in found}
         )
         if not self.options.grouped and not self.options.partitions:
-            self._take_all(self._all_partitions())
+            self._take_all(self.options.share.of(self._all_partitions()))
 
     def _all_answered(self) -> bool:
         """Whether the metadata has an answer for all topics that the query reads."""

@@ -1,4 +1,5 @@
-"""The word that a batch is done, from Spark's driver to the process that holds the query's member.
+"""The word that a batch is done, from Spark's driver to the process that holds the query's member, and whether the
+query keeps state, which only the driver knows.
 
 A source learns of a finished batch only when Spark asks it for the next one, which may be an hour later, or never if
 the query is stopped. Spark's driver knows at once: a `StreamingQueryListener` is called for each batch when it is in
@@ -25,6 +26,7 @@ from typing import Any
 log = logging.getLogger("muster.spark")
 
 _LONGEST = 512
+_STATE = "state"
 
 
 def digest(offset: dict[str, Any]) -> str:
@@ -48,9 +50,10 @@ def socket_path(query: str) -> Path | None:
 
 
 class Ear:
-    """Listens for one query, in a running event loop. `heard` is called with each digest."""
+    """Listens for one query, in a running event loop. `heard` is called with each digest, and whether the query keeps
+    state."""
 
-    def __init__(self, query: str, heard: Callable[[str], None]) -> None:
+    def __init__(self, query: str, heard: Callable[[str, bool], None]) -> None:
         self._heard = heard
         self._path = socket_path(query)
         self._socket: socket.socket | None = None
@@ -74,7 +77,8 @@ class Ear:
         assert self._socket is not None
         with contextlib.suppress(OSError):
             while said := self._socket.recv(_LONGEST):
-                self._heard(said.decode("ascii", "replace"))
+                word, _, more = said.decode("ascii", "replace").partition(" ")
+                self._heard(word, more == _STATE)
 
     def close(self) -> None:
         """Stop listening. If a later process of the same query has its socket there, that is left alone."""
@@ -88,7 +92,7 @@ class Ear:
                 self._path.unlink()
 
 
-def tell(end: dict[str, Any]) -> bool:
+def tell(end: dict[str, Any], keeps_state: bool = False) -> bool:
     """Say that the batch with this end offset is done. Returns whether the query's process got the word."""
     path = socket_path(str(end.get("query", "")))
     if path is None or not end.get("query"):
@@ -96,7 +100,7 @@ def tell(end: dict[str, Any]) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaking:
         speaking.setblocking(False)
         try:
-            speaking.sendto(digest(end).encode(), str(path))
+            speaking.sendto((f"{digest(end)} {_STATE}" if keeps_state else digest(end)).encode(), str(path))
         except OSError:
             return False
     return True

@@ -11,7 +11,6 @@ from pyspark import SparkContext
 
 from muster.spark.listener import ProgressListener, end_offset
 from muster.spark.word import Ear, digest, socket_path, tell
-from tests.support.said import said
 
 END = {"v": 1, "seq": 4, "gen": 2, "claims": {"t": {"0": [1, 2]}}, "topics": {"t": ["a1", 1]}, "query": "q"}
 
@@ -35,8 +34,8 @@ def while_listening(say, query="q"):
     """What a query of that name hears."""
 
     async def run():
-        heard: list[str] = []
-        ear = Ear(query, heard.append)
+        heard: list[tuple[str, bool]] = []
+        ear = Ear(query, lambda *word: heard.append(word))
         say()
         await _what_was_said()
         ear.close()
@@ -53,7 +52,7 @@ def progress(end, states=()):
 
 def test_a_query_hears_which_of_its_batches_is_done():
     heard = while_listening(lambda: ProgressListener().onQueryProgress(progress(END)))
-    assert heard == [digest(END)] == [digest(json.loads(json.dumps(END, indent=1)))]
+    assert heard == [(digest(END), False)] == [(digest(json.loads(json.dumps(END, indent=1))), False)]
     assert digest(END) != digest(END | {"seq": 5})
 
 
@@ -89,7 +88,7 @@ def test_the_jvm_is_asked_for_a_report_s_text_only(monkeypatch):
     assert listener._jlistener is heard  # the JVM knows it again when it is taken away
     event = SimpleNamespace(progress=lambda: SimpleNamespace(json=lambda: json.dumps(REPORT)))
     calls = [heard.onQueryStarted, heard.onQueryProgress, heard.onQueryIdle, heard.onQueryTerminated]
-    assert while_listening(lambda: [call(event) for call in calls]) == [digest(END)]
+    assert while_listening(lambda: [call(event) for call in calls]) == [(digest(END), False)]
 
 
 def test_another_query_hears_nothing():
@@ -105,17 +104,17 @@ def test_where_nobody_listens_nothing_happens():
 
 def test_the_next_process_of_a_query_takes_the_place_of_one_that_was_killed():
     async def run():
-        first: list[str] = []
-        second: list[str] = []
-        killed = Ear("q", first.append)
-        alive = Ear("q", second.append)
+        first: list[tuple[str, bool]] = []
+        second: list[tuple[str, bool]] = []
+        killed = Ear("q", lambda *word: first.append(word))
+        alive = Ear("q", lambda *word: second.append(word))
         killed.close()
         assert tell(END)
         await _what_was_said()
         alive.close()
         return first, second
 
-    assert asyncio.run(run()) == ([], [digest(END)])
+    assert asyncio.run(run()) == ([], [(digest(END), False)])
 
 
 def test_an_offset_s_digest_is_that_of_its_content_in_any_order():
@@ -184,14 +183,9 @@ def test_a_path_that_is_too_long_for_a_socket_does_without(monkeypatch, tmp_path
     assert while_listening(lambda: tell(END)) == []
 
 
-def test_state_in_a_group_is_warned_of_once(caplog):
-    listener = ProgressListener()
-    for end, states in ((END, ()), (END | {"gen": -1}, (1,))):
-        listener.onQueryProgress(progress(end, states))
-    assert said(caplog, "muster.spark") == []
-    for _ in range(2):
-        listener.onQueryProgress(progress(END, (1,)))
-    assert caplog.text.count("query id1 keeps state, and it is a member of a consumer group") == 1
+def test_a_query_hears_that_it_keeps_state():
+    heard = while_listening(lambda: ProgressListener().onQueryProgress(progress(END, states=(1,))))
+    assert heard == [(digest(END), True)]
 
 
 @pytest.mark.parametrize("text", [None, "", "7", "[1]", "{}", '{"v":1,"seq":1,"claims":{}}'])
