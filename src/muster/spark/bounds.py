@@ -6,13 +6,14 @@ warning says that its records wait.
 A log that begins behind a position is a loss at once. A log that ends before a position is looked at again first, as
 Spark's own source does: a newly elected leader may not know its end yet, and with `read_committed` the end is the last
 stable offset, which the commit of a read_uncommitted consumer may have passed. A log that ends before the position
-every time is a loss (`claims.judge`).
+every time is a loss (`judge`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from muster.client.core.consume.offsets import OffsetLookup, OffsetQuery
 from muster.client.core.events import INFO, WARNING, Note
@@ -21,7 +22,7 @@ from muster.client.plain.fetch import LOG_BEGINS
 from muster.errors import ErrorCode, MusterError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED
-from muster.spark.claims import BatchState, QueryClaims, Verdict, judge
+from muster.spark.claims import BatchState, QueryClaims
 
 HELD_UP_MS = 2_000
 """After so long without an answer a query does not wait for a partition."""
@@ -31,6 +32,30 @@ STARTS_EVERY_MS = 10_000
 """How often the beginnings of logs are looked up again. Tasks find out by themselves which records are gone."""
 
 DOUBT_TRIES, DOUBT_EVERY_MS = 3, 1_000
+
+
+class Verdict(Enum):
+    """Whether a position is valid, and why not (rule 13 of claims.py)."""
+
+    GOOD = "good"
+    GONE = "gone"
+    """Records from here to the log's start were deleted."""
+    BEYOND = "beyond"
+    """The log ends before: it was truncated, or created again without topic ids, or the commit was never right."""
+
+
+def judge(position: int, log_start: int, log_end: int) -> Verdict:
+    """Whether reading can go on at a position.
+
+    | position                    | verdict | with failOnDataLoss=false goes on at |
+    |-----------------------------|---------|--------------------------------------|
+    | log start <= p <= log end   | good    | p                                    |
+    | p < log start               | gone    | log start                            |
+    | p > log end                 | beyond  | log start                            |
+    """
+    if position < log_start:
+        return Verdict.GONE
+    return Verdict.BEYOND if position > log_end else Verdict.GOOD
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,10 @@ Batches: at most one.
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves; the face does both.
 12. What a query with state needs beyond this is in `state.py`.
-13. Records that are gone before they were read, and positions that are no longer valid, are losses. `judge` is the
-    table for a position; a topic's id shows that it was created again. After a loss what is remembered of the partition
-    is dropped, the loss is told once (`take_losses`), and reading goes on from the start of the log: records are read
-    twice rather than not at all.
+13. Records that are gone before they were read, and positions that are no longer valid, are losses. `bounds.judge` is
+    the table for a position; a topic's id shows that it was created again. After a loss what is remembered of the
+    partition is dropped, the loss is told once (`take_losses`), and reading goes on from the start of the log: records
+    are read twice rather than not at all.
 """
 
 from __future__ import annotations
@@ -104,30 +104,6 @@ def resume_position(
     if resume is Resume.MAX and earlier and done.start <= committed <= done.end:
         return done.end
     return committed
-
-
-class Verdict(Enum):
-    """Whether a position is valid, and why not (rule 13)."""
-
-    GOOD = "good"
-    GONE = "gone"
-    """Records from here to the log's start were deleted."""
-    BEYOND = "beyond"
-    """The log ends before: it was truncated, or created again without topic ids, or the commit was never right."""
-
-
-def judge(position: int, log_start: int, log_end: int) -> Verdict:
-    """Whether reading can go on at a position.
-
-    | position                    | verdict | with failOnDataLoss=false goes on at |
-    |-----------------------------|---------|--------------------------------------|
-    | log start <= p <= log end   | good    | p                                    |
-    | p < log start               | gone    | log start                            |
-    | p > log end                 | beyond  | log start                            |
-    """
-    if position < log_start:
-        return Verdict.GONE
-    return Verdict.BEYOND if position > log_end else Verdict.GOOD
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from muster.spark.claims import BatchState, Resume, Verdict, judge, resume_position
+from muster.spark.bounds import Verdict, judge
+from muster.spark.claims import BatchState, Resume, resume_position
 from muster.spark.offsets import (
     Claim,
     OffsetFormatError,

@@ -1,0 +1,287 @@
+"""Sinks for `foreachBatch` that write a result once, though Spark may run a batch twice.
+
+    windows.writeStream.outputMode("update").foreachBatch(into_database(connect, "delays", ["origin", "day"]))
+
+Spark runs a batch again after a crash between a sink's write and its own note of the batch, with the same records and
+the same number. So a sink has to know that number again:
+
+- `into_database` writes a batch's rows and its number in one transaction. A number that is there already is passed
+  over. It does not matter whether the rows are upserts or plain inserts: each batch is in the table once.
+- `into_parquet` writes a folder for each batch, which a second run replaces. A row counts if no later batch has its
+  key (`latest`); folders that have piled up are merged from time to time.
+- `into_topic` writes a compacted topic: a key's last record counts. A second run writes the same records again, and a
+  reader of the topic may see a value twice. Order holds within a key, so the last record is the right one.
+
+The number counts within a query's checkpoint. A query with a new checkpoint begins at 0 again, under another query id:
+`into_database` keeps them apart by it; a folder of `into_parquet` belongs to one checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import reduce
+from itertools import islice
+from operator import or_
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+from muster.errors import ConfigError, MusterError
+from muster.spark.history.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Write: TypeAlias = "Callable[[DataFrame, int], None]"
+"""What `foreachBatch` takes."""
+
+LEDGER = "muster_batches"
+"""The table in which `into_database` keeps the number of each query's last batch."""
+
+MERGE_AT = 50
+"""So many folders of batches are merged into one."""
+
+_ROWS_AT_ONCE = 1_000
+
+
+class Cursor(Protocol):
+    """What is used of a DB-API cursor."""
+
+    rowcount: int
+
+    def execute(self, statement: str, values: Any = ..., /) -> Any: ...
+
+    def executemany(self, statement: str, values: Any, /) -> Any: ...
+
+
+class Connection(Protocol):
+    """What is used of a DB-API connection."""
+
+    def cursor(self) -> Any: ...
+
+    def commit(self) -> Any: ...
+
+    def close(self) -> Any: ...
+
+
+# ------------------------------------------------------------------------------------------------------------ databases
+
+
+def into_database(
+    connect: Callable[[], Connection], table: str, keys: Sequence[str] = (), *, query: str | None = None
+) -> Write:
+    """Upsert the rows of each batch into a table by the columns `keys`; without keys, insert them.
+
+    For databases that have `INSERT … ON CONFLICT`, such as SQLite and PostgreSQL, through any DB-API module. The table
+    has to be there, with the columns of the rows and, for upserts, a primary key or unique index on `keys`. The
+    rows pass through the driver while the transaction is open, so this is for results, not for raw records by the
+    million.
+
+    Args:
+        connect: opens a connection; called for each batch, in the driver.
+        query: names the query where Spark cannot be asked for its id (Spark Connect); it must stay the same over
+            restarts and change with the checkpoint.
+
+    Raises, in the batch:
+        ConfigError: the rows lack a key column, or the query's id is not known.
+    """
+    if isinstance(keys, str):
+        raise ConfigError(f"keys is {keys!r}; it must be a list of columns, such as [{keys!r}]")
+
+    def write(rows: DataFrame, batch: int) -> None:
+        columns = rows.columns
+        _check_keys(keys, columns)
+        name = query or _query_id(rows)
+        with contextlib.closing(connect()) as connection:
+            cursor = connection.cursor()
+            mark = _mark(connection)
+            cursor.execute(_LEDGER_TABLE)
+            connection.commit()
+            cursor.execute(_NOTE.replace("?", mark), (name, table, batch))
+            if cursor.rowcount == 0:
+                return  # the batch is in the table: Spark runs it again
+            statement = insert(table, columns, keys, mark)
+            converted = _converter(connection)
+            found = (tuple(map(converted, row)) for row in rows.toLocalIterator(prefetchPartitions=True))
+            for some in _chunks(found):
+                cursor.executemany(statement, some)
+            connection.commit()
+
+    return write
+
+
+_LEDGER_TABLE = (
+    f"CREATE TABLE IF NOT EXISTS {LEDGER} (query VARCHAR(200) NOT NULL, target VARCHAR(200) NOT NULL, "
+    "batch BIGINT NOT NULL, PRIMARY KEY (query, target))"
+)
+_NOTE = (
+    f"INSERT INTO {LEDGER} (query, target, batch) VALUES (?, ?, ?) ON CONFLICT (query, target) "
+    f"DO UPDATE SET batch = excluded.batch WHERE {LEDGER}.batch < excluded.batch"
+)
+
+
+def insert(table: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
+    """The statement that writes a row; `mark` stands for a value."""
+    names = ", ".join(map(_quoted, columns))
+    statement = f"INSERT INTO {_quoted(table)} ({names}) VALUES ({', '.join([mark] * len(columns))})"
+    if not keys:
+        return statement
+    rest = [_quoted(column) for column in columns if column not in keys]
+    change = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}" if rest else "NOTHING"
+    return f"{statement} ON CONFLICT ({', '.join(map(_quoted, keys))}) DO {change}"
+
+
+def _quoted(name: str) -> str:
+    """A name as SQL has it, each part of `schema.table` by itself."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def _check_keys(keys: Sequence[str], columns: Sequence[str]) -> None:
+    if missing := [key for key in keys if key not in columns]:
+        raise ConfigError(f"the rows have no column {missing[0]!r}, which keys names; they have {', '.join(columns)}")
+
+
+def _query_id(rows: DataFrame) -> str:
+    try:
+        found = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    except PySparkException:  # Spark Connect
+        found = None
+    if not found:
+        raise ConfigError("the query's id is not known here: name the query with into_database(…, query=…)")
+    return str(found)
+
+
+_MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+
+
+def _module(connection: Connection) -> str:
+    return type(connection).__module__.partition(".")[0]
+
+
+def _mark(connection: Connection) -> str:
+    """How the connection's module writes a value's place."""
+    style = getattr(sys.modules[_module(connection)], "paramstyle", "qmark")
+    if style not in _MARKS:
+        raise ConfigError(f"{_module(connection)} marks parameters as {style}; known are {', '.join(_MARKS)}")
+    return _MARKS[style]
+
+
+def _converter(connection: Connection) -> Callable[[Any], Any]:
+    """SQLite has no times: they are written as text, in which their order is kept."""
+    if _module(connection) != "sqlite3":
+        return lambda value: value
+    return lambda value: (
+        value.isoformat(" ") if isinstance(value, datetime) else str(value) if _is_text(value) else value
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return not isinstance(value, int | float | str | bytes | bytearray | None)
+
+
+def _chunks(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        yield some
+
+
+# -------------------------------------------------------------------------------------------------------------- Parquet
+
+_BATCH = re.compile(r"batch=(\d+)")
+_MERGED = re.compile(r"merged=(\d+)")
+_DONE = "_SUCCESS"
+
+
+def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT) -> Write:
+    """Upsert the rows of each batch into a folder of Parquet files by the columns `keys`; read it with `latest`.
+
+    `folder/batch=N` has batch N. When there are `merge_at` such folders, they are merged into `folder/merged=N`, which
+    has for each key its last row of batches 0 to N. Readers see whole batches only. The files of merged batches stay
+    until the next merge, so that a reader that has begun can end.
+    """
+
+    def write(rows: DataFrame, batch: int) -> None:
+        _check_keys(keys, rows.columns)
+        place = Place(rows.sparkSession, folder)
+        merged, batches = _parts(place)
+        if len(batches) >= merge_at and batches[-1] < batch:
+            _merge(rows.sparkSession, place, keys, merged, batches)
+        if merged is None or batch > merged:
+            rows.write.mode("overwrite").parquet(place.full(f"batch={batch}"))
+
+    return write
+
+
+def latest(spark: SparkSession, folder: str, keys: Sequence[str]) -> DataFrame:
+    """The table that `into_parquet` writes: for each key its last row.
+
+    Raises:
+        MusterError: nothing has been written there.
+    """
+    place = Place(spark, folder)
+    merged, batches = _parts(place)
+    if merged is None and not batches:
+        raise MusterError(f"{folder} has no batches of into_parquet")
+    return _last(spark, place, keys, merged, batches)
+
+
+def _parts(place: Place) -> tuple[int | None, list[int]]:
+    """Up to which batch the table was merged, and the batches since; those that are whole."""
+    whole = [name for name in place.listed("") if place.exists(f"{name}/{_DONE}")]
+    merged = max((int(found[1]) for name in whole if (found := _MERGED.fullmatch(name))), default=None)
+    batches = sorted(int(found[1]) for name in whole if (found := _BATCH.fullmatch(name)))
+    return merged, [batch for batch in batches if merged is None or batch > merged]
+
+
+def _last(
+    spark: SparkSession, place: Place, keys: Sequence[str], merged: int | None, batches: Sequence[int]
+) -> DataFrame:
+    parts = [(f"batch={batch}", batch) for batch in batches]
+    if merged is not None:
+        parts.insert(0, (f"merged={merged}", merged))
+    frames = [spark.read.parquet(place.full(name)).withColumn("_batch", f.lit(batch)) for name, batch in parts]
+    rows = frames[0]
+    for frame in frames[1:]:
+        rows = rows.unionByName(frame, allowMissingColumns=True)
+    rest = [column for column in rows.columns if column not in (*keys, "_batch")]
+    newest = f.max_by(f.struct(*rest) if rest else f.lit(True), "_batch").alias("_row")
+    found = rows.groupBy(*keys).agg(newest)
+    return found.select(*keys, *(f.col("_row")[column].alias(column) for column in rest))
+
+
+def _merge(spark: SparkSession, place: Place, keys: Sequence[str], merged: int | None, batches: Sequence[int]) -> None:
+    """Merge these batches, and delete what the merge before has merged."""
+    target = f"merged={batches[-1]}"
+    _last(spark, place, keys, merged, batches).write.mode("overwrite").parquet(place.full(target))
+    for name in place.listed(""):
+        old_merge, old_batch = _MERGED.fullmatch(name), _BATCH.fullmatch(name)
+        is_old_merge = old_merge is not None and merged is not None and int(old_merge[1]) < merged
+        if is_old_merge or (old_batch is not None and merged is not None and int(old_batch[1]) <= merged):
+            place.delete(name)
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+
+
+def into_topic(topic: str, keys: Sequence[str], **options: str) -> Write:
+    """Write the rows of each batch to a compacted topic: `keys` as JSON is the record's key, the rest its value.
+
+    `options` are those of the sink, such as `{"kafka.bootstrap.servers": "localhost:9092"}`. A row of which all other
+    columns are null deletes its key.
+    """
+
+    def write(rows: DataFrame, batch: int) -> None:
+        _check_keys(keys, rows.columns)
+        rest = [column for column in rows.columns if column not in keys]
+        is_there = reduce(or_, (f.col(column).isNotNull() for column in rest), f.lit(False))
+        records = rows.select(
+            f.to_json(f.struct(*keys)).alias("key"),
+            f.when(is_there, f.to_json(f.struct(*rest), {"ignoreNullFields": "false"})).alias("value"),
+        )
+        records.write.format("muster").mode("append").options(**options, topic=topic).save()
+
+    return write

@@ -1,0 +1,189 @@
+"""Results that are written once though Spark runs a batch twice: into databases, Parquet, and a compacted topic."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from datetime import date, datetime
+from decimal import Decimal
+
+import pytest
+
+from muster.errors import ConfigError, MusterError
+from muster.spark import session
+from muster.spark.upsert import LEDGER, insert, into_database, into_parquet, into_topic, latest
+from tests.support.spark_query import QUIET
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SCHEMA = "origin string, hour int, flights long, mean double"
+KEYS = ["origin", "hour"]
+
+
+@pytest.fixture(scope="module")
+def spark(java):
+    found = session("muster upsert tests", "local[2]", **QUIET)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def frame(spark):
+    return lambda *rows, schema=SCHEMA: spark.createDataFrame(list(rows), schema)
+
+
+# ------------------------------------------------------------------------------------------------------------ databases
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "delays.sqlite"
+
+    def run(*statements):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            found = [connection.execute(statement).fetchall() for statement in statements][-1]
+            connection.commit()
+            return found
+
+    run("create table delays (origin text, hour int, flights int, mean real, primary key (origin, hour))")
+    run("create table log (origin text, hour int, flights int, mean real)")
+    run.connect = lambda: sqlite3.connect(path)
+    return run
+
+
+def test_the_last_batch_of_a_key_counts_and_a_batch_that_is_run_again_changes_nothing(frame, database):
+    write = into_database(database.connect, "delays", KEYS, query="q")
+    write(frame(("JFK", 6, 1, 2.0), ("LGA", 6, 1, None)), 0)
+    write(frame(("JFK", 6, 3, 4.0)), 1)
+    write(frame(("JFK", 6, 1, 2.0), ("LGA", 6, 1, None)), 0)  # a driver that was frozen, and is behind by now
+    write(frame(("JFK", 6, 9, 9.0)), 1)
+    assert database("select * from delays order by origin") == [("JFK", 6, 3, 4.0), ("LGA", 6, 1, None)]
+    assert database(f"select * from {LEDGER}") == [("q", "delays", 1)]
+
+
+def test_rows_without_a_key_are_there_once_too(frame, database):
+    write = into_database(database.connect, "log", query="q")
+    for batch in (0, 1, 1, 0, 2):
+        write(frame(("JFK", 6, batch, 1.0), ("LGA", 6, batch, 1.0)), batch)
+    assert database("select flights, count(*) from log group by 1 order by 1") == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_a_batch_that_fails_half_way_is_not_there_and_can_be_run_again(frame, database, spark):
+    database("create table strict (origin text primary key, hour int not null)")
+    write = into_database(database.connect, "strict", ["origin"], query="q")
+    good = [(f"A{number}", number) for number in range(2_500)]
+    with pytest.raises(sqlite3.IntegrityError):
+        write(frame(*good, ("B", None), schema="origin string, hour int").coalesce(1), 0)
+    assert database("select count(*) from strict", f"select count(*) from {LEDGER}") == [(0,)]
+    write(frame(*good, schema="origin string, hour int"), 0)
+    assert database("select count(*), sum(hour) from strict") == [(2_500, sum(range(2_500)))]
+
+
+def test_another_query_counts_its_own_batches(frame, database):
+    for query in ("one", "two"):
+        into_database(database.connect, "delays", KEYS, query=query)(frame((query, 1, 1, 1.0)), 0)
+    assert database("select origin from delays order by 1") == [("one",), ("two",)]
+
+
+def test_sqlite_gets_times_and_decimals_as_text(frame, database):
+    database("create table times (at text primary key, day text, amount text, raw blob)")
+    row = (datetime.fromisoformat("2013-01-02 03:04:05"), date(2013, 1, 2), Decimal("1.50"), bytearray(b"x"))
+    schema = "at timestamp, day date, amount decimal(9,2), raw binary"
+    into_database(database.connect, "times", ["at"], query="q")(frame(row, schema=schema), 0)
+    assert database("select * from times") == [("2013-01-02 03:04:05", "2013-01-02", "1.50", b"x")]
+
+
+def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database):
+    (tmp_path / "in").mkdir()
+    source = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
+    writer = source.writeStream.foreachBatch(into_database(database.connect, "delays", KEYS))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for number in range(2):
+        (tmp_path / "in" / f"{number}.json").write_text(
+            json.dumps({"origin": "JFK", "hour": number, "flights": 1, "mean": 1.0})
+        )
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+    assert database("select hour from delays order by 1") == [(0,), (1,)]
+    assert database(f"select * from {LEDGER}") == [(str(query.id), "delays", 1)]
+
+
+def test_what_is_wrong_is_said(frame, database):
+    with pytest.raises(ConfigError, match=r"keys is 'origin'; it must be a list of columns, such as \['origin'\]"):
+        into_database(database.connect, "delays", "origin")
+    with pytest.raises(ConfigError, match="no column 'zone', which keys names; they have origin, hour"):
+        into_database(database.connect, "delays", ["zone"], query="q")(frame(("JFK", 6, 1, 2.0)), 0)
+    with pytest.raises(ConfigError, match="name the query"):
+        into_database(database.connect, "delays", KEYS)(frame(("JFK", 6, 1, 2.0)), 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "statement"),
+    [
+        ((), 'INSERT INTO "s"."t" ("a", "b""c") VALUES (?, ?)'),
+        (
+            ("a",),
+            'INSERT INTO "s"."t" ("a", "b""c") VALUES (?, ?) ON CONFLICT ("a") DO UPDATE SET "b""c" = excluded."b""c"',
+        ),
+        (("a", 'b"c'), 'INSERT INTO "s"."t" ("a", "b""c") VALUES (?, ?) ON CONFLICT ("a", "b""c") DO NOTHING'),
+    ],
+)
+def test_statements(keys, statement):
+    assert insert("s.t", ["a", 'b"c'], keys, "?") == statement
+
+
+# -------------------------------------------------------------------------------------------------------------- Parquet
+
+
+def rows_of(found):
+    return sorted(tuple(row) for row in found.collect())
+
+
+def test_a_key_has_its_last_row_however_often_a_batch_is_run_and_merged(spark, frame, tmp_path):
+    folder = str(tmp_path / "table")
+    write = into_parquet(folder, KEYS, merge_at=3)
+    with pytest.raises(MusterError, match="has no batches"):
+        latest(spark, folder, KEYS)
+    expected = {}
+    for batch in range(9):
+        changed = [("JFK", batch % 4, batch, None), (f"A{batch}", 0, batch, float(batch))]
+        expected |= {row[:2]: row for row in changed}
+        for _ in range(1 + batch % 2):
+            write(frame(*changed), batch)
+        assert rows_of(latest(spark, folder, KEYS)) == sorted(expected.values())
+    assert len(list((tmp_path / "table").iterdir())) < 9
+
+
+def test_a_batch_that_was_being_written_in_a_crash_is_not_seen(spark, frame, tmp_path):
+    folder = str(tmp_path / "table")
+    write = into_parquet(folder, KEYS)
+    write(frame(("JFK", 6, 1, 2.0)), 0)
+    write(frame(("JFK", 6, 3, 4.0)), 1)
+    (tmp_path / "table" / "batch=1" / "_SUCCESS").unlink()
+    assert rows_of(latest(spark, folder, KEYS)) == [("JFK", 6, 1, 2.0)]
+    write(frame(("JFK", 6, 3, 4.0)), 1)
+    assert rows_of(latest(spark, folder, KEYS)) == [("JFK", 6, 3, 4.0)]
+
+
+def test_columns_that_come_later_are_null_before(spark, frame, tmp_path):
+    folder = str(tmp_path / "table")
+    write = into_parquet(folder, ["origin"])
+    write(frame(("JFK", 1), ("LGA", 1), schema="origin string, a int"), 0)
+    write(frame(("JFK", 2, 3), schema="origin string, a int, b int"), 1)
+    assert rows_of(latest(spark, folder, ["origin"]).na.fill(0)) == [("JFK", 2, 3), ("LGA", 1, 0)]
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+
+
+def test_a_compacted_topic_has_keys_values_and_tombstones(spark, frame, cluster):
+    topic = cluster.topic(1)
+    write = into_topic(topic, KEYS, **{"kafka.bootstrap.servers": cluster.bootstrap})
+    write(frame(("JFK", 6, 1, None), ("LGA", 6, None, None)), 0)
+    read = spark.read.format("muster").option("bootstrap", cluster.bootstrap).option("subscribe", topic).load()
+    found = [(json.loads(row.key), row.value and json.loads(row.value)) for row in read.collect()]
+    assert sorted(found, key=str) == [
+        ({"origin": "JFK", "hour": 6}, {"flights": 1, "mean": None}),
+        ({"origin": "LGA", "hour": 6}, None),
+    ]
