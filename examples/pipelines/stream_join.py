@@ -17,7 +17,7 @@ SHARE = sys.argv[1] if len(sys.argv) > 1 else "0/1"
 NAME = f"paid-orders-{SHARE.replace('/', '-of-')}"
 CHECKPOINT = f"checkpoints/{NAME}"
 
-spark = session(NAME, **{"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": 2})
+spark = session(NAME, **{"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"})
 
 
 def events(topic: str, schema: str) -> DataFrame:

@@ -23,7 +23,7 @@ with sqlite3.connect("revenue.sqlite") as database:
         "(customer text, hour text, orders integer, amount real, primary key (customer, hour))"
     )
 
-spark = session("revenue", **{"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": 2})
+spark = session("revenue", **{"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"})
 orders = (
     spark.readStream.format("muster")
     .options(**KAFKA, subscribe="orders", groupId="revenue", startingOffsets="earliest", checkpointLocation=CHECKPOINT)

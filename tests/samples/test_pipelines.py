@@ -143,5 +143,5 @@ def paid(place: Place) -> set[str]:
     return {
         order
         for part in (place.folder / "paid-orders").iterdir()
-        for order in table(place, part).column("order_id").to_pylist()
+        for order in table(place, f"paid-orders/{part.name}").column("order_id").to_pylist()
     }

@@ -5,7 +5,7 @@ on, a query that keeps state has to read exactly the partitions whose records ar
 
 1.  A partition that the query has read stays with it. Given to another member, its keys would be counted in part here
     and in part there.
-2.  Nobody else commits a partition that the query has read. A commit of another member means that records went past
+2.  No other client commits a partition that the query has read. A commit of another member means that records went past
     the state, one of an operator that records will be in it twice.
 3.  A partition that it has not read yet comes without a commit: it was added to the topic. One with a commit was read
     by another member, which has the beginning of its windows.
@@ -54,7 +54,7 @@ class KeptState:
         return tuple(sorted(self._read.union(partitions))) if self.known else ()
 
     def assigned(self, owned: Collection[TopicPartition], is_gone: Callable[[str], bool]) -> None:
-        """The group's assignment is known (rule 1). Nobody has the partitions of a topic that `is_gone`."""
+        """The group's assignment is known (rule 1). The partitions of a topic that `is_gone` belong to no member."""
         for partition in self._read.difference(owned):
             if not is_gone(partition.topic):
                 self._broken.setdefault(partition, "now belongs to another member of the group")

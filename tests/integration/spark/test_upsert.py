@@ -7,6 +7,7 @@ import json
 import sqlite3
 from datetime import date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -48,12 +49,16 @@ def database(tmp_path):
 
     run("create table delays (origin text, hour int, flights int, mean real, primary key (origin, hour))")
     run("create table log (origin text, hour int, flights int, mean real)")
-    run.connect = lambda: sqlite3.connect(path)
     return run
 
 
-def test_the_last_batch_of_a_key_counts_and_a_batch_that_is_run_again_changes_nothing(frame, database):
-    write = into_database(database.connect, "delays", KEYS, query="q")
+@pytest.fixture
+def connect(tmp_path, database):
+    return lambda: sqlite3.connect(tmp_path / "delays.sqlite")
+
+
+def test_the_last_batch_of_a_key_counts_and_a_batch_that_is_run_again_changes_nothing(frame, database, connect):
+    write = into_database(connect, "delays", KEYS, query="q")
     write(frame(("JFK", 6, 1, 2.0), ("LGA", 6, 1, None)), 0)
     write(frame(("JFK", 6, 3, 4.0)), 1)
     write(frame(("JFK", 6, 1, 2.0), ("LGA", 6, 1, None)), 0)  # a driver that was frozen, and is behind by now
@@ -62,16 +67,16 @@ def test_the_last_batch_of_a_key_counts_and_a_batch_that_is_run_again_changes_no
     assert database(f"select * from {LEDGER}") == [("q", "delays", 1)]
 
 
-def test_rows_without_a_key_are_there_once_too(frame, database):
-    write = into_database(database.connect, "log", query="q")
+def test_rows_without_a_key_are_there_once_too(frame, database, connect):
+    write = into_database(connect, "log", query="q")
     for batch in (0, 1, 1, 0, 2):
         write(frame(("JFK", 6, batch, 1.0), ("LGA", 6, batch, 1.0)), batch)
     assert database("select flights, count(*) from log group by 1 order by 1") == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_a_batch_that_fails_half_way_is_not_there_and_can_be_run_again(frame, database, spark):
+def test_a_batch_that_fails_half_way_is_not_there_and_can_be_run_again(frame, database, spark, connect):
     database("create table strict (origin text primary key, hour int not null)")
-    write = into_database(database.connect, "strict", ["origin"], query="q")
+    write = into_database(connect, "strict", ["origin"], query="q")
     good = [(f"A{number}", number) for number in range(2_500)]
     with pytest.raises(sqlite3.IntegrityError):
         write(frame(*good, ("B", None), schema="origin string, hour int").coalesce(1), 0)
@@ -80,24 +85,24 @@ def test_a_batch_that_fails_half_way_is_not_there_and_can_be_run_again(frame, da
     assert database("select count(*), sum(hour) from strict") == [(2_500, sum(range(2_500)))]
 
 
-def test_another_query_counts_its_own_batches(frame, database):
+def test_another_query_counts_its_own_batches(frame, database, connect):
     for query in ("one", "two"):
-        into_database(database.connect, "delays", KEYS, query=query)(frame((query, 1, 1, 1.0)), 0)
+        into_database(connect, "delays", KEYS, query=query)(frame((query, 1, 1, 1.0)), 0)
     assert database("select origin from delays order by 1") == [("one",), ("two",)]
 
 
-def test_sqlite_gets_times_and_decimals_as_text(frame, database):
+def test_sqlite_gets_times_and_decimals_as_text(frame, database, connect):
     database("create table times (at text primary key, day text, amount text, raw blob)")
     row = (datetime.fromisoformat("2013-01-02 03:04:05"), date(2013, 1, 2), Decimal("1.50"), bytearray(b"x"))
     schema = "at timestamp, day date, amount decimal(9,2), raw binary"
-    into_database(database.connect, "times", ["at"], query="q")(frame(row, schema=schema), 0)
+    into_database(connect, "times", ["at"], query="q")(frame(row, schema=schema), 0)
     assert database("select * from times") == [("2013-01-02 03:04:05", "2013-01-02", "1.50", b"x")]
 
 
-def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database):
+def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database, connect):
     (tmp_path / "in").mkdir()
     source = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
-    writer = source.writeStream.foreachBatch(into_database(database.connect, "delays", KEYS))
+    writer = source.writeStream.foreachBatch(into_database(connect, "delays", KEYS))
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     for number in range(2):
         (tmp_path / "in" / f"{number}.json").write_text(
@@ -109,13 +114,13 @@ def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database):
     assert database(f"select * from {LEDGER}") == [(str(query.id), "delays", 1)]
 
 
-def test_what_is_wrong_is_said(frame, database):
+def test_what_is_wrong_is_said(frame, database, connect):
     with pytest.raises(ConfigError, match=r"keys is 'origin'; it must be a list of columns, such as \['origin'\]"):
-        into_database(database.connect, "delays", "origin")
+        into_database(connect, "delays", "origin")
     with pytest.raises(ConfigError, match="no column 'zone', which keys names; they have origin, hour"):
-        into_database(database.connect, "delays", ["zone"], query="q")(frame(("JFK", 6, 1, 2.0)), 0)
+        into_database(connect, "delays", ["zone"], query="q")(frame(("JFK", 6, 1, 2.0)), 0)
     with pytest.raises(ConfigError, match="name the query"):
-        into_database(database.connect, "delays", KEYS)(frame(("JFK", 6, 1, 2.0)), 0)
+        into_database(connect, "delays", KEYS)(frame(("JFK", 6, 1, 2.0)), 0)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,7 @@ def test_a_key_has_its_last_row_however_often_a_batch_is_run_and_merged(spark, f
     write = into_parquet(folder, KEYS, merge_at=3)
     with pytest.raises(MusterError, match="has no batches"):
         latest(spark, folder, KEYS)
-    expected = {}
+    expected: dict[Any, Any] = {}
     for batch in range(9):
         changed = [("JFK", batch % 4, batch, None), (f"A{batch}", 0, batch, float(batch))]
         expected |= {row[:2]: row for row in changed}

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.model import TopicPartition
-from muster.spark.claims import BatchState, QueryClaims, Verdict, judge
+from muster.spark.bounds import Verdict, judge
+from muster.spark.claims import BatchState, QueryClaims
 from muster.spark.offsets import INITIAL, Topic, from_json, to_json
 
 FAR = 10**9

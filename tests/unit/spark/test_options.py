@@ -61,7 +61,7 @@ def test_times(text, ms):
         ({"subscrib": "t"}, "did you mean subscribe"),
         ({"startingoffset": "latest"}, "did you mean startingOffsets"),
         ({"zzzz": "1"}, "no option of the muster source; the options are"),
-        ({"kafka.sesion.timeout.ms": "1"}, r"^kafka\.sesion\.timeout\.ms is no .* mean kafka\.session\.timeout\.ms\?"),
+        ({"kafka.sesion.timeout.ms": "1"}, r"^kafka\.sesion\.timeout\.ms is not .* mean kafka\.session\.timeout\.ms\?"),
         ({"kafka.session.timeout.ms": "soon"}, r"^kafka\.session\.timeout\.ms is 'soon'; it must be a whole number"),
         ({"kafka.enable.auto.commit": "true"}, "committed when Spark has finished"),
         ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
