@@ -10,11 +10,23 @@ import pytest
 
 from tests.history.stories import score
 from tests.history.stories.draw import THEMES, draw
-from tests.history.stories.truth import NOTHING, deeds, windows
+from tests.history.stories.truth import NOTHING, UNSURE, deeds, windows
 from tests.history.stories.witness import doubts
 
 FILES = score.files()
 NAMES = [path.name for path in FILES]
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_no_cause_is_wrong_and_sure(path):
+    wrong = [said for said in score.score(path).rows if said.verdict == score.WRONG and said.row.confidence >= UNSURE]
+    assert [(said.row.generation, said.row.cause, said.row.confidence, said.done) for said in wrong] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_group_that_is_well_has_no_finding(path):
+    scored = score.score(path)
+    assert not (scored.expected.is_healthy and scored.findings)
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

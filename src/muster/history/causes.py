@@ -401,6 +401,9 @@ def _subscription_changed(case: Case) -> Verdict | None:
         evidence.append(f"{named(change.member)} subscribes to other topics: {told}.")
     alike = len({_added(change) for change in changed}) == len({_dropped(change) for change in changed}) == 1
     sure = 0.6 if alike and len(changed) == case.stayed > 1 else 0.93
+    if gone := _unread(case):
+        evidence.append(f"No member subscribes to {listed(gone)} any more, as when a topic was deleted.")
+        sure = 0.55
     others = _by_pattern(changed[0]) if alike else ()
     return Verdict(Cause.SUBSCRIPTION_CHANGED, sure, tuple(evidence), others)
 
@@ -412,9 +415,18 @@ def _by_pattern(change: Change) -> tuple[Alternative, ...]:
         told = "whether the members subscribe by pattern; when the topic was created"
         return (Alternative(Cause.PARTITIONS_ADDED, told),)
     if _dropped(change) and not _added(change):
-        told = "whether the members subscribe by pattern, and the topic was deleted: `kafka-topics --list`"
+        told = f"whether {listed(_dropped(change))} was deleted: `kafka-topics --list`"
         return (Alternative(Cause.NOT_KNOWN, told),)
     return ()
+
+
+def _unread(case: Case) -> tuple[str, ...]:
+    """What all members that changed their subscription dropped, and no more, and no member subscribes to now."""
+    dropped = {_dropped(change) for change in case.differs.resubscribed}
+    if len(dropped) > 1 or any(map(_added, case.differs.resubscribed)):
+        return ()
+    still = {topic for member in case.after.members for topic in member.topics}
+    return tuple(topic for topic in dropped.pop() if topic not in still)
 
 
 def _added(change: Change) -> tuple[str, ...]:

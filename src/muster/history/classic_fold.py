@@ -13,18 +13,21 @@ from muster.history.group_state import (
     add,
     before_tombstone,
     ended,
-    last_of_stayed,
     others,
     remember,
     signs_of_stayed,
     silences,
+    stayed_moved_on_ms,
 )
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
-from muster.history.pending import look_at_partitions
+from muster.history.pending import look_at_partitions, subscribed
 from muster.history.rebalances import Difference, difference, owners, withheld
+from muster.history.wording import listed
 
 HELD_UP_MS = 5_000
 """For how long a rebalance waits for a member before it is told: longer than it takes others to learn of it."""
+LOOKED_UP_MS = 10_000
+"""How long after a generation its leader has looked up the topics that it did not know, and all have joined again."""
 
 
 def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms: int, rows: Rows) -> None:
@@ -63,6 +66,7 @@ def _without_members(state: GroupState, after: Generation, at_ms: int) -> None:
     """Where the log begins, or a group does: Kafka 4 writes a generation 0 when it makes one."""
     state.times.own({}, at_ms, after.generation)
     state.resettling = ""
+    state.strange_topics = frozenset()
 
 
 def _same_generation(state: GroupState, before: Generation, after: Generation, at_ms: int) -> bool:
@@ -103,6 +107,7 @@ def _classic_rebalance(state: GroupState, case: Case) -> None:
     silent = silences(state, before, at_ms)
     add(state, case, duration_ms, duration_is, silent)
     state.withheld = withheld(before, after)
+    state.strange_topics = _strange_topics(before, after)
     remember(state, after)
     state.times.own(owners(after.members), at_ms, after.generation)
     if after.protocol_type != "consumer" and after.members:
@@ -116,8 +121,30 @@ def _look_at_phase(state: GroupState, case: Case) -> None:
     case.is_second_phase = same and bool(case.handed_out)
     if same and state.resettling and case.after.kind is GroupKind.CLASSIC and case.before is state.current:
         case.is_second_phase, case.second_of = True, state.resettling
+    if same and _looked_up(state, case):
+        case.is_second_phase = True
+        topics = listed(sorted(state.strange_topics))
+        case.second_of = (
+            f"Second phase: the rebalance before changed whether the group reads {topics}; its leader looked."
+        )
     if case.before is state.current or case.before is None:
         state.resettling = ""
+
+
+def _looked_up(state: GroupState, case: Case) -> bool:
+    """Whether all that is new is what a leader finds out after members brought topics that it does not read itself, or
+    took them with them: Java's looks up the topics of the group, and joins again if that changed what it knows."""
+    soon = case.at_ms - state.current_ms <= LOOKED_UP_MS
+    told = all(topic in state.strange_topics and had == 0 for topic, (had, _) in case.grown.items())
+    return soon and told and bool(state.strange_topics) and case.before is state.current
+
+
+def _strange_topics(before: Generation | None, after: Generation) -> frozenset[str]:
+    """Topics that the group began or ceased to read with this generation, and that its leader does not read itself."""
+    leader = next((each for each in after.members if each.member_id == after.leader), None)
+    if leader is None:
+        return frozenset()
+    return frozenset((subscribed(before) if before is not None else set()) ^ subscribed(after)) - set(leader.topics)
 
 
 def _look_at_wait(state: GroupState, case: Case) -> None:
@@ -169,7 +196,7 @@ def _classic_departure(state: GroupState, case: Case, member: Member, signs: Sig
             began_by_ms=_began_by(case),
             others_until_ms=until,
             others_gap_ms=gap,
-            others_last_ms=NEVER if case.differs.came else last_of_stayed(state, case),
+            others_moved_on_ms=stayed_moved_on_ms(state, case),
             before_it_ms=max(state.times.lasts(member.assignment), default=NEVER),
             is_replaced=member.instance_id is None and all(left is not member for left in case.differs.left),
             session_ms=member.session_timeout_ms,

@@ -21,9 +21,9 @@ from muster.history.group_state import (
     add,
     before_tombstone,
     ended,
-    last_of_stayed,
     remember,
     silences,
+    stayed_moved_on_ms,
 )
 from muster.history.model import Generation, GroupKind, Member, Place, Rows
 from muster.history.pending import Pending
@@ -238,7 +238,7 @@ def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member:
             signs=state.times.signs(held),
             joined_ms=state.heard_of.get(member.member_id, NEVER),
             began_by_ms=case.at_ms,
-            others_last_ms=last_of_stayed(state, case),
+            others_moved_on_ms=stayed_moved_on_ms(state, case),
             before_it_ms=max(state.times.lasts(held), default=NEVER),
             session_ms=member.session_timeout_ms or session_ms,
             poll_ms=member.rebalance_timeout_ms,

@@ -28,7 +28,8 @@ What makes silence say less:
 
 - Members that commit rarely (by hand, after large batches): their longest gap between commits says how much.
 - A topic at rest: the others fall silent as well. That looks like a rebalance that began then and waited for a slow
-  member, up to a poll interval.
+  member, up to a poll interval. Where no other member got on (it stands still too, or there is none), silence is
+  no proof of death: whatever it fits is a guess.
 - A member that commits nothing, as on a topic at rest, shows nothing at all once it has been there for a session: it is
   gone (`MEMBER_GONE`), and that is all that can be said.
 - Commits within transactions do not renew a session, so a member may expire a heartbeat sooner after one. The records
@@ -80,8 +81,8 @@ class Circumstances:
     """Until when those that stayed went on committing; -1 if that says nothing."""
     others_gap_ms: int = NEVER
     """How far apart their commits are."""
-    others_last_ms: int = NEVER
-    """When any of those that stayed last committed, whatever made the rebalance begin."""
+    others_moved_on_ms: int = NEVER
+    """When any of those that stayed last committed another offset, whatever made the rebalance begin."""
     before_it_ms: int = NEVER
     """When any of its partitions was last committed, by former owners too."""
     commits_renew_session: bool = True
@@ -129,7 +130,7 @@ class _Silence:
     is_close: bool
     """Proof, unless the commits were of transactions."""
     at_rest: bool
-    """The members that stayed fell silent at the same time."""
+    """Nothing shows that there were records then: no member that stayed got on much longer than this one."""
     is_new: bool
     """It has not committed since it got partitions that others had committed until then."""
 
@@ -189,7 +190,7 @@ def _silence(found: Circumstances) -> _Silence:
         is_regular=is_regular,
         is_proof=ms < session - renewed,
         is_close=found.commits_renew_session and session - heartbeat <= ms < session,
-        at_rest=is_regular and last - session <= found.others_last_ms <= last + session // 2,
+        at_rest=found.others_moved_on_ms <= last + session // 2,
         is_new=not signs.commits and bool(found.member.assignment) and found.before_it_ms >= found.joined_ms - session,
     )
 
@@ -264,7 +265,8 @@ def _without_commits(found: Circumstances, silence: _Silence) -> _Judged:
     if found.member.instance_id is not None:
         return Cause.SESSION_EXPIRED, 0.7, (_LEFT,)
     if silence.is_new and silence.fits_session:
-        return Cause.SESSION_EXPIRED, 0.6, (_LEFT, _LATE)
+        sure = not silence.at_rest and silence.ms >= silence.session_ms
+        return Cause.SESSION_EXPIRED, 0.6 if sure else 0.55, (_LEFT, _LATE)
     return _UNKNOWN
 
 
@@ -285,5 +287,5 @@ def _sentence(found: Circumstances, silence: _Silence, cause: Cause) -> str:
         unless = "unless it commits within transactions, " if silence.is_close and not silence.is_short else ""
         told = f"less than its session timeout of {session}: {unless}it did not expire."
         return f"{name} {heard} the rebalance began, {told}"
-    rest = " The other members committed nothing either." if silence.at_rest else ""
+    rest = " The other members got no further either." if silence.at_rest and found.others_moved_on_ms >= 0 else ""
     return f"{name} {heard} the rebalance began, longer than its session timeout of {session}.{rest}"

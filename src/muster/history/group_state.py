@@ -59,6 +59,8 @@ class GroupState:
     withheld: frozenset[TopicPartition] = frozenset()
     resettling: str = ""
     """Why the next generation, if it has the same members, belongs to the last one."""
+    strange_topics: frozenset[str] = frozenset()
+    """Topics that members other than the leader brought into the latest classic generation, or took out of it."""
     pending: list[Pending] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     lineage: Lineage = field(default_factory=Lineage)
@@ -103,9 +105,9 @@ def signs_of_stayed(state: GroupState, case: Case) -> list[Signs]:
     return case.signs
 
 
-def last_of_stayed(state: GroupState, case: Case) -> int:
-    """When any of the members that stayed last committed."""
-    return max((each.last_ms for each in signs_of_stayed(state, case)), default=NEVER)
+def stayed_moved_on_ms(state: GroupState, case: Case) -> int:
+    """When any of the members that stayed last committed another offset."""
+    return max((each.moved_on_ms for each in signs_of_stayed(state, case)), default=NEVER)
 
 
 def others(state: GroupState, case: Case) -> tuple[int, int]:

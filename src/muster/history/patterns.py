@@ -9,10 +9,11 @@ members that share a client id on one host are told from one that went three tim
 
 - **Flapping**: a chain with three departures or more within the window. That it went and was back is in the records;
   why it went need not be.
-- **Rolling restart**: three chains or more, or nearly all of the group, in which a member left and came back, one
-  after another: the second went when the first was back. Members that only expired do not count, but for static ones,
-  which never leave, unless it was all of the group; those that exceeded their poll interval never do. A process that
-  is killed and started anew at once comes before its former self expires. Where names change from start to start (a
+- **Rolling restart**: three members or more, or nearly all of the group, left and came back, one after another: the
+  second went when the first was back, each once. Members that exceeded their poll interval never count. Those that
+  expired may have stood still: such a process comes back under a new id, as one does that was started anew. So they
+  count only if they are static, as such members never leave; if the process was there before its former self had
+  expired; or if it was all of the group and no other member went meanwhile. Where names change from start to start (a
   pod's), members that go and new ones that come have to take turns until most of those that were there are replaced.
 
 Members that go until none is left, one soon after the other, are a stop of the group: no part of a rolling restart,
@@ -24,7 +25,7 @@ The window is `Limits.pattern_ms` to both sides of a rebalance, so the same rows
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -302,19 +303,58 @@ def _successors(near: Sequence[Trace]) -> dict[str, str]:
 
 
 def _rolling(around: _Around) -> PatternSeen | None:
-    """Members that went and came back, in turn: by their own act, or all of the group."""
-    restarts = [pair for pair in _restarts(around) if pair[0].cause is not Cause.POLL_INTERVAL_EXCEEDED]
+    """Members that went and came back, each once, in turn: by their own act, or all of the group."""
+    restarts = _restarts(around)
+    planned = [pair for pair in restarts if _is_own_act(*pair)]
     members = max(each.members_before for each in around.near)
-    rolled = _in_turn([(left, back) for left, back in restarts if left.is_planned or left.at_ms == back.at_ms])
-    sure = 0.7 if len(rolled) < IN_TURN else 0.92 if len(rolled) >= members else 0.8
-    if not (rolled & around.legs and (len(rolled) >= IN_TURN or 3 * len(rolled) > 2 * members)):
-        rolled, sure = _in_turn(restarts), 0.7
-        if not rolled & around.legs or len(rolled) < max(IN_TURN, members):
-            return None
-    went = [left for left, _ in restarts if left.chain in rolled]
-    names = listed(leg.name for leg in went)
-    evidence = f"{count(len(rolled), 'member')} went and came back one after another: {names}."
+    for went in _passes(around, planned):
+        if len(went) >= IN_TURN or 3 * len(went) > 2 * members:
+            return _rolled(went, 0.7 if len(went) < IN_TURN else 0.92 if len(went) >= members else 0.8)
+    for went in _passes(around, [pair for pair in restarts if not _is_own_act(*pair)]):
+        if max(IN_TURN, members) <= len(went) == _all_that_went(around):
+            return _rolled(went, 0.7)
+    return None
+
+
+def _is_own_act(left: Leg, back: Leg) -> bool:
+    return left.is_planned or left.at_ms == back.at_ms
+
+
+def _rolled(went: Sequence[Leg], sure: float) -> PatternSeen:
+    evidence = f"{count(len(went), 'member')} went and came back one after another: {listed(leg.name for leg in went)}."
     return _seen(Pattern.ROLLING_RESTART, sure, evidence, went)
+
+
+def _passes(around: _Around, restarts: Sequence[tuple[Leg, Leg]]) -> Iterator[list[Leg]]:
+    """The members that went in turn and each once, with one that went or was back in this rebalance."""
+    for at, (left, back) in enumerate(restarts):
+        if around.own.at_ms in (left.at_ms, back.at_ms):
+            for turns in _each_once(restarts, at):
+                rolled = _in_turn(turns)
+                if left.chain in rolled:
+                    yield [leg for leg, _ in turns if leg.chain in rolled]
+
+
+def _all_that_went(around: _Around) -> int:
+    """How many times members went, whyever, but for those of a stop."""
+    return sum(leg.cause is not Cause.STATIC_MEMBER_REPLACED for each in around.near for leg in around.went(each))
+
+
+def _each_once(restarts: Sequence[tuple[Leg, Leg]], at: int) -> list[Sequence[tuple[Leg, Leg]]]:
+    """The longest stretches around one restart in which no member goes twice: as far back as can be and then on, and as
+    far on as can be and then back."""
+    found: list[Sequence[tuple[Leg, Leg]]] = []
+    for steps in ((-1, 1), (1, -1)):
+        chains = {restarts[at][0].chain}
+        ends = {-1: at, 1: at}
+        for step in steps:
+            while 0 <= (following := ends[step] + step) < len(restarts):
+                if restarts[following][0].chain in chains:
+                    break
+                chains.add(restarts[following][0].chain)
+                ends[step] = following
+        found.append(restarts[ends[-1] : ends[1] + 1])
+    return sorted(found, key=len, reverse=True)
 
 
 def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
@@ -349,14 +389,15 @@ def _killed_in_turn(around: _Around) -> PatternSeen | None:
 
 
 def _restarts(around: _Around) -> list[tuple[Leg, Leg]]:
-    """Members that went and were back, in the order in which they went. It has to be known why they went; where they
-    took their places again, as static members, nothing rebalanced."""
+    """Members that went and were back under new ids, in the order in which they went. It has to be known why they went;
+    where they took their places again, as static members, nothing rebalanced."""
     pairs = [
         (leg, back)
         for each in around.near
         for leg in around.went(each)
-        if not leg.is_guess and leg.cause is not Cause.STATIC_MEMBER_REPLACED
+        if not leg.is_guess and leg.cause not in (Cause.STATIC_MEMBER_REPLACED, Cause.POLL_INTERVAL_EXCEEDED)
         if (back := around.back.get((leg.chain, leg.depth))) is not None
+        if not back.is_same
     ]
     return sorted(pairs, key=lambda pair: pair[0].at_ms)
 

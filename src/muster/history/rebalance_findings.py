@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
+from muster.history.departures import BROKER_LOG
 from muster.history.model import Cause, Generation, Member, Pattern, Rebalance
 from muster.history.view import Absence, Said, View, absences, distinct, gone, returns, rounds, went
 from muster.history.wording import count, duration, listed, settings_value
@@ -31,6 +32,8 @@ _USUAL_SESSION_MS = 45_000
 _EAGER = frozenset({"range", "roundrobin", "sticky"})
 _STICKY = frozenset({"sticky", "cooperative-sticky", "uniform"})
 """These keep what they can with its member."""
+_AWAY_MS = 1_000
+"""A member that is back sooner did not wait for its handler."""
 _SCALED_AT_ONCE_MS = 60_000
 _APART_MS = 60_000
 """For how long members without a topic in common are in a group before they are called two applications."""
@@ -105,15 +108,16 @@ def poll_interval_exceeded(view: View) -> Said | None:
 
 def _handled_ms(away: Iterable[Absence]) -> int | None:
     """How long the slowest handler took that was seen to end: it went on from the member's last poll until the member
-    joined again, and the poll interval was over when the member had to leave."""
-    ended = [each for each in away if each.away_ms and each.member.rebalance_timeout_ms]
+    joined again, and the poll interval was over when the member had to leave. One that was back at once left late, as
+    it polled again: how long it had handled records by then is not known."""
+    ended = [each for each in away if (each.away_ms or 0) >= _AWAY_MS and each.member.rebalance_timeout_ms]
     return max(((each.member.rebalance_timeout_ms or 0) + (each.away_ms or 0) for each in ended), default=None)
 
 
 def _handling(away: Sequence[Absence]) -> str:
     handled_ms = _handled_ms(away)
     if handled_ms is None:
-        return "The handler takes longer than the client allows; for how long is not known, as no member was seen back."
+        return "The handler takes longer than the client allows; for how long is not known."
     longest = max(each.away_ms or 0 for each in away)
     return (
         f"The slowest was back {duration(longest)} after it had to leave, so its handler took about "
@@ -162,6 +166,24 @@ def session_expired(view: View) -> Said | None:
         f"The partitions waited for the session timeout{f' of {duration(session)}' if session else ''} each time."
         f"{_or_else(seen)}",
         returns(view, absences(view, seen)),
+    )
+
+
+def members_vanish(view: View) -> Said | None:
+    """Members go without a sign of why, and come back: a crash loop of a group at rest, perhaps. Those that stay away
+    may have been scaled in."""
+    away = [each for each in absences(view, view.of(Cause.MEMBER_GONE)) if each.back is not None]
+    seen = list({id(each.went): each.went for each in away}.values())
+    if len(seen) < _OFTEN:
+        return None
+    return Said(
+        "members_vanish",
+        f"Members go and come back, and the records do not show why they go ({distinct(each.member for each in away)})",
+        f"See {BROKER_LOG}. If they expire, the processes die or stand still: look for kills (out of memory, kill -9), "
+        "and close consumers on SIGTERM, so that a member that is stopped leaves. If they leave, a supervisor or a "
+        "deploy restarts them: give each a group.instance.id.",
+        seen,
+        back=returns(view, away),
     )
 
 
@@ -419,7 +441,7 @@ def stops_the_world(view: View) -> Said | None:
     """An eager assignor stops partitions that do not move."""
     latest = view.latest
     seen = view.within
-    if latest is None or latest.protocol not in _EAGER or len(rounds(seen)) < 2 * _OFTEN:
+    if latest is None or latest.protocol not in _EAGER or len(rounds(seen)) < 2 * _OFTEN or not _is_unrest(view):
         return None
     stopped = kept = 0
     for each in seen:
@@ -437,11 +459,22 @@ def stops_the_world(view: View) -> Said | None:
     return Said("stops_the_world", what, advice, seen, then)
 
 
+def _is_unrest(view: View) -> bool:
+    """Whether a group that has its members rebalances again and again: how it does so costs little while it grows."""
+    rebalances = [row for row in rounds(view.within) if not _is_growth(row)]
+    return len(rebalances) >= _OFTEN
+
+
+def _is_growth(row: Rebalance) -> bool:
+    return row.cause is Cause.JOINED and row.pattern is None and not went(row)
+
+
 def needless_moves(view: View) -> Said | None:
     """Partitions move though their owner stays."""
     moves = sum(each.moved for each in view.real)
     needless = sum(each.moved_needlessly for each in view.real)
-    if view.latest is None or view.assignor in _STICKY or needless < _OFTEN or needless * 4 < moves:
+    too_few = needless < _OFTEN or needless * 4 < moves
+    if view.latest is None or view.assignor in _STICKY or too_few or not _is_unrest(view):
         return None
     seen = [each for each in view.real if each.moved_needlessly]
     then = (
@@ -476,6 +509,7 @@ RULES: tuple[Callable[[View], Said | None], ...] = (
     shared_group_id,
     poll_interval_exceeded,
     session_expired,
+    members_vanish,
     rolling_restart,
     flapping,
     departures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -115,20 +115,41 @@ def went(row: Rebalance) -> list[Member]:
 
 def absences(view: View, seen: Iterable[Rebalance]) -> list[Absence]:
     """The members that went in these rebalances, and when they were back."""
-    rows = sorted(view.real, key=lambda row: row.at_ms)
-    times_ms = [row.at_ms for row in rows]
+    arrivals = _Arrivals(view.real)
     found: list[Absence] = []
-    taken: set[str] = set()
-    for row in seen:
+    for row in sorted(seen, key=lambda row: row.at_ms):
         found += [Absence(change.before, row, row) for change in row.replaced if change.before is not None]
-        until = bisect_right(times_ms, row.at_ms + view.limits.pattern_ms)
-        later = rows[bisect_right(times_ms, row.at_ms) : until]
-        for member in row.left:
-            back = next(((each, other) for each in later for other in _like(member, each, taken)), None)
-            if back is not None:
-                taken.add(back[1].member_id)
-            found.append(Absence(member, row, None if back is None else back[0]))
+        until_ms = row.at_ms + view.limits.pattern_ms
+        found += [Absence(member, row, arrivals.take(member, row.at_ms, until_ms)) for member in row.left]
     return found
+
+
+class _Arrivals:
+    """Members that came, each to be taken once for one that had gone. Asked in the order of time."""
+
+    def __init__(self, rebalances: Iterable[Rebalance]) -> None:
+        self._came: dict[str | tuple[str, ...], deque[tuple[int, Rebalance]]] = {}
+        self._taken: set[int] = set()
+        rows = sorted(rebalances, key=lambda row: row.at_ms)
+        came = ((change.member, row) for row in rows for change in (*row.joined, *row.replaced))
+        for number, (member, row) in enumerate(came):
+            for key in (member.member_id, identity(member)):
+                self._came.setdefault(key, deque()).append((number, row))
+
+    def take(self, member: Member, after_ms: int, until_ms: int) -> Rebalance | None:
+        """Where the same member, or one that has its name, came first after this; it is taken."""
+        first = [self._first(key, after_ms) for key in (member.member_id, identity(member))]
+        number, row = min((each for each in first if each is not None), default=(0, None), key=lambda each: each[0])
+        if row is None or row.at_ms > until_ms:
+            return None
+        self._taken.add(number)
+        return row
+
+    def _first(self, key: str | tuple[str, ...], after_ms: int) -> tuple[int, Rebalance] | None:
+        came = self._came.get(key, deque())
+        while came and (came[0][1].at_ms <= after_ms or came[0][0] in self._taken):
+            came.popleft()
+        return came[0] if came else None
 
 
 def returns(view: View, away: Iterable[Absence]) -> list[Rebalance]:
@@ -139,16 +160,6 @@ def returns(view: View, away: Iterable[Absence]) -> list[Rebalance]:
             back[id(each.back)] = back.get(id(each.back), 0) + 1
     joins = (Cause.JOINED, Cause.COORDINATOR_MOVED)
     return [row for row in view.of(*joins) if row.joined and back.get(id(row), 0) >= len(row.joined)]
-
-
-def _like(member: Member, row: Rebalance, taken: set[str]) -> list[Member]:
-    """Of those that came in a rebalance: the same member, or one that has its name."""
-    came = [change.member for change in (*row.joined, *row.replaced)]
-    return [
-        each
-        for each in came
-        if each.member_id not in taken and (each.member_id == member.member_id or identity(each) == identity(member))
-    ]
 
 
 # ------------------------------------------------------------------------------------- how often, when, at what cost

@@ -1,7 +1,8 @@
 """What the doctor has to say of a story, derived from the acts alone: what was done, to whom, when.
 
 `deeds` has the causes, `patterns_of` and `expectation` the patterns and the findings. No rule of `muster.history` is
-used or known here; only for how long a rebalance was held up the coordinator's own log is asked. What Kafka's
+used or known here; only for how long a rebalance was held up, and who left and joined anew by itself as its topic was
+deleted, the coordinator's own log is asked. What Kafka's
 coordinator does for each act is in its protocol: a member that closes leaves, one that is killed or stands still
 expires after its session timeout, one that does not poll for max.poll.interval.ms leaves.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from tests.history.stories.witness import longest_rebalance_ms
+from tests.history.stories.witness import came_and_went, longest_rebalance_ms
 
 Act: TypeAlias = Mapping[str, Any]
 Kept: TypeAlias = Mapping[str, Any]
@@ -176,7 +177,7 @@ def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) ->
         return Deed(act, frozenset(causes), by_itself)
     if do == "delete_topic" and act["members"]:
         fits = frozenset(["subscription_changed", "leader_rejoined", "not_known", "topic_deleted"])
-        return Deed(act, fits, not_in_the_log="deleted")
+        return Deed(act, fits, came_and_went(kept, act), not_in_the_log="deleted")
     if do == "restart_broker":
         # Members that find it again within their session stay; librdkafka's classic ones give up, and join anew.
         also = frozenset(("session_expired", "joined", "started", "leader_rejoined"))
@@ -308,7 +309,11 @@ def _of_departures(kept: Kept, tellable: Sequence[Deed], expected: Expectation) 
         if any(cause in deed.causes for deed in deeds(kept)):
             expected.may |= rules - {"flapping"}
     if any(deed.direction == "out" and deed not in tellable for deed in deeds(kept)):
-        expected.may |= {"session_expired", "poll_interval_exceeded"}  # said with little confidence, if at all
+        expected.may |= {
+            "session_expired",
+            "poll_interval_exceeded",
+            "members_vanish",
+        }  # said with little confidence, if at all
 
 
 def _of_patterns(kept: Kept, tellable: Sequence[Deed], expected: Expectation) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 BEGINS = ("reparing to rebalance", "Bumped group epoch")
 EXPIRES = ("heartbeat expiration", "session expired", "has failed, removing it")
+BY_THEMSELVES = {"has left, removing it": "left", "has left group": "left", "Adding new member": "joined"}
 SLACK_MS = 100
 SILENT = ("kill", "freeze")
 """Acts after which a session expires."""
@@ -38,6 +39,15 @@ def longest_rebalance_ms(kept: Mapping[str, Any], act: Mapping[str, Any]) -> int
             elif "Stabilized group" in line["text"] and began is not None:
                 longest, began = max(longest, line["at_ms"] - began), None
     return longest
+
+
+def came_and_went(kept: Mapping[str, Any], act: Mapping[str, Any]) -> frozenset[str]:
+    """What members did by themselves while this was done, by the coordinator's log."""
+    found: set[str] = set()
+    for line in kept["broker_log"]:
+        if act["at_ms"] - SLACK_MS <= line["at_ms"] <= act["until_ms"] + SLACK_MS:
+            found |= {cause for text, cause in BY_THEMSELVES.items() if text in line["text"]}
+    return frozenset(found)
 
 
 def undoubted(kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,10 +37,6 @@ def dies() -> GroupLog:
     return running(A, B).commits("t:0-1", S + 1_500).wait(700).generation(2, [ALL_A])
 
 
-def dies_alone() -> GroupLog:
-    return running(ALL_A).wait(S + 2_000).generation(2, [])
-
-
 def goes_too_soon_to_have_expired() -> GroupLog:
     return running(ALL_A).wait(S - 1_000).generation(2, [])
 
@@ -52,10 +48,6 @@ def dies_in_a_cooperative_group() -> GroupLog:
 
 def handles_for_too_long() -> GroupLog:
     return running(A, B).commits("t:0-1", P - 500).wait(1_500).generation(2, [ALL_A])
-
-
-def handles_for_too_long_alone() -> GroupLog:
-    return running(ALL_A).wait(P).generation(2, [])
 
 
 def handles_for_too_long_with_a_long_session() -> GroupLog:
@@ -294,11 +286,9 @@ CLASSIC = [
     (closes, Cause.LEFT, 0.9),
     (closes_while_the_others_are_slow, Cause.LEFT, 0.5),
     (dies, Cause.SESSION_EXPIRED, 0.85),
-    (dies_alone, Cause.SESSION_EXPIRED, 0.85),
     (goes_too_soon_to_have_expired, Cause.LEFT, 0.5),
     (dies_in_a_cooperative_group, Cause.SESSION_EXPIRED, 0.85),
     (handles_for_too_long, Cause.POLL_INTERVAL_EXCEEDED, 0.85),
-    (handles_for_too_long_alone, Cause.POLL_INTERVAL_EXCEEDED, 0.85),
     (handles_for_too_long_with_a_long_session, Cause.POLL_INTERVAL_EXCEEDED, 0.7),
     (static_handles_for_too_long, Cause.POLL_INTERVAL_EXCEEDED, 0.85),
     (static_closes, Cause.SESSION_EXPIRED, 0.85),
@@ -622,6 +612,68 @@ def test_a_cooperative_rebalance_is_one_though_it_takes_two_generations():
         (Cause.JOINED, 1, True),
         (Cause.JOINED, 2, False),
     ]
+
+
+U_TOO = M("c-1", "u:0-1", topics="t u")
+
+
+@pytest.mark.parametrize(
+    ("steps", "phases"),
+    [
+        ([[A, B], [A, B, U_TOO.with_(has="")], [A, B, U_TOO]], [1, 2]),
+        ([[A, B, U_TOO], [A, B], [A, B]], [1, 2]),
+        ([[A, B], [A, B, U_TOO.with_(has="")], [A, B.with_(has="t:2-4"), U_TOO]], [1, 1]),
+        ([[A.with_(topics="t u"), B], [A.with_(topics="t u"), B, U_TOO], [A.with_(topics="t u"), B, U_TOO]], [1, 1]),
+    ],
+    ids=["brings a topic", "takes one with it", "another topic grows", "the leader reads it itself"],
+)
+def test_a_leader_that_looks_up_the_topics_of_others_joins_again_for_the_same_cause(steps, phases):
+    log = running(*steps[0]).wait(1_000)
+    for number, members in enumerate(steps[1:], 2):
+        log.commit(" ".join(each.has for each in steps[0])).wait(500).generation(number, members)
+    rows = log.history().rebalances[1:]
+    assert [row.phase for row in rows] == phases
+    assert (rows[0].cause is rows[1].cause) == (phases == [1, 2])
+
+
+def test_a_leader_that_joins_again_later_has_not_looked_up_topics():
+    log = running(A, B).wait(1_000).generation(2, [A, B, U_TOO]).wait(60_000)
+    assert [row.phase for row in log.generation(3, [A, B, U_TOO]).history().rebalances] == [1, 1, 1]
+
+
+def goes(log: GroupLog, number: int, members: list[M], at: int, *, expires: bool) -> None:
+    """The member at this place goes and is back 10 s later; the others commit on."""
+    others = [each for each in members if each is not members[at]]
+    if expires:
+        log.commits(" ".join(each.has for each in others), S + 1_000)
+    else:
+        log.wait(1_000).commit(members[at].has).wait(500)
+    log.generation(number, others).wait(10_000)
+    members[at] = members[at].with_(id=f"{members[at].client_id}-{number}")
+    log.generation(number + 1, members).commits("t:0-3", 20_000)
+
+
+@pytest.mark.parametrize(
+    ("order", "rolled"),
+    [
+        ([(0, True), (0, False), (1, False), (2, False)], [False, True, True, True]),
+        ([(0, False), (1, False), (2, False), (0, True)], [True, True, True, False]),
+        ([(0, True), (1, True), (2, False), (3, False)], [False] * 4),
+        ([(0, True), (1, True), (0, True), (2, True)], [False] * 4),
+        ([(0, True), (1, True), (2, True), (3, True)], [True] * 4),
+    ],
+    ids=["freezes before a deploy", "dies after one", "two of four stood still", "one dies twice", "all die in turn"],
+)
+def test_a_member_that_expired_is_no_part_of_a_rolling_restart_of_others(order, rolled):
+    members = [
+        M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcd" if len({at for at, _ in order}) > 3 else "abc")
+    ]
+    log = running(*members, for_ms=100_000)
+    for turn, (at, expires) in enumerate(order):
+        goes(log, 2 * turn + 2, members, at, expires=expires)
+    rows = log.history().rebalances[1:]
+    said = [row.pattern is not None and row.pattern.kind is ROLLS for row in rows]
+    assert said == [each for each in rolled for _ in range(2)]
 
 
 def test_members_that_go_a_while_before_the_others_stop_are_no_part_of_the_stop():

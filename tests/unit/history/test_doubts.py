@@ -11,6 +11,7 @@ from tests.support.group_log import GroupLog, M
 from tests.unit.history.test_causes import ALL_A, A, B, P, S, dies, epochs, last, running
 
 C = M("c-1", "t:4-5")
+P_SHORT = 90_000
 
 
 def causes_of(row: Rebalance) -> set[Cause]:
@@ -27,6 +28,26 @@ def goes_long_after_the_topic_came_to_rest() -> GroupLog:
 def goes_soon_after_the_topic_came_to_rest() -> GroupLog:
     """As if the rebalance had begun then, and waited for a slow member."""
     return running(A, B).wait(S + 60_000).generation(2, [ALL_A])
+
+
+def dies_alone() -> GroupLog:
+    """There is no other member to show that records were still coming."""
+    return running(ALL_A).wait(S + 2_000).generation(2, [])
+
+
+def handles_for_too_long_alone() -> GroupLog:
+    return running(ALL_A).wait(P).generation(2, [])
+
+
+def stands_still_long_after_the_topic_did() -> GroupLog:
+    """An eager member that stays commits once more as it joins again: what it had committed before."""
+    log = running(A.with_(poll_ms=P_SHORT), B.with_(poll_ms=P_SHORT)).wait(P_SHORT - 500).commit("t:0-1", by=0)
+    return log.wait(500).generation(2, [ALL_A])
+
+
+def closes_at_rest_848() -> GroupLog:
+    """Not long after it committed last, and too late to have been its last act."""
+    return epochs(A, B).commits("t:0-3", 20_000, every=1_000).wait(S - 3_500).gone(B).epoch(2).target(2, [ALL_A])
 
 
 def dies_between_transactions() -> GroupLog:
@@ -64,6 +85,10 @@ def static_member_goes_almost_a_session_after_its_leave() -> GroupLog:
     [
         (goes_long_after_the_topic_came_to_rest, Cause.MEMBER_GONE, 0.95, {Cause.LEFT, Cause.SESSION_EXPIRED}),
         (goes_soon_after_the_topic_came_to_rest, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
+        (dies_alone, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
+        (handles_for_too_long_alone, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.LEFT, Cause.SESSION_EXPIRED}),
+        (stands_still_long_after_the_topic_did, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.SESSION_EXPIRED}),
+        (closes_at_rest_848, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (dies_between_transactions, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
         (commits_each_minute, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (dies_before_its_first_commit, Cause.SESSION_EXPIRED, 0.6, {Cause.LEFT}),
@@ -79,6 +104,18 @@ def test_both_causes_are_named_with_little_confidence(life, cause, most, others)
     assert row.confidence <= most, row
     assert others <= causes_of(row), row
     assert all(each.told_apart_by for each in row.alternatives)
+
+
+@pytest.mark.parametrize(
+    ("others", "deleted"), [("t", True), ("t u", False)], ids=["nobody reads it any more", "another one does"]
+)
+def test_a_topic_that_nobody_subscribes_to_any_more_may_have_been_deleted(others, deleted):
+    a, b = A.with_(topics="t u", has="t:0-1 u:0"), B.with_(topics=others)
+    row = last(running(a, b).wait(400).generation(2, [A, b]))
+    assert row.cause is Cause.SUBSCRIPTION_CHANGED
+    assert (row.confidence < 0.6) == deleted
+    assert any("deleted" in sentence and "u" in sentence.split() for sentence in row.evidence) == deleted
+    assert "whether u was deleted" in row.alternatives[0].told_apart_by
 
 
 def test_a_follower_may_have_asked_for_the_rebalance():

@@ -108,17 +108,25 @@ ORDERS, INVOICES = replace(CALM, topics=("orders",)), replace(SLOW, topics=("inv
 ROLLS = PatternSeen(Pattern.ROLLING_RESTART, 0.9, ("x",), ("'calm' at 10.0.0.7",), (Cause.LEFT,) * 3)
 FLAPS = PatternSeen(Pattern.FLAPPING, 0.9, ("x",), ("'slow' at 10.0.0.7",), (Cause.SESSION_EXPIRED,) * 4)
 
+
+def vanishes(number: int) -> list[Rebalance]:
+    """A member goes and is back 10 s later, again and again."""
+    gone = times(number, Cause.MEMBER_GONE, 60_000, left=(CALM,))
+    return [*gone, *(replace(each, cause=Cause.JOINED, at_ms=each.at_ms + 10_000, left=(), **JOINED) for each in gone)]
+
+
 CASES = {
     "never_at_rest": view(
         *times(12, Cause.NOT_KNOWN, 30_000, left=(SLOW,)), latest=generation(CALM, protocol="cooperative-sticky")
     ),
     "poll_interval_exceeded": view(rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,))),
     "session_expired": view(rebalance(Cause.SESSION_EXPIRED, left=(SLOW,))),
+    "members_vanish": view(*vanishes(3)),
     "rolling_restart": view(*times(3, Cause.LEFT, 60_000, pattern=ROLLS, **RESTARTED)),
     "flapping": view(*times(4, Cause.SESSION_EXPIRED, 60_000, left=(SLOW,), pattern=FLAPS)),
     "members_come_and_go": view(*times(6, Cause.JOINED, 20_000, **JOINED)),
-    "stops_the_world": view(*times(6, Cause.JOINED, 9 * HOUR_MS, **KEPT), latest=generation(CALM)),
-    "needless_moves": view(*times(2, Cause.LEFT, 9 * HOUR_MS, **NEEDLESS), latest=generation(CALM)),
+    "stops_the_world": view(*times(6, Cause.NOT_KNOWN, 9 * HOUR_MS, **KEPT), latest=generation(CALM)),
+    "needless_moves": view(*times(3, Cause.LEFT, 9 * HOUR_MS, **NEEDLESS), latest=generation(CALM)),
     "shared_group_id": view(latest=generation(ORDERS, INVOICES, protocol="cooperative-sticky")),
     "held_up": view(rebalance(Cause.JOINED, waited_ms=21_700, waited_for=(SLOW,))),
     "rejoins": view(*times(3, Cause.LEADER_REJOINED, HOUR_MS)),
@@ -179,11 +187,69 @@ def test_no_value_is_made_up_where_the_member_was_not_seen_to_come_back_later(ch
     assert not re.search(r"\d{5}", found.advice)
 
 
+def test_a_member_that_is_back_at_once_does_not_show_how_long_it_handled_records() -> None:
+    gone = rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,))
+    (found,) = findings([view(gone, rebalance(Cause.JOINED, ago_ms=HOUR_MS - 4, joined=(Change(SLOW),)))])
+    assert "is not known" in found.sentence
+    assert not re.search(r"\d{5}", found.advice)
+
+
 def test_each_absence_ends_with_a_return_of_its_own() -> None:
     """Two members of one name go; one comes back."""
     other = replace(SLOW, member_id="slow-9")
     gone = rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW, other))
     assert absences(view(gone, BACK_LATE), [gone]) == [(SLOW, gone, BACK_LATE), (other, gone, None)]
+
+
+def test_a_member_that_keeps_its_id_is_back_each_time() -> None:
+    """As those of KIP-848 do."""
+    gone = [rebalance(Cause.LEFT, ago_ms=ago_ms, left=(SLOW,)) for ago_ms in (50_000, 30_000)]
+    back = [rebalance(Cause.JOINED, ago_ms=ago_ms, joined=(Change(SLOW),)) for ago_ms in (40_000, 20_000)]
+    assert [each.away_ms for each in absences(view(*gone, *back), gone)] == [10_000, 10_000]
+
+
+def test_a_group_that_rebalances_without_end_is_read_in_one_go() -> None:
+    """Each row is looked at a few times, however many there are within a window."""
+    looks = 0
+
+    class Counted(Rebalance):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looks
+            looks += name == "at_ms"
+            return super().__getattribute__(name)
+
+    def seen(number: int) -> list[Rebalance]:
+        turns = ({"left": (SLOW,)}, {"joined": (Change(CALM),)})
+        rows = [rebalance(Cause.LEFT, ago_ms=index, **turns[index % 2]) for index in range(number)]
+        return [Counted(**{name: getattr(row, name) for name in row.__dataclass_fields__}) for row in rows]
+
+    def cost(number: int) -> int:
+        nonlocal looks
+        rows = seen(number)
+        each, looks = view(*rows), 0
+        assert len(absences(each, rows)) == number // 2
+        return looks
+
+    assert cost(2_000) <= 12 * cost(200)
+
+
+def test_members_that_vanish_and_stay_away_are_accused_of_nothing() -> None:
+    assert findings([view(*times(3, Cause.MEMBER_GONE, 20_000, left=(CALM,)))]) == []
+
+
+def test_members_that_vanish_again_and_again_are_told_of_with_what_tells_a_crash_from_a_leave() -> None:
+    (found,) = findings([CASES["members_vanish"]])
+    assert "'calm' at 10.0.0.8" in found.sentence
+    assert "3 times" in found.sentence
+    assert found.stopped_partition_ms == 60_000, "of its returns, too"
+    assert "has failed, removing it" in found.advice
+    assert "SIGTERM" in found.advice
+
+
+@pytest.mark.parametrize(("cause", "said"), [(Cause.JOINED, []), (Cause.NOT_KNOWN, ["stops_the_world"])])
+def test_a_group_that_only_grows_has_nothing_to_say_about(cause: Cause, said: list[str]) -> None:
+    seen = times(6, cause, 9 * HOUR_MS, joined=(Change(CALM),), **KEPT)
+    assert [found.rule for found in findings([view(*seen, latest=generation(CALM))])] == said
 
 
 def test_a_short_session_is_told_from_a_crash() -> None:
@@ -287,7 +353,7 @@ def test_the_cost_of_a_rebalance_is_in_one_finding() -> None:
 def test_a_cost_that_is_in_part_in_another_finding_is_not_counted_twice() -> None:
     stops: dict[str, Any] = {"stopped": (("t", 0, 10_000), ("t", 1, 10_000))}
     one = rebalance(Cause.SESSION_EXPIRED, left=(SLOW,), **stops)
-    found = findings([view(one, *times(5, Cause.JOINED, 100_000, **stops), latest=generation(CALM))])
+    found = findings([view(one, *times(5, Cause.NOT_KNOWN, 100_000, **stops), latest=generation(CALM))])
     assert [(each.rule, each.stopped_partition_ms) for each in found] == [
         ("session_expired", 20_000),
         ("stops_the_world", 100_000),
@@ -524,7 +590,7 @@ def test_what_two_applications_cost_each_other_is_counted_once() -> None:
 
 @pytest.mark.parametrize(("latest", "said"), [("range", True), ("sticky", False), ("cooperative-sticky", False)])
 def test_an_assignor_that_keeps_what_it_can_is_not_blamed(latest: str, said: bool) -> None:
-    seen = times(2, Cause.SUBSCRIPTION_CHANGED, HOUR_MS, **NEEDLESS)
+    seen = times(3, Cause.NOT_KNOWN, HOUR_MS, **NEEDLESS)
     found = findings([view(*seen, latest=generation(CALM, protocol=latest))])
     assert ["needless_moves" in each.rule for each in found] == [True] * said
 
