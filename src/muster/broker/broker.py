@@ -30,7 +30,7 @@ from muster.broker.fetches import ParkedFetches
 from muster.broker.given_settings import GivenSettings
 from muster.broker.groups import Groups, GroupTopics
 from muster.broker.identity import Identity, load_identity, read_identity
-from muster.broker.partitions import Partitions, log_config
+from muster.broker.partitions import Partitions, log_config, warn_of_unusable
 from muster.broker.producer_ids import ProducerIds
 from muster.broker.reading import Reader
 from muster.broker.shell import Shell
@@ -180,6 +180,8 @@ class Broker(Shell):
                 self.cluster = self._view()
                 self.given = GivenSettings(self.config, folder, self._files)
                 self.topics = TopicCatalogue.load(folder, self._files)
+                for topic in self.topics:
+                    warn_of_unusable(topic.name, topic.settings)
                 self.producer_ids = ProducerIds(folder, self._files)
                 if self._among is None:
                     self._check_group_topic()

@@ -28,7 +28,7 @@ class Leadership(NamedTuple):
     replicas: list[int]
     in_sync: list[int]
     offline: list[int]
-    """Replicas whose brokers are away."""
+    """Replicas whose brokers are away, or cannot open them."""
 
     @property
     def error(self) -> int:
@@ -83,8 +83,11 @@ class ClusterView:
         return False
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """The nodes of a partition that exists."""
+        """The nodes of a partition that exists. One that cannot be opened has no leader: producers without keys take
+        another, and consumers wait for it."""
         only = [self.node.node_id]
+        if self.is_offline(topic, index):
+            return Leadership(NO_LEADER, LEADER_EPOCH, only, [], only)
         return Leadership(self.node.node_id, LEADER_EPOCH, only, only, [])
 
     def leader_hint(self, topic: str, index: int) -> LeaderHint:

@@ -6,6 +6,7 @@ They go before what the broker is started with, as Kafka's dynamic settings do, 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from muster.broker.settings import Kind, Source, show
 from muster.broker.topic_settings import Change, Operation, joined
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import DISK, Files, write_whole
+
+log = logging.getLogger("muster.broker")
 
 FILE = "muster-broker-settings.json"
 _NAMES = {Source.BROKER: "broker", Source.ALL_BROKERS: "all brokers"}
@@ -34,11 +37,24 @@ class GivenSettings:
         try:
             content = json.loads(self._path.read_bytes())
             for source, name in _NAMES.items():
-                config.change(source, content[name])
+                config.change(source, self._usable(content[name]))
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
             raise ConfigError(f"{self._path} cannot be understood: {error}") from None
+
+    def _usable(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Those of the settings kept whose values are in range: it may have been another one when they were given."""
+        found = {}
+        for name, text in settings.items():
+            try:
+                if name in SETTINGS:
+                    SETTINGS[name].parse(text)
+            except ConfigError as error:
+                log.warning("%s: %s; it is passed over", self._path, error)
+            else:
+                found[name] = text
+        return found
 
     def of(self, source: Source) -> dict[str, str]:
         """What a source gives."""

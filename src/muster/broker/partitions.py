@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any
 
@@ -13,6 +14,8 @@ from muster.broker.topics import Topic, TopicCatalogue
 from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic, epochs
 from muster.model import TopicPartition
 from muster.protocol.compression import Compression
+
+logger = logging.getLogger("muster.broker")
 
 MOST_ZSTD_LEVEL = 19
 """The levels above take ten times as long for half a per cent, and all topics' batches wait for one thread."""
@@ -54,7 +57,8 @@ class Partitions:
 
     def is_offline(self, topic: str, index: int) -> bool:
         """Whether a partition is kept here and could not be opened at the start."""
-        return TopicPartition(topic, index) in self._store.offline
+        offline = self._store.offline  # asked about every partition in an answer of Metadata: nearly always empty
+        return bool(offline) and TopicPartition(topic, index) in offline
 
     def keep_starts(self, cut: Iterable[PartitionLog]) -> None:
         """Make durable where logs begin from which records were deleted; for a thread. On a full disk the records go at
@@ -189,6 +193,12 @@ def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
         compression=compression,
         compression_level=_level(compression, values),
     )
+
+
+def warn_of_unusable(topic: str, settings: dict[str, str]) -> None:
+    """Say which of a topic's settings, as they are kept, have a value that cannot be used."""
+    for why in topic_settings.unusable(settings):
+        logger.warning("topic %s: %s; the broker's value is used until the topic's is altered", topic, why)
 
 
 _CODECS = {

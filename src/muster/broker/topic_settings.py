@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -171,10 +172,15 @@ class Effective(NamedTuple):
 
 
 def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effective:
-    """The value of a topic's setting: its own, else the broker's, else the default."""
+    """The value of a topic's setting: its own, else the broker's, else the default.
+
+    One that is kept may be refused by now: the range was another, or it was written into ZooKeeper. That must not keep
+    the broker from starting: it counts as not set, and `unusable` says so.
+    """
     setting = SETTINGS[name]
     if name in topic:
-        return Effective(setting.parse(topic[name]), Source.TOPIC)
+        with suppress(ConfigError):
+            return Effective(setting.parse(topic[name]), Source.TOPIC)
     if name == "retention.ms":
         return Effective(broker.retention_ms, min(map(broker.source, _IN_HOURS[name])))
     if name == "segment.ms":
@@ -182,6 +188,18 @@ def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effe
     if setting.synonym is not None:
         return Effective(broker[setting.synonym], broker.source(setting.synonym))
     return Effective(setting.default, Source.DEFAULT)
+
+
+def unusable(topic: Mapping[str, str]) -> list[str]:
+    """What is wrong with the values that `effective` does not take, a sentence for each."""
+    found = []
+    for name, text in topic.items():
+        try:
+            if name in SETTINGS:
+                SETTINGS[name].parse(text)
+        except ConfigError as error:
+            found.append(str(error))
+    return found
 
 
 def values(topic: Mapping[str, str], broker: BrokerConfig) -> dict[str, Value]:

@@ -28,7 +28,7 @@ from muster.broker.fetches import ParkedFetches
 from muster.broker.follower import Follower, Session
 from muster.broker.former_topics import FormerTopics
 from muster.broker.identity import Identity, last_start, random_uuid, uuid_bytes, uuid_text, write_start
-from muster.broker.partitions import Partitions
+from muster.broker.partitions import Partitions, warn_of_unusable
 from muster.broker.standstill import Standstill
 from muster.broker.topic_changes import Growth, TopicChanges
 from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
@@ -284,6 +284,8 @@ class ZooKeeperCluster(Follower):
             if (found := wanted.get(topic.name)) is not None
             and (topic.partitions, topic.settings) != (_count(found), found.settings)
         ]
+        for name in [*(one.name for one in new), *(topic.name for topic, _, _ in changed)]:
+            warn_of_unusable(name, wanted[name].settings)
         if changed:
             topics.change_all(changed)
             for topic, _, _ in changed:

@@ -151,6 +151,65 @@ def test_a_file_that_cannot_be_understood_is_told(tmp_path: Path, content: str) 
         GivenSettings(BrokerConfig(), tmp_path)
 
 
+# ------------------------------------------------------------------------------------------------ values kept too long
+
+
+def change_kept(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def test_a_kept_value_of_a_topic_that_is_out_of_range_now_counts_as_not_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line at the start says so; the topic is served, and the value can be altered or removed."""
+    given = {"compression.type": "gzip", "compression.gzip.level": "1", "retention.ms": "1234567"}
+    async with brokers.running(tmp_path) as broker:
+        broker.changes.create_topic("t", 2, given)
+        await stored(broker, "t", 0)
+    change_kept(tmp_path / "muster-topics.json", '"compression.gzip.level": "1"', '"compression.gzip.level": "0"')
+    change_kept(tmp_path / "muster-topics.json", '"1234567"', '"-7"')
+    caplog.clear()
+    async with brokers.running(tmp_path, {"compression.gzip.level": 5, "log.retention.ms": 7_654_321}) as broker:
+        assert await stored(broker, "t", 0) == 1
+        found = config_of(broker)
+        assert (found.compression, found.compression_level) == (Compression.GZIP, 5)
+        assert found.retention_ms == 7_654_321
+        said = warnings(caplog)
+        assert len(said) == 2
+        assert all(line.startswith("topic t: Invalid value ") for line in said)
+        assert {line.split(" for configuration ")[1].split(":")[0] for line in said} == {
+            "compression.gzip.level",
+            "retention.ms",
+        }
+        refused, why = await alter(broker, 2, "t", ("retention.bytes", SET, "5"))
+        assert (refused, "compression.gzip.level" in str(why)) == (ErrorCode.INVALID_CONFIG, True)
+        changes = ("compression.gzip.level", SET, "9"), ("retention.ms", DELETE, None)
+        assert await alter(broker, 2, "t", *changes) == (0, None)
+        assert config_of(broker).compression_level == 9
+        assert warnings(caplog) == said
+
+
+def test_a_kept_value_of_the_broker_that_is_out_of_range_now_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = {"broker": {"compression.gzip.level": "0", "message.max.bytes": "7"}, "all brokers": {"log.roll.ms": "x"}}
+    (tmp_path / FILE).write_text(json.dumps(kept))
+    config = BrokerConfig()
+    given = GivenSettings(config, tmp_path)
+    assert (given.of(Source.BROKER), given.of(Source.ALL_BROKERS)) == ({"message.max.bytes": "7"}, {})
+    assert (config["message.max.bytes"], config["compression.gzip.level"]) == (7, -1)
+    assert [line.rpartition(": ")[2] for line in warnings(caplog)] == [
+        "Value must be between 1 and 9 or equal to -1; it is passed over",
+        "Not a number of type LONG; it is passed over",
+    ]
+
+
 # ------------------------------------------------------------------------------------------------------ a broker alone
 
 

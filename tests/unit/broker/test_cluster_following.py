@@ -93,6 +93,28 @@ async def test_settings_that_were_changed_hold_for_logs_that_are_open(cluster: S
         await cluster.until(lambda: log.config.retention_ms == 12_345)
 
 
+async def test_a_setting_in_zookeeper_that_cannot_be_used_counts_as_not_set(
+    cluster: SimCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing checks what is written there. One line says so, then, and at the next start."""
+    name = topic_config_path("t")
+    said = "topic t: Invalid value soon for configuration retention.ms: Not a number of type LONG; "
+    async with cluster.running(1) as one:
+        await create(cluster, one, "t", 1)
+        await stored(one, "t", 0)
+        log = one.partitions.get("t", 0)
+        assert log is not None
+        cluster.do(SetData(name, topic_config_data({"retention.ms": "soon", "max.message.bytes": "12345"})))
+        await cluster.until(lambda: log.config.max_message_bytes == 12_345)
+        assert log.config.retention_ms == 604_800_000
+        assert [line.startswith(said) for line in caplog.messages if "topic t:" in line] == [True]
+    caplog.clear()
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: leaders(one, "t") != {})
+        assert await stored(one, "t", 0) == 1
+        assert [line.startswith(said) for line in caplog.messages if "topic t:" in line] == [True]
+
+
 async def test_a_group_to_which_the_coordinator_assigns_learns_of_an_added_partition(cluster: SimCluster) -> None:
     async with cluster.running(1, server_assigned_groups=".*", group_initial_rebalance_delay_ms=0) as one:
         await create(cluster, one, "t", 1)

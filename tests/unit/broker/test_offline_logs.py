@@ -92,6 +92,40 @@ async def errors(broker: Broker, topic: str, index: int) -> dict[str, int]:
     return found
 
 
+async def advertised(broker: Broker, topic: str) -> dict[int, tuple[int, int, list[int], list[int], list[int]]]:
+    """What clients are told of a topic's partitions, by both requests that ask for it."""
+    by_metadata = await Asked(broker, m.MetadataRequest([m.MetadataRequestTopic(name=topic)]), 9).answered()
+    described = m.DescribeTopicPartitionsRequest([m.TopicRequest(topic)])
+    by_description = await Asked(broker, described, 0).answered()
+    found = [
+        {
+            each.partition_index: (
+                each.error_code,
+                each.leader_id,
+                each.replica_nodes,
+                each.isr_nodes,
+                each.offline_replicas,
+            )
+            for each in answer.topics[0].partitions
+        }
+        for answer in (by_metadata, by_description)
+    ]
+    assert found[0] == found[1]
+    return found[0]
+
+
+async def test_it_has_no_leader(tmp_path: Path):
+    """Otherwise producers without keys would choose it again and again, and a consumer would ask it without rest."""
+    await write(tmp_path, "t", clean=True)
+    as_folder(tmp_path / "t-0" / FIRST)
+    async with running(tmp_path) as broker:
+        here = broker.node.node_id
+        assert await advertised(broker, "t") == {
+            0: (ErrorCode.LEADER_NOT_AVAILABLE, -1, [here], [], [here]),
+            1: (ErrorCode.NONE, here, [here], [here], []),
+        }
+
+
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("kind", ODD)
 async def test_the_others_are_served_and_it_comes_back(
