@@ -46,8 +46,9 @@ def stands_still_long_after_the_topic_did() -> GroupLog:
 
 
 def closes_at_rest_848() -> GroupLog:
-    """Not long after it committed last, and too late to have been its last act."""
-    return epochs(A, B).commits("t:0-3", 20_000, every=1_000).wait(S - 3_500).gone(B).epoch(2).target(2, [ALL_A])
+    """Not long after it committed last, and too late to have been its last act; the other one never had a record."""
+    log = GroupLog().member(A).member(B).epoch(1).target(1, [A, B]).standing(1, A, B).commits("t:2-3", 80_000)
+    return log.wait(S - 3_500).gone(B).epoch(2).target(2, [ALL_A])
 
 
 def dies_between_transactions() -> GroupLog:
