@@ -24,7 +24,7 @@ from muster.coordinator.config import GroupConfig
 from muster.coordinator.runtime import Client
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP
-from muster.protocol.messages import OffsetCommitRequest
+from muster.protocol.messages import DeleteGroupsRequest, OffsetCommitRequest
 from muster.protocol.messages import OffsetCommitRequestPartition as CommitPartition
 from muster.protocol.messages import OffsetCommitRequestTopic as CommitTopic
 from muster.protocol.primitives import ZERO_UUID
@@ -281,11 +281,23 @@ class SparkWorld:
         topics = [
             CommitTopic(p.topic, ZERO_UUID, [CommitPartition(p.partition, o, -1, note)]) for p, o in offsets.items()
         ]
-        request = OffsetCommitRequest(group_id=self.group, topics=topics)
+        answer = self._ask_coordinator(OffsetCommitRequest(group_id=self.group, topics=topics))
+        assert {each.error_code for topic in answer.topics for each in topic.partitions} == {0}
+
+    def delete_group(self) -> None:
+        """An operator deletes the group, which has no members, with its offsets."""
+        self.cluster.brokers.asked.unsure.update(
+            TopicPartition(name, number) for name, numbers in self.topics().items() for number in numbers
+        )
+        self.cluster.invariants.durable.group_may_vanish(self.group)
+        answer = self._ask_coordinator(DeleteGroupsRequest(groups_names=[self.group]))
+        assert [each.error_code for each in answer.results] == [0]
+
+    def _ask_coordinator(self, request: Any) -> Any:
         answers: list[Any] = []
-        brokers.coordinators.submit(1, request, Client("operator", "", 9), _Operator(), answers.append)
+        self.cluster.brokers.coordinators.submit(1, request, Client("operator", "", 9), _Operator(), answers.append)
         self.until(lambda: bool(answers), every_ms=1)
-        assert {each.error_code for topic in answers[0].topics for each in topic.partitions} == {0}
+        return answers[0]
 
     def remake(self, topic: str, partitions: int = 1, gone_ms: int = 0) -> None:
         """Delete a topic and create it again."""

@@ -63,7 +63,7 @@ class ProducerLoop:
         check_topic(topic)
         metadata = self.metadata
         metadata.resume()
-        metadata.add_interest((topic,))
+        self.core.look_up(topic, self.driver.now())
         limit = self.config.max_block_ms
         known = await self.loop.wait_for(
             lambda: metadata.partition_count(topic) is not None or bool(metadata.refusal), limit

@@ -278,6 +278,8 @@ class QueryClaims:
                 owned.committed, owned.note = offset, note
                 if offset is not None:
                     self.state.committed(partition, self._is_own(note))
+                elif partition not in self._done and not self._is_claimed(partition):
+                    self.state.uncommitted(partition)
             self._resolve(partition, owned)
 
     def seen(self, topics: Mapping[str, Topic]) -> None:
@@ -334,8 +336,7 @@ class QueryClaims:
 
     def _resolve(self, partition: TopicPartition, owned: _Owned) -> None:
         """Find the position of a partition whose committed offset is known (rule 8)."""
-        batch = self._batch
-        if batch is not None and partition in batch.offset.claims:
+        if self._is_claimed(partition):
             return  # rules 6 and 9: after the batch
         done = self._done.get(partition)
         earlier = self._is_own(owned.note) and self._number(owned.note) < self._done_by.get(partition, 0)
@@ -344,6 +345,9 @@ class QueryClaims:
             # The group was set back, or other members went on: what was done before no longer counts. If it were kept,
             # an operator's wish to have a range read again would be taken half-way for a lost commit.
             del self._done[partition]
+
+    def _is_claimed(self, partition: TopicPartition) -> bool:
+        return self._batch is not None and partition in self._batch.offset.claims
 
     def _note(self) -> str:
         """The metadata of this query's commits: its name, and the last batch that is done."""

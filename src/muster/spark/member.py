@@ -104,9 +104,8 @@ class Member:
         """Read no further than the present ends of the logs."""
         options = self._options
         cluster = connect(self._config.narrowed(ClientConfig))
-        times = dict.fromkeys(find_partitions(cluster, options), LATEST_TIMESTAMP)
+        times = dict.fromkeys(options.share.of(find_partitions(cluster, options)), LATEST_TIMESTAMP)
         self._targets = cluster.list_offsets(times, 1 if options.read_committed else 0)
-        self._run(self._begin())
 
     def latest(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
         """The next batch's end; `start` itself where there is nothing to read now."""

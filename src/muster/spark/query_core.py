@@ -204,6 +204,7 @@ class QueryCore:
             self._apply_reset(now)
             self.bounds.poll(now)
             self.take_losses()
+            self._check_state(now)
         self._commit(now)
         self._count_rebalances()
         return [*sends, *self.consumer.poll(now)]
@@ -241,12 +242,16 @@ class QueryCore:
             else:
                 told = f"{what}; what is there is read from its start, since failOnDataLoss is false"
                 self.events.append(Note(WARNING, told))
-        if broken := self.claims.state.take_broken():
-            if self.options.fail_on_data_loss:
-                error = error or StateError(broken)
-            else:
-                self.events.append(Note(WARNING, f"{broken}. It reads on, since failOnDataLoss is false"))
         self.fatal = self.fatal or error
+
+    def _check_state(self, now: int) -> None:
+        broken = self.claims.state.take_broken(now)
+        if broken is None:
+            return
+        if self.options.fail_on_data_loss:
+            self.fatal = self.fatal or StateError(broken)
+        else:
+            self.events.append(Note(WARNING, f"{broken}. Reading continues, since failOnDataLoss is false"))
 
     def take_events(self) -> list[Event]:
         """The events since the last call. None of them is for the user; `fatal` is the error for the user."""
@@ -260,7 +265,7 @@ class QueryCore:
         elif isinstance(event, Note | Disconnect):
             self.events.append(event)
         elif event.kind is CallbackKind.ASSIGNED:
-            self._gain(list(event.partitions))
+            self._gain(list(event.partitions), now)
             self.consumer.callback_done(event.token, now)
         elif event.kind is CallbackKind.LOST:
             self._token = None
@@ -269,11 +274,11 @@ class QueryCore:
         else:
             self._begin_drain(event, now)
 
-    def _gain(self, partitions: list[TopicPartition]) -> None:
+    def _gain(self, partitions: list[TopicPartition], now: int) -> None:
         for partition in partitions:
             self.fence[partition] = self.consumer.ownership(partition) or 0
         self.claims.assigned(partitions)
-        self.claims.state.assigned(self.claims.owned(), self._is_gone)
+        self.claims.state.assigned(self.claims.owned(), self._is_gone, now)
 
     def _begin_drain(self, event: RebalanceCallback, now: int) -> None:
         rebalance_ms = max(self._config.max_poll_interval_ms - DRAIN_MARGIN_MS, self._config.max_poll_interval_ms // 2)
@@ -467,7 +472,8 @@ class QueryCore:
             self._commit_part({partition: offsets[partition] for partition in part})
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        if not self.options.commits:
+        # What another client committed, noted under this query's name, would pass for its own at the next start.
+        if not self.options.commits or isinstance(self.fatal, StateError):
             return {}
         return {p: offset for p, offset in self.claims.to_commit().items() if not self._is_gone(p.topic)}
 

@@ -13,7 +13,7 @@ the same number. So a sink has to know that number again:
   reader of the topic may see a value twice. Order holds within a key, so the last record is the right one.
 
 The number counts within a query's checkpoint. A query with a new checkpoint begins at 0 again, under another query id:
-`into_database` keeps them apart by it; a folder of `into_parquet` belongs to one checkpoint.
+`into_database` keeps them apart by it; a folder of `into_parquet` belongs to one query, and refuses another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC
 from functools import reduce
 from itertools import islice
 from operator import or_
@@ -30,6 +30,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from muster.errors import ConfigError, MusterError
 from muster.spark.history.place import Place
@@ -80,7 +91,7 @@ def into_database(
     For databases that have `INSERT … ON CONFLICT`, such as SQLite and PostgreSQL, through any DB-API module. The table
     has to be there, with the columns of the rows and, for upserts, a primary key or unique index on `keys`. The
     rows pass through the driver while the transaction is open, so this is for results, not for raw records by the
-    million.
+    million. Timestamps are written in UTC, to SQLite as text; use `timestamptz` in PostgreSQL.
 
     Args:
         connect: opens a connection; called for each batch, in the driver.
@@ -88,26 +99,32 @@ def into_database(
             restarts and change with the checkpoint.
 
     Raises, in the batch:
-        ConfigError: the rows lack a key column, or the query's id is not known.
+        ConfigError: the rows lack a key column, the query's id is not known, or the connection commits each statement
+            by itself.
     """
-    if isinstance(keys, str):
-        raise ConfigError(f"keys is {keys!r}; it must be a list of columns, such as [{keys!r}]")
+    _check_list(keys)
 
     def write(rows: DataFrame, batch: int) -> None:
         columns = rows.columns
         _check_keys(keys, columns)
-        name = query or _query_id(rows)
+        name = query or _query_id(rows, "into_database")
         with contextlib.closing(connect()) as connection:
             cursor = connection.cursor()
             mark = _mark(connection)
+            _check_transactions(connection)
             cursor.execute(_LEDGER_TABLE)
             connection.commit()
             cursor.execute(_NOTE.replace("?", mark), (name, table, batch))
+            if cursor.rowcount < 0:
+                raise ConfigError(f"{_module(connection)} does not count the rows that a statement has changed")
             if cursor.rowcount == 0:
                 return  # the batch is in the table: Spark runs it again
             statement = insert(table, columns, keys, mark)
-            converted = _converter(connection)
-            found = (tuple(map(converted, row)) for row in rows.toLocalIterator(prefetchPartitions=True))
+            convert = _converters(rows.schema, as_text=_module(connection) == "sqlite3")
+            found = (
+                tuple(value if value is None else each(value) for each, value in zip(convert, row, strict=True))
+                for row in rows.toLocalIterator(prefetchPartitions=True)
+            )
             for some in _chunks(found):
                 cursor.executemany(statement, some)
             connection.commit()
@@ -146,13 +163,20 @@ def _check_keys(keys: Sequence[str], columns: Sequence[str]) -> None:
         raise ConfigError(f"the rows have no column {missing[0]!r}, which keys names; they have {', '.join(columns)}")
 
 
-def _query_id(rows: DataFrame) -> str:
+def _check_list(keys: Sequence[str], least: int = 0) -> None:
+    if isinstance(keys, str):
+        raise ConfigError(f"keys is {keys!r}; it must be a list of columns, such as [{keys!r}]")
+    if len(keys) < least:
+        raise ConfigError("keys is empty; name the columns that tell one row from another")
+
+
+def _query_id(rows: DataFrame, sink: str) -> str:
     try:
         found = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     except PySparkException:  # Spark Connect
         found = None
     if not found:
-        raise ConfigError("the query's id is not known here: name the query with into_database(…, query=…)")
+        raise ConfigError(f"the query's id is not known here: name the query with {sink}(…, query=…)")
     return str(found)
 
 
@@ -171,17 +195,36 @@ def _mark(connection: Connection) -> str:
     return _MARKS[style]
 
 
-def _converter(connection: Connection) -> Callable[[Any], Any]:
-    """SQLite has no times: they are written as text, in which their order is kept."""
-    if _module(connection) != "sqlite3":
-        return lambda value: value
-    return lambda value: (
-        value.isoformat(" ") if isinstance(value, datetime) else str(value) if _is_text(value) else value
-    )
+def _check_transactions(connection: Connection) -> None:
+    """A batch's number must not be durable before its rows are."""
+    autocommit = getattr(connection, "autocommit", None)
+    legacy = _module(connection) == "sqlite3" and getattr(connection, "isolation_level", "") is None
+    if autocommit is True or (legacy and autocommit is not False):
+        raise ConfigError("the connection commits each statement by itself: open it without autocommit")
 
 
-def _is_text(value: Any) -> bool:
-    return not isinstance(value, int | float | str | bytes | bytearray | None)
+def _converters(schema: StructType, *, as_text: bool) -> list[Callable[[Any], Any]]:
+    """For each column what makes a value of Spark's one for the database. Spark hands over timestamps in the driver's
+    time zone, in which an hour is there twice a year. With `as_text`, types that SQLite lacks become text that sorts
+    as they do."""
+    return [_converter(field.dataType, as_text) for field in schema.fields]
+
+
+def _converter(kind: DataType, as_text: bool) -> Callable[[Any], Any]:
+    if isinstance(kind, TimestampType):
+        return (lambda value: value.astimezone(UTC).replace(tzinfo=None).isoformat(" ")) if as_text else _in_utc
+    if isinstance(kind, TimestampNTZType) and as_text:
+        return lambda value: value.isoformat(" ")
+    plain = isinstance(kind, (NumericType, StringType, BinaryType, BooleanType)) and not isinstance(kind, DecimalType)
+    return str if as_text and not plain else _as_it_is
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _chunks(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
@@ -194,19 +237,28 @@ def _chunks(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
 _BATCH = re.compile(r"batch=(\d+)")
 _MERGED = re.compile(r"merged=(\d+)")
 _DONE = "_SUCCESS"
+_OWNER = "_query"
 
 
-def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT) -> Write:
+def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, query: str | None = None) -> Write:
     """Upsert the rows of each batch into a folder of Parquet files by the columns `keys`; read it with `latest`.
 
     `folder/batch=N` has batch N. When there are `merge_at` such folders, they are merged into `folder/merged=N`, which
     has for each key its last row of batches 0 to N. Readers see whole batches only. The files of merged batches stay
     until the next merge, so that a reader that has begun can end.
+
+    Args:
+        query: as for `into_database`.
+
+    Raises, in the batch:
+        ConfigError: the rows lack a key column, or another query has written to the folder.
     """
+    _check_list(keys, 1)
 
     def write(rows: DataFrame, batch: int) -> None:
         _check_keys(keys, rows.columns)
         place = Place(rows.sparkSession, folder)
+        _claim(place, folder, query or _query_id(rows, "into_parquet"))
         merged, batches = _parts(place)
         if len(batches) >= merge_at and batches[-1] < batch:
             _merge(rows.sparkSession, place, keys, merged, batches)
@@ -214,6 +266,18 @@ def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT) 
             rows.write.mode("overwrite").parquet(place.full(f"batch={batch}"))
 
     return write
+
+
+def _claim(place: Place, folder: str, query: str) -> None:
+    """See that the folder is this query's: another one counts its batches anew, and they would seem to be old."""
+    found = place.read(_OWNER)
+    if found is None and not any(map(_BATCH.fullmatch, place.listed(""))):
+        place.write(_OWNER, query)
+    elif found != query:
+        raise ConfigError(
+            f"{folder} belongs to the query {found}, and this is {query}, which counts its batches anew: "
+            "name another folder, or use that query's checkpoint"
+        )
 
 
 def latest(spark: SparkSession, folder: str, keys: Sequence[str]) -> DataFrame:
@@ -272,11 +336,17 @@ def into_topic(topic: str, keys: Sequence[str], **options: str) -> Write:
 
     `options` are those of the sink, such as `{"kafka.bootstrap.servers": "localhost:9092"}`. A row of which all other
     columns are null deletes its key.
+
+    Raises, in the batch:
+        ConfigError: the rows lack a key column, or have no other.
     """
+    _check_list(keys, 1)
 
     def write(rows: DataFrame, batch: int) -> None:
         _check_keys(keys, rows.columns)
         rest = [column for column in rows.columns if column not in keys]
+        if not rest:
+            raise ConfigError("the rows have no columns beside keys, and a record without a value deletes its key")
         is_there = reduce(or_, (f.col(column).isNotNull() for column in rest), f.lit(False))
         records = rows.select(
             f.to_json(f.struct(*keys)).alias("key"),

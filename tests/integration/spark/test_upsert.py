@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import time
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -99,6 +100,21 @@ def test_sqlite_gets_times_and_decimals_as_text(frame, database, connect):
     assert database("select * from times") == [("2013-01-02 03:04:05", "2013-01-02", "1.50", b"x")]
 
 
+def test_the_hour_that_is_there_twice_has_two_keys(frame, database, connect, monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        database("create table hours (at text primary key, flights int)")
+        rows = frame((1,), (2,), schema="flights int").selectExpr(
+            "timestamp_seconds(1761433200 + 3600 * flights) as at", "flights"
+        )
+        into_database(connect, "hours", ["at"], query="q")(rows, 0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert database("select * from hours order by 1") == [("2025-10-26 00:00:00", 1), ("2025-10-26 01:00:00", 2)]
+
+
 def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database, connect):
     (tmp_path / "in").mkdir()
     source = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
@@ -117,6 +133,16 @@ def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database, c
 def test_what_is_wrong_is_said(frame, database, connect):
     with pytest.raises(ConfigError, match=r"keys is 'origin'; it must be a list of columns, such as \['origin'\]"):
         into_database(connect, "delays", "origin")
+    for make in (lambda keys: into_parquet("t", keys), lambda keys: into_topic("t", keys)):
+        with pytest.raises(ConfigError, match="it must be a list of columns"):
+            make("origin")
+        with pytest.raises(ConfigError, match="keys is empty"):
+            make([])
+    with pytest.raises(ConfigError, match="no columns beside keys"):
+        into_topic("t", ["origin"])(frame(("JFK",), schema="origin string"), 0)
+    autocommit = into_database(lambda: sqlite3.connect(":memory:", isolation_level=None), "delays", KEYS, query="q")
+    with pytest.raises(ConfigError, match="commits each statement by itself"):
+        autocommit(frame(("JFK", 6, 1, 2.0)), 0)
     with pytest.raises(ConfigError, match="no column 'zone', which keys names; they have origin, hour"):
         into_database(connect, "delays", ["zone"], query="q")(frame(("JFK", 6, 1, 2.0)), 0)
     with pytest.raises(ConfigError, match="name the query"):
@@ -147,7 +173,7 @@ def rows_of(found):
 
 def test_a_key_has_its_last_row_however_often_a_batch_is_run_and_merged(spark, frame, tmp_path):
     folder = str(tmp_path / "table")
-    write = into_parquet(folder, KEYS, merge_at=3)
+    write = into_parquet(folder, KEYS, merge_at=3, query="q")
     with pytest.raises(MusterError, match="has no batches"):
         latest(spark, folder, KEYS)
     expected: dict[Any, Any] = {}
@@ -157,12 +183,12 @@ def test_a_key_has_its_last_row_however_often_a_batch_is_run_and_merged(spark, f
         for _ in range(1 + batch % 2):
             write(frame(*changed), batch)
         assert rows_of(latest(spark, folder, KEYS)) == sorted(expected.values())
-    assert len(list((tmp_path / "table").iterdir())) < 9
+    assert len(list((tmp_path / "table").glob("batch=*"))) < 6
 
 
 def test_a_batch_that_was_being_written_in_a_crash_is_not_seen(spark, frame, tmp_path):
     folder = str(tmp_path / "table")
-    write = into_parquet(folder, KEYS)
+    write = into_parquet(folder, KEYS, query="q")
     write(frame(("JFK", 6, 1, 2.0)), 0)
     write(frame(("JFK", 6, 3, 4.0)), 1)
     (tmp_path / "table" / "batch=1" / "_SUCCESS").unlink()
@@ -171,9 +197,16 @@ def test_a_batch_that_was_being_written_in_a_crash_is_not_seen(spark, frame, tmp
     assert rows_of(latest(spark, folder, KEYS)) == [("JFK", 6, 3, 4.0)]
 
 
+def test_a_folder_belongs_to_one_query(frame, tmp_path):
+    folder = str(tmp_path / "table")
+    into_parquet(folder, KEYS, query="q")(frame(("JFK", 6, 1, 2.0)), 0)
+    with pytest.raises(ConfigError, match="belongs to the query q, and this is other, which counts its batches anew"):
+        into_parquet(folder, KEYS, query="other")(frame(("JFK", 6, 1, 2.0)), 0)
+
+
 def test_columns_that_come_later_are_null_before(spark, frame, tmp_path):
     folder = str(tmp_path / "table")
-    write = into_parquet(folder, ["origin"])
+    write = into_parquet(folder, ["origin"], query="q")
     write(frame(("JFK", 1), ("LGA", 1), schema="origin string, a int"), 0)
     write(frame(("JFK", 2, 3), schema="origin string, a int, b int"), 1)
     assert rows_of(latest(spark, folder, ["origin"]).na.fill(0)) == [("JFK", 2, 3), ("LGA", 1, 0)]

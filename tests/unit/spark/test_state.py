@@ -8,9 +8,10 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.model import TopicPartition
+from muster.spark.member import GOODBYE_MS
 from muster.spark.offsets import ALL, Share
 from muster.spark.options import parse_options
-from muster.spark.state import KeptState, StateError
+from muster.spark.state import MISSING_MS, KeptState, StateError
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
 
@@ -27,35 +28,52 @@ def never(_topic):
 @pytest.mark.parametrize(
     ("happens", "says"),
     [
-        (lambda kept: kept.assigned([P0, P1], never), None),
-        (lambda kept: kept.assigned([P0, P1, P2], never), None),
-        (lambda kept: kept.assigned([P0], never), "t-1 now belongs to another member"),
-        (lambda kept: kept.assigned([], never), r"t-0 \(and 1 more\) now belongs to another member"),
-        (lambda kept: kept.assigned([P0], lambda topic: topic == "t"), None),
+        (lambda kept: kept.assigned([P0, P1], never, 0), None),
+        (lambda kept: kept.assigned([P0, P1, P2], never, 0), None),
+        (lambda kept: kept.assigned([P0], never, 0), "t-1 now belongs to another member"),
+        (lambda kept: kept.assigned([], never, 0), r"t-0 \(and 1 more\) now belongs to another member"),
+        (lambda kept: kept.assigned([P0], lambda topic: topic == "t", 0), None),
         (lambda kept: kept.committed(P0, True), None),
         (lambda kept: kept.committed(P2, True), None),
         (lambda kept: kept.committed(P0, False), "t-0 was committed by another client since"),
         (lambda kept: kept.committed(P2, False), "t-2 was read by another member of the group before"),
+        (lambda kept: kept.uncommitted(P0), "t-0 has no committed offset any more"),
+        (lambda kept: kept.uncommitted(P2), None),
     ],
 )
 def test_what_does_not_fit_the_state(happens, says):
     kept = KeptState()
     kept.read([P0, P1])
     happens(kept)
-    assert kept.take_broken() is None  # as long as the query is not known to keep any
+    assert kept.take_broken(MISSING_MS) is None  # as long as the query is not known to keep any
     kept.known = True
-    broken = kept.take_broken()
+    broken = kept.take_broken(MISSING_MS)
     assert (broken is None) == (says is None)
     assert says is None or re.search(says, broken or "")
-    assert kept.take_broken() is None
+    assert kept.take_broken(MISSING_MS) is None
+
+
+def test_a_partition_may_be_missing_for_as_long_as_a_former_process_takes_to_leave():
+    assert MISSING_MS > GOODBYE_MS
+    kept = KeptState()
+    kept.known = True
+    kept.read([P0, P1])
+    kept.assigned([], never, 1_000)
+    kept.assigned([P0], never, 5_000)
+    assert kept.take_broken(MISSING_MS + 999) is None
+    kept.assigned([P0, P1], never, MISSING_MS + 999)
+    assert kept.take_broken(MISSING_MS * 9) is None
+    kept.assigned([P0], never, 200_000)
+    assert kept.take_broken(200_000 + MISSING_MS - 1) is None
+    assert "t-1 now belongs to another member" in (kept.take_broken(200_000 + MISSING_MS) or "")
 
 
 def test_before_the_first_batch_everything_fits():
     kept = KeptState()
     kept.known = True
-    kept.assigned([], never)
+    kept.assigned([], never, 0)
     kept.committed(P0, False)
-    assert kept.take_broken() is None
+    assert kept.take_broken(MISSING_MS) is None
     assert kept.with_batch([P1, P0]) == (P0, P1)
 
 
@@ -195,7 +213,11 @@ def test_what_another_member_read_meanwhile_is_in_no_state(worlds):
     world.until(lambda: world.committed() == {0: 20, 1: 20})
     other.close()
     world.run(1_000)
-    assert "was committed by another client since the query read it" in ends(world, world.query())
+    for _ in range(2):
+        query = world.query()
+        assert "was committed by another client since the query read it" in ends(world, query)
+        query.stop()
+        assert world.committed() == {0: 20, 1: 20}
 
 
 @pytest.mark.parametrize("how", [{}, {"mode": "assign"}, {"share": "0/1"}])
@@ -205,7 +227,50 @@ def test_an_operator_that_sets_the_group_back_ends_a_query_with_state(worlds, ho
     query.stop()
     world.run(1_000)
     world.set_group({P0: 3})
-    assert "t-0 was committed by another client" in ends(world, world.query(**how))
+    for _ in range(2):  # a supervisor starts it again
+        query = world.query(**how)
+        assert "t-0 was committed by another client" in ends(world, query)
+        query.stop()
+        world.run(1_000)
+        assert world.committed() == {0: 3, 1: 10}
+
+
+def test_a_reset_is_noticed_by_a_query_that_reads_what_is_there_and_ends(worlds):
+    world = worlds(2)
+    query = with_state(world, share="0/1")
+    query.stop()
+    world.set_group({P0: 3})
+    query = world.query(share="0/1")
+    query.member.prepare_available_now()
+    world.run(5_000)
+    assert "t-0 was committed by another client" in ends(world, query)
+
+
+def test_offsets_that_are_gone_end_a_query_with_state(worlds):
+    world = worlds(2)
+    query = with_state(world)
+    world.produce(10, partitions=(1,))
+    read_all(world, 30, query)
+    query.stop()
+    world.delete_group()
+    assert "t-0 has no committed offset any more" in ends(world, world.query())
+
+
+def test_the_query_s_own_former_process_is_not_another_member(worlds):
+    """It is stopped in a batch, and started again before the process that was stopped has left the group."""
+    world = worlds(2)
+    query = with_state(world)
+    world.produce(10, partitions=(0, 1))
+    begin_batch(world, query)
+    again = world.query()
+    again.recover()
+    again.finish()
+    world.run(1_000)
+    query.stop()
+    read_all(world, 40, again)
+    for _ in range(20):
+        drive(world, again)
+    assert len(again.sink()) == 40
 
 
 def test_without_fail_on_data_loss_it_is_a_warning(worlds, caplog):
@@ -216,7 +281,7 @@ def test_without_fail_on_data_loss_it_is_a_warning(worlds, caplog):
     world.set_group({P0: 3})
     query = world.query(failOnDataLoss="false")
     read_all(world, 27, query)
-    assert any("t-0 was committed by another client" in line and "reads on" in line for line in told(caplog))
+    assert any("t-0 was committed by another client" in line and "Reading continues" in line for line in told(caplog))
 
 
 def test_state_is_known_from_the_word_and_stays_known_by_the_offsets(worlds):

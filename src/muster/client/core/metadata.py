@@ -4,7 +4,8 @@ Theory. The owner says which topics it is interested in. The metadata is fetched
 stale (`request_update`), when a topic of interest has never been seen, and when the last answer is
 `metadata.max.age.ms` old. A producer (`on_demand`) first asks for the topics alone that it needs and does not know, as
 Kafka's does. Only such a request may create topics: one for all topics of interest would bring back those that were
-deleted since the producer wrote to them.
+deleted since the producer wrote to them. While one of those is not found, requests of both kinds take turns: a topic
+that does not exist must not keep the new leaders of all others from being learned.
 
 Requests go to the least loaded broker, one at a time. They back off exponentially while they fail, or while their
 answers hold retriable errors. A slow answer may be older than what is known already, so a leader is replaced only by
@@ -99,6 +100,8 @@ class ClusterMetadata:
         self._requested_since_send = False
         self._all_wanted = False
         """Whether `request_update` was called since all topics of interest were asked for."""
+        self._asked_for_needed = False
+        """Whether the last request was for the topics alone that are needed, and has not found all of them."""
         self._refreshed_at: int | None = None
         self._asking_since: int | None = None
         """Since when it has been asked in vain."""
@@ -263,9 +266,11 @@ class ClusterMetadata:
         if self._asking_since is None:
             self._asking_since = now
         self._requested_since_send = False
-        asked = None if self._interest is None else frozenset(self._needed or self._interest)
+        asks_for_all = self._asked_for_needed and (self._all_wanted or now >= self._expires_at())
+        self._asked_for_needed = bool(self._needed) and not asks_for_all
+        asked = frozenset(self._needed) if self._asked_for_needed else self.interest
         self._all_wanted = self._all_wanted and asked != self.interest
-        may_create = self.allow_auto_topic_creation and (bool(self._needed) or not self._on_demand)
+        may_create = self.allow_auto_topic_creation and (self._asked_for_needed or not self._on_demand)
         return [
             Send(
                 LEAST_LOADED,
@@ -340,6 +345,7 @@ class ClusterMetadata:
         self.cluster_id = reply.cluster_id
         self.controller_id = reply.controller_id
         stale = self._take_topics(reply.topics, asked)
+        self._asked_for_needed = self._asked_for_needed and bool(self._needed & (asked or set()))
         self.version += 1
         self.refreshes += 1
         missing = self._interest is None and asked is not None

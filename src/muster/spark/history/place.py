@@ -144,22 +144,26 @@ class Place:
                 "would write their rows again, so move the tables away, or name another folder"
             )
         if found is None:
-            self._write(MARK, json.dumps({"format": FORMAT}))
+            self.write(MARK, json.dumps({"format": FORMAT}))
 
     def _read_mark(self) -> int | None:
-        if not self.exists(MARK):
-            return None
-        stream = self._files.open(self._path(MARK))
         try:
-            text = bytes(stream.readNBytes(1_000)).decode("utf-8", "replace")
-        finally:
-            stream.close()
-        try:
-            return int(json.loads(text)["format"])
+            return int(json.loads(self.read(MARK) or "")["format"])
         except (ValueError, KeyError, TypeError):
             return None  # a kill while it was written
 
-    def _write(self, name: str, text: str) -> None:
+    def read(self, name: str) -> str | None:
+        """The text of a small file, None where there is none."""
+        if not self.exists(name):
+            return None
+        stream = self._files.open(self._path(name))
+        try:
+            return bytes(stream.readNBytes(1_000)).decode("utf-8", "replace")
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file, in place of one that is there."""
         stream = self._files.create(self._path(name), True)
         try:
             stream.write(bytearray(text.encode()))

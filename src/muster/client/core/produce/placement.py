@@ -58,6 +58,11 @@ class Placement:
         self._metadata.add_interest((record.topic,))
         return len(waiting) == 1
 
+    def look_up(self, topic: str, now: int) -> None:
+        """Ask for a topic without a record for it. It is forgotten as one to which nothing is sent any more."""
+        self._topics_used[topic] = now
+        self._metadata.add_interest((topic,))
+
     # --- parked records ----------------------------------------------------------------------------------------------
 
     def take_parked(self) -> list[Outgoing]:

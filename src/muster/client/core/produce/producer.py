@@ -163,6 +163,10 @@ class ProducerCore:
         self._placement.forget_idle_topics(now)
         return sends
 
+    def look_up(self, topic: str, now: int) -> None:
+        """Ask for a topic without a record for it."""
+        self._placement.look_up(topic, now)
+
     def next_deadline(self, now: int) -> int | None:
         """When `poll` has something to do, if nothing happens before."""
         times = [when for when in (self._deadline, self._placement.deadline) if when is not None]
