@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from muster.history.lag import first_unread, lag
+from muster.history.lag import first_unread, lag, total
 from muster.metrics.families import Family, gauge
 from muster.model import TopicPartition
 
@@ -219,11 +219,11 @@ def _of_partitions(look: Look) -> list[Family]:
     offset = gauge(f"{start}current_offset", "What a group has committed.")
     offsets = gauge(f"{start}current_offset_sum", "The same, of all partitions of a topic.")
     lag = gauge(f"{start}lag", "How far a group is behind the end of a log, in records.")
-    lags = gauge(f"{start}lag_sum", "The same, of all partitions of a topic.")
+    lags = gauge(f"{start}lag_sum", "The same, of all partitions of a topic; a negative lag counts as 0.")
     seconds = gauge(f"{start}lag_seconds", "How long the first record that is not committed has been there.")
     for group in look.groups:
         committed: dict[str, int] = {}
-        behind: dict[str, int] = {}
+        behind: dict[str, list[int]] = {}
         for part in group.partitions:
             labels = {"consumergroup": group.group, "topic": part.topic, "partition": str(part.partition)}
             if part.committed_offset is not None:
@@ -231,12 +231,13 @@ def _of_partitions(look: Look) -> list[Family]:
                 committed[part.topic] = committed.get(part.topic, 0) + part.committed_offset
             if part.lag is not None:
                 lag.add(part.lag, **labels)
-                behind[part.topic] = behind.get(part.topic, 0) + part.lag
+                behind.setdefault(part.topic, []).append(part.lag)
             if part.seconds is not None:
                 seconds.add(part.seconds, **labels)
-        for family, sums in ((offsets, committed), (lags, behind)):
-            for topic, total in sums.items():
-                family.add(total, consumergroup=group.group, topic=topic)
+        lag_of = {topic: total(found) for topic, found in behind.items()}
+        for family, sums in ((offsets, committed), (lags, lag_of)):
+            for topic, found_sum in sums.items():
+                family.add(found_sum, consumergroup=group.group, topic=topic)
     return [offset, offsets, lag, lags, seconds]
 
 

@@ -18,6 +18,7 @@ What of it can still be read, and how much is gone, are other questions: `first_
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import overload
 
 
@@ -28,6 +29,11 @@ def lag(committed: int | None, log_end: int | None) -> int | None: ...
 def lag(committed: int | None, log_end: int | None) -> int | None:
     """How far a group is behind in a partition; None where that is not known."""
     return None if committed is None or log_end is None else log_end - committed
+
+
+def total(lags: Iterable[int]) -> int:
+    """The lag of several partitions. One that was committed beyond the end of its log takes nothing from the others."""
+    return sum(max(0, each) for each in lags)
 
 
 def first_unread(committed: int, log_start: int) -> int:

@@ -299,6 +299,9 @@ def _lag(group: str, lag: Sequence[Lag]) -> str:
     if not now:
         return ""
     if not behind:
+        beyond = sum(each.lag_records < 0 for each in now)
+        if beyond:
+            return f'<p class="hint">{count(beyond, "partition")} committed beyond the end of the log.</p>'
         return f'<p class="good">✓ {count(len(now), "partition")} read to the end.</p>'
     bars = [Bar(f"{each.topic}-{each.partition}", each.lag_records, _aged(each)) for each in behind[:PARTITIONS]]
     more = f'<p class="hint">{_left_out(behind, PARTITIONS)}</p>' if len(behind) > PARTITIONS else ""

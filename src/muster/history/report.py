@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from muster.history.lag import total
 from muster.history.model import CommitNote, Counts, Finding, Generation, GroupKind, Lag, LagSample, Rebalance
 
 Row = TypeVar("Row", Generation, Rebalance, CommitNote, Lag, LagSample, Finding)
@@ -132,7 +133,7 @@ def _summary(
         generation=latest.generation if latest else None,
         members=len(latest.members) if latest and latest.ended_ms is None else 0,
         rebalances=sum(row.is_rebalance for row in rebalances),
-        lag_records=sum(each.lag_records for each in now) if lag is not None else None,
+        lag_records=total(each.lag_records for each in now) if lag is not None else None,
         is_exact=all(each.is_exact for each in now),
         findings=findings,
         last_rebalance_ms=next((row.at_ms for row in reversed(rebalances) if row.is_rebalance), None),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from muster.history.lag import lag
+from muster.history.lag import lag, total
 from muster.model import TopicPartition
 from muster.spark.offsets import Claims
 from muster.spark.watch import by_name
@@ -20,7 +20,7 @@ def report(behind: Claims, more: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "ends": by_name({partition: claim.end for partition, claim in behind.items()}),
         "lag": by_name(lags),
-        "totalLag": sum(lags.values()),
+        "totalLag": total(lags.values()),
         "worst": None if worst is None else {"partition": str(worst), "lag": lags[worst]},
     }
     return found | {name: by_name(value) if name == "lagSeconds" else value for name, value in more.items()}

@@ -10,7 +10,7 @@ from muster.cli.group_tables import offset_rows
 from muster.client.core.admin import GroupDescription
 from muster.history.chunks import no_commits
 from muster.history.group_lag import PartitionLag
-from muster.history.lag import first_unread, lag, lost_records
+from muster.history.lag import first_unread, lag, lost_records, total
 from muster.history.lag_rows import CommitSeries, Committed, Standing, lag_rows
 from muster.history.model import LagSample, Limits
 from muster.model import Node, OffsetAndMetadata, TopicPartition
@@ -55,3 +55,8 @@ def test_all_say_the_same(committed: int | None, start: int, length: int) -> Non
         (row,) = lag_rows(series, [LagSample(0, "g", "t", 0, start, end)], Standing(), Limits())
         progress = report({PLACE: Claim(committed, end)}, {})
         assert {row.lag_records, progress["lag"]["t"]["0"], progress["totalLag"]} == {expected}
+
+
+def test_a_partition_beyond_its_log_hides_nothing_of_the_others() -> None:
+    assert total([5, -1_000_000, 0, 7]) == 12
+    assert total([]) == 0
