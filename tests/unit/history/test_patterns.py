@@ -161,6 +161,14 @@ def test_members_that_went_for_a_reason_that_nothing_shows_make_no_rolling_resta
     assert rows[2].confidence == rows[4].confidence == 0.97
 
 
+def test_a_group_of_which_each_member_went_in_turn_at_rest_may_have_crashed():
+    c = M("c-1", "t:4")
+    anew = [each.with_(id=f"{each.client_id}-2") for each in (A, B, c)]
+    rows = at_rest([A, B, c], [B, c], [B, c, anew[0]], [c, anew[0]], [c, *anew[:2]], anew[:2], anew)
+    assert [row.cause for row in rows if row.left] == [Cause.MEMBER_GONE] * 3
+    assert [row.pattern for row in rows] == [None] * 7
+
+
 def test_members_with_other_names_that_come_and_go_at_rest_make_no_rolling_restart():
     one, two, three = (M(f"{name}-1") for name in ("one", "two", "three"))
     rows = at_rest([one], [one, two], [one], [one, three], [one], [])
