@@ -176,6 +176,16 @@ def test_members_that_are_away_at_the_same_time_do_not_roll():
     assert [(row.cause, row.pattern) for row in rows] == [(Cause.LEFT, None)] * 2 + [(Cause.JOINED, None)] * 2
 
 
+def test_members_of_which_each_went_before_the_last_was_back_do_not_roll():
+    a, b, c = (each.with_(id=f"{each.client_id}-2") for each in (A, B, C))
+    log = running(A, B, C)
+    steps = [("t:0-1", [B, C]), ("t:2-3", [C]), ("", [C, a]), ("t:4-5", [a]), ("", [a, b]), ("", [a, b, c])]
+    for number, (where, members) in enumerate(steps, 2):
+        log.wait(2_000).commit(where).wait(200).generation(number, members)
+    rows = log.commits("t:0-5", 20_000).history().rebalances[1:]
+    assert [row.pattern for row in rows] == [None] * 6
+
+
 def test_a_deploy_of_two_at_a_time():
     members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcd")]
     log, number = running(*members), 1
