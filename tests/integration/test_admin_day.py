@@ -90,7 +90,9 @@ def test_records_of_a_compacted_topic_stay(admin, cluster):
     place = TopicPartition(topic, 0)
     refused = admin.delete_records({place: 0})[place]
     assert code(refused) is ErrorCode.POLICY_VIOLATION
-    assert f"the records of {place} cannot be deleted: the topic's cleanup.policy has no delete" in str(refused)
+    assert f"the records of {place} cannot be deleted: the topic's cleanup.policy does not include delete" in str(
+        refused
+    )
 
 
 def test_settings_are_changed_one_by_one(admin, cluster):

@@ -186,7 +186,9 @@ class Broker(Shell):
                 if self._among is None:
                     self._check_group_topic()
                 self._open_store(folder, lock)
-                self.producer_ids.pass_over(id for log in self._store.logs.values() for id in log.producers.producers)
+                if self._among is None:  # in a cluster, ids come from ZooKeeper
+                    logs = self._store.logs.values()
+                    self.producer_ids.pass_over(id for log in logs for id in log.producers.producers)
             except BaseException:
                 lock.release()
                 raise

@@ -163,7 +163,10 @@ class InTopic(Coordination):
     def _open_log(self, slot: int) -> PartitionLog:
         found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
         if found is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {GROUP_METADATA_TOPIC}-{slot}")
+            place = f"{GROUP_METADATA_TOPIC}-{slot}"
+            offline = self._partitions.is_offline(GROUP_METADATA_TOPIC, slot)
+            why = f"{place} cannot be opened" if offline else f"there is no {place}"
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
         return found
 
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from muster.broker.clock import now_ms
-from muster.log import CompactionStopped, FlushResult, FsyncPolicy, LogStore
+from muster.log import CompactionStopped, FlushResult, FsyncPolicy, LogStore, PartitionLog
 
 log = logging.getLogger("muster.broker")
 
@@ -59,6 +59,9 @@ class Durability:
         self._on_failed = on_failed
         self._waiting: list[tuple[Sequence[Waiting], Callable[[], None]]] = []
         self._wanted = asyncio.Event()
+        self._advanced: set[PartitionLog] = set()
+        """The logs that were synced since new ones were noted last."""
+        self._noting = asyncio.Event()
         self._disk_thread = ThreadPoolExecutor(1, "muster-disk")
         self._keeper = ThreadPoolExecutor(1, "muster-keeper")
         self._stopping = threading.Event()
@@ -71,6 +74,7 @@ class Durability:
         loop = asyncio.get_running_loop()
         if self._policy is not FsyncPolicy.NEVER:
             self._tasks.append(loop.create_task(self._sync()))
+            self._tasks.append(loop.create_task(self._note_new()))
         self._tasks.append(loop.create_task(self._keep("retention", self._store.housekeeping, lambda: housekeeping_ms)))
         self._tasks.append(loop.create_task(self._keep("compaction", self._store.clean, cleaning_ms)))
 
@@ -116,8 +120,24 @@ class Durability:
             self._settle()
             self._tell(self._on_flushed)
             if flushed.advanced:
-                with contextlib.suppress(OSError):  # the disk is full: housekeeping reports it
-                    await loop.run_in_executor(self._disk_thread, self._store.note_new, flushed.advanced)
+                self._advanced.update(flushed.advanced)
+                self._noting.set()
+
+    async def _note_new(self) -> None:
+        """Have new logs noted soon after their first sync, and those of many syncs together: the checkpoint of all logs
+        is written for them."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._noting.wait()
+            self._noting.clear()
+            advanced, self._advanced = self._advanced, set()
+            try:
+                await loop.run_in_executor(self._disk_thread, self._store.note_new, advanced)
+            except OSError:
+                pass  # the disk is full: housekeeping reports it
+            except Exception:
+                log.exception("new logs could not be noted")
+            await asyncio.sleep(INTERVAL_S)
 
     def _look_after(self, flushed: FlushResult, loop: asyncio.AbstractEventLoop) -> None:
         for one in flushed.failed:

@@ -26,6 +26,8 @@ log = logging.getLogger("muster.broker")
 FILE = "muster-producer-ids"
 BLOCK = 1_000
 _KEPT = re.compile(rb"next ([0-9]{1,19}) crc32c [0-9a-f]{8}\n")
+_BARE = re.compile(rb"[0-9]{1,19}\s*")
+"""The file as older releases wrote it."""
 MOST_BELIEVED = 2**62
 """A client may write any id into its batches. From here on they say nothing of what was given out: to go on after the
 largest of all ids would leave none."""
@@ -79,5 +81,7 @@ def _encode(reserved: int) -> bytes:
 
 def _decode(kept: bytes) -> int | None:
     """The number in the file, None if it is not as it was written."""
+    if _BARE.fullmatch(kept):
+        return int(kept)
     found = _KEPT.fullmatch(kept)
     return int(found[1]) if found and kept == _encode(int(found[1])) else None

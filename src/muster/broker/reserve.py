@@ -1,6 +1,7 @@
 """Space that is kept for deletions: on a full disk they need some before they free any.
 
-The file's bytes are written, so the disk has given them. A deletion that finds the disk full removes the file and is
+The file's bytes are written, so the disk has given them; they are random, as file systems that compress would keep
+nothing for zeros. A deletion that finds the disk full removes the file and is
 tried once more; with the next housekeeping or start the file is there again, if there is space by then.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +35,7 @@ class Reserve:
         """Have the file there, if the disk has space for it."""
         if not self._path.exists():
             with contextlib.suppress(OSError):
-                put_whole(self._files, self._path, bytes(SIZE), sync=False)
+                put_whole(self._files, self._path, os.urandom(SIZE), sync=False)
 
     def given_up_for(self, deletion: Callable[[], None]) -> bool:
         """Take the first step of a deletion, on a full disk with the reserve's space. Returns whether that was needed.

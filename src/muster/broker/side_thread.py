@@ -2,9 +2,9 @@
 
 A request's work is a generator that yields after each batch. After each batch it is another topic's turn, and within
 a topic another request's: so a topic that many clients write to, and that takes long, keeps another topic's request
-waiting for two batches at most. A connection has at most one request here, because it waits for the answer. When
-a connection has ended, its work is dropped, or abandoned work would pile up. The exception is a request that expects no
-answer (acks=0): up to MOST_LEFT of those are done to their end.
+waiting for one batch of each other topic. A connection has at most one request here, because it waits for the answer.
+When a connection has ended, its work is dropped, or abandoned work would pile up. The exception is a request that
+expects no answer (acks=0): up to MOST_LEFT of those are done to their end.
 """
 
 from __future__ import annotations

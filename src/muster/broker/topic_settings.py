@@ -14,8 +14,7 @@ from muster.errors import ConfigError
 
 S, K = Setting, Kind
 _SETTINGS = (
-    S("cleanup.policy", K.LIST, "delete", "This config designates the retention policy to use on log segments. "
-      "`delete`, `compact` or both.",
+    S("cleanup.policy", K.LIST, "delete", "How old records go: `delete`, `compact` or both.",
       choices=CLEANUP_POLICIES, synonym="log.cleanup.policy"),
     S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", 1, 9, apart=-1,
       synonym="compression.gzip.level"),

@@ -399,6 +399,8 @@ def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
         if value is None and "None" not in kinds:
             raise ConfigError(f"{name} must not be None")
         return value
+    if name in CHOICES:
+        _one_of(name, str(value), CHOICES[name])
     whole = kinds.startswith("int")
     example = setting.default if isinstance(setting.default, int) or setting.default else str(value)
     raise ConfigError(

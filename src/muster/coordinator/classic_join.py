@@ -22,7 +22,6 @@ from muster.coordinator.classic import (
     prepare_rebalance,
     write_or_outgrow,
 )
-from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause, Effects, JoinRefused, MemberFenced, MemberJoined, Origin
 from muster.coordinator.failures import not_joined
 from muster.coordinator.group import (
@@ -71,6 +70,11 @@ class _Join:
         shown = self.request.member_id if member_id is None else member_id
         self.effects.reply(self.origin.ticket, not_joined(error, shown))
 
+    def tell_refused(self, why: str) -> None:
+        """Add the event of a join that is refused."""
+        client, host = self.origin.client_id, self.origin.client_host
+        self.effects.events.append(JoinRefused(self.group.group_id, client, host, why))
+
 
 def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
     """Handle a JoinGroup for a group that exists (the caller has created it if need be)."""
@@ -90,9 +94,7 @@ def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now
         maybe_complete_join(group, now, effects)
     elif group.state is DEAD:
         attempt.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    elif (error := _check_metadata(group.config, size_of(attempt.protocols))) is not NONE:
-        attempt.refuse(error)
-    elif group.assigner is not None and (refusal := _check_strategies(attempt, group.assigner)) is not None:
+    elif (refusal := _check_protocols(attempt)) is not None:
         attempt.refuse(refusal)
     elif group.assigner is None and not group.supports_protocols(request.protocol_type, attempt.protocols):
         attempt.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -118,14 +120,35 @@ def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
     return True
 
 
-def _check_metadata(config: GroupConfig, size: int) -> ErrorCode:
+def _check_protocols(attempt: _Join) -> ErrorCode | None:
+    refusal, assigner = _check_metadata(attempt), attempt.group.assigner
+    if refusal is None and assigner is not None:
+        refusal = _check_strategies(attempt, assigner)
+    return refusal
+
+
+def _check_metadata(attempt: _Join) -> ErrorCode | None:
     """Whether there is memory for what a member tells of itself, which is kept for as long as it is a member. Kafka
     has no such limits."""
+    config, size = attempt.group.config, size_of(attempt.protocols)
     if size > MOST_METADATA_BYTES:
+        attempt.tell_refused(f"its protocols have {size} bytes, and a member's may have {MOST_METADATA_BYTES}")
         return config.record_too_large
-    most = config.metadata_max_bytes
-    over = size > UNCOUNTED_METADATA_BYTES and 0 <= most < config.metadata_bytes + size
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE if over else NONE
+    most, others = config.metadata_max_bytes, config.metadata_bytes - _told_before(attempt)
+    if size <= UNCOUNTED_METADATA_BYTES or not 0 <= most < others + size:
+        return None
+    attempt.tell_refused(
+        f"its protocols have {size} bytes and those of all other members {others}, together more than "
+        f"queued.max.request.bytes ({most})"
+    )
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _told_before(attempt: _Join) -> int:
+    """What the same member has told: it is forgotten when the member joins again, or is taken over."""
+    group, request = attempt.group, attempt.request
+    member = group.members.get(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
+    return size_of(member.protocols) if member is not None else 0
 
 
 def _check_strategies(attempt: _Join, assigner: ServerAssignment) -> ErrorCode | None:
@@ -137,8 +160,7 @@ def _check_strategies(attempt: _Join, assigner: ServerAssignment) -> ErrorCode |
             others = "not all of the group's other members know one of the strategies that the member knows"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, others)
     except KafkaError as error:
-        client, host = attempt.origin.client_id, attempt.origin.client_host
-        attempt.effects.events.append(JoinRefused(group.group_id, client, host, error.message or ""))
+        attempt.tell_refused(error.message or "")
         return error.code
     return None
 

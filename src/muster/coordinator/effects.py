@@ -107,7 +107,8 @@ class GroupLoaded(GroupEvent):
 
 @dataclass(slots=True)
 class JoinRefused(GroupEvent):
-    """A group to which the coordinator assigns has no use for what a client's JoinGroup brings; `reason` says why."""
+    """The coordinator has no room for what a client's JoinGroup brings, or no use, where it assigns; `reason` says
+    which."""
 
     client_id: str
     client_host: str

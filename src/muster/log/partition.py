@@ -503,7 +503,7 @@ class PartitionLog:
         retention by time or size. Returns how many. Forgets idempotent producers that were idle for too long.
 
         The active segment goes too when it is due; then the log is empty. Raises LogFailedError."""
-        self.remove(doomed := self.retire(now))
+        self.remove(doomed := self.retire(now), one_by_one=True)
         return len(doomed)
 
     def retire(self, now: int) -> list[Segment]:

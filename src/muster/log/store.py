@@ -67,7 +67,7 @@ class LogStore:
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
         """The contents of the checkpoint files."""
         self.after_housekeeping: Callable[[], None] = lambda: None
-        """Called when there may be more space than before."""
+        """Called when there may be more space than before, and checkpoints have what they need of it."""
         self.offline: dict[TopicPartition, OSError] = {}
         """The partitions that could not be opened, and why. Their folders and checkpoints stay as they are."""
         self._checkpoint_lock = threading.Lock()
@@ -176,7 +176,9 @@ class LogStore:
                 )
             except OSError as error:
                 self.offline[topic_partition] = error
-                logger.error("%s is not served before the next start: it cannot be opened: %s", topic_partition, error)
+                logger.error(
+                    "%s cannot be opened, and will not be served until the next start: %s", topic_partition, error
+                )
         if clean:
             self._files.unlink(marker)
         if self.fsync is not FsyncPolicy.NEVER:
@@ -409,8 +411,8 @@ class LogStore:
             log.remove(doomed, one_by_one=one_by_one)
         self._uncleanable.clear()
         self.clean(now, breathe)
-        self.after_housekeeping()
         self.write_checkpoints()
+        self.after_housekeeping()
 
     def clean(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
         """Compacts where it is due. It is a part of housekeeping that may be called more often: a log for which it
@@ -450,7 +452,7 @@ class LogStore:
 
     def _of_offline(self, name: str) -> dict[TopicPartition, int]:
         said = self._checkpoints.get(name, {})
-        return {partition: said[partition] for partition in self.offline if partition in said}
+        return {partition: said[partition] for partition in list(self.offline) if partition in said}
 
     def note_new(self, synced: Iterable[PartitionLog]) -> None:
         """Writes the checkpoints if they lack one of these logs. Without its recovery point a start after a crash would

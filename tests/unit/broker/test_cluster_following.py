@@ -25,6 +25,7 @@ from muster.zookeeper.znodes import (
 )
 from tests.support.cluster_asks import coordinator, create, leaders, stored
 from tests.support.held_disk import Asked
+from tests.support.logs import NOW, batch
 from tests.support.sim_cluster import SimCluster
 
 
@@ -113,6 +114,20 @@ async def test_a_setting_in_zookeeper_that_cannot_be_used_counts_as_not_set(
         await cluster.until(lambda: leaders(one, "t") != {})
         assert await stored(one, "t", 0) == 1
         assert [line.startswith(said) for line in caplog.messages if "topic t:" in line] == [True]
+
+
+async def test_nothing_is_said_of_a_file_of_producer_ids_that_a_cluster_has_no_use_for(
+    cluster: SimCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They come from ZooKeeper, whatever a broker's logs hold."""
+    async with cluster.running(1) as one:
+        await create(cluster, one, "t", 1)
+        log = one.partitions.get("t", 0)
+        assert log is not None
+        log.append(batch((b"k", b"v"), producer_id=7, producer_epoch=0, base_sequence=0), now=NOW)
+    async with cluster.running(1) as one:
+        await cluster.until(lambda: leaders(one, "t") != {})
+    assert "muster-producer-ids" not in caplog.text
 
 
 async def test_a_group_to_which_the_coordinator_assigns_learns_of_an_added_partition(cluster: SimCluster) -> None:

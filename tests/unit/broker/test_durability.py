@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from muster.broker import durability as durability_module
 from muster.broker.durability import Durability
 from muster.log import FsyncPolicy, LogFailedError, LogStore, PartitionLog
 from muster.model import TopicPartition
@@ -104,6 +106,57 @@ async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
     assert never == []
     assert "no such book" in caplog.text
     assert "no such shelf" in caplog.text
+
+
+async def test_a_sync_follows_when_new_logs_could_not_be_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no error of the disk: nothing that one thread does may end the other's work silently."""
+    monkeypatch.setattr(durability_module, "INTERVAL_S", 0.001)
+    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
+    real, calls = store.note_new, 0
+
+    def note_new(synced: Iterable[PartitionLog]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("the list changed its size")
+        real(synced)
+
+    monkeypatch.setattr(store, "note_new", note_new)
+    durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
+    durability.start(housekeeping_ms=10**6)
+    log = store.create(TopicPartition("t", 0))
+    async with asyncio.timeout(30):
+        while calls < 2:
+            await (await append(log, durability)).wait()
+    await durability.stop()
+    store.close()
+    assert "the list changed its size" in caplog.text
+
+
+async def test_logs_that_are_new_in_many_syncs_are_noted_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint names all logs, and is synced twice: to write it after each sync would double what a commit of
+    many costs."""
+    monkeypatch.setattr(durability_module, "INTERVAL_S", 10**6)
+    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
+    real, noted = store.note_new, []
+
+    def note_new(synced: Iterable[PartitionLog]) -> None:
+        noted.append(list(synced))
+        real(noted[-1])
+
+    monkeypatch.setattr(store, "note_new", note_new)
+    durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
+    durability.start(housekeeping_ms=10**6)
+    for index in range(20):
+        done = await append(store.create(TopicPartition("t", index)), durability)
+        await asyncio.wait_for(done.wait(), 30)
+    await durability.stop()
+    store.close()
+    assert len(noted) == 1
 
 
 async def append(log: PartitionLog, durability: Durability) -> asyncio.Event:

@@ -13,6 +13,7 @@ import pytest
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.log import Files
+from muster.model import TopicPartition
 from muster.protocol import messages as m
 from tests.support.brokers import broker_config, running
 from tests.support.held_disk import Asked
@@ -138,7 +139,7 @@ async def test_the_others_are_served_and_it_comes_back(
         broker = Broker(broker_config(tmp_path), disk_for(kind, tmp_path / "t-0"))
         await broker.start()
         [line] = [record.message for record in caplog.records if record.levelname == "ERROR"]
-        assert line.startswith("t-0 is not served before the next start: it cannot be opened: ")
+        assert line.startswith("t-0 cannot be opened, and will not be served until the next start: ")
         assert set((await errors(broker, "t", 0)).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}
         for topic, index in (("t", 1), ("other", 0), ("other", 1)):
             assert set((await errors(broker, topic, index)).values()) == {ErrorCode.NONE}
@@ -166,6 +167,28 @@ async def test_what_was_known_of_it_is_known_when_it_is_gone_for_good(tmp_path: 
     async with running(tmp_path) as broker:
         produced = await Asked(broker, produce("t", 0), 9).answered()
         assert produced.responses[0].partition_responses[0].base_offset == 1
+
+
+async def test_one_that_is_deleted_while_checkpoints_are_written(tmp_path: Path):
+    """The loop deletes it, the disk's thread writes: each may be in the middle."""
+    await write(tmp_path, "t", clean=True)
+    for index in (0, 1):
+        path = tmp_path / f"t-{index}" / FIRST
+        path.unlink()
+        path.mkdir()
+    async with running(tmp_path) as broker:
+        store = broker._store
+        assert len(store.offline) == 2
+
+        class Deleting(dict[TopicPartition, int]):
+            def __contains__(self, partition: object) -> bool:
+                store.offline.pop(TopicPartition("t", 0), None)
+                return super().__contains__(partition)
+
+        for name, offsets in store._checkpoints.items():
+            store._checkpoints[name] = Deleting(offsets)
+        store.write_checkpoints()
+        assert list(store.offline) == [TopicPartition("t", 1)]
 
 
 async def test_its_topic_can_be_deleted_and_created_again(tmp_path: Path):
@@ -212,7 +235,7 @@ async def test_groups_of_a_partition_that_cannot_be_opened_have_no_coordinator(
             assert (await commit_all(broker, 8))[0] == ErrorCode.NOT_COORDINATOR
         told = [record.message for record in caplog.records if record.levelname == "ERROR"]
         assert len(told) == 1
-        assert "__consumer_offsets" in told[0]
+        assert f"__consumer_offsets-{slot} cannot be opened" in told[0]
     path.rmdir()
     (tmp_path / "kept").rename(path)
     async with running(tmp_path, SETTINGS) as broker:

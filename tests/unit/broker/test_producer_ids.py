@@ -51,7 +51,8 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "all but a byte": lambda path: _write(path, lambda kept: kept[:-1]),
     "a digit changed": lambda path: _write(path, lambda kept: kept.replace(b"7", b"1", 1)),
     "garbage": lambda path: _write(path, lambda kept: os.urandom(len(kept))),
-    "a number alone": lambda path: _write(path, lambda _: b"12000"),
+    "a number and more": lambda path: _write(path, lambda _: b"12000 0"),
+    "a number too long": lambda path: _write(path, lambda _: b"1" * 20),
     "many digits": lambda path: _write(path, lambda _: b"next " + b"9" * 5_000 + b" crc32c 00000000\n"),
 }
 
@@ -151,6 +152,15 @@ def test_nothing_is_said_of_a_new_folder_and_of_a_sound_file(tmp_path: Path, cap
         ids.pass_over([])
         ids.take()
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("kept", [b"%d", b"%d\n"])
+def test_a_file_as_older_releases_wrote_it_is_sound(tmp_path: Path, kept: bytes, caplog: pytest.LogCaptureFixture):
+    reserved = TODAY * BLOCK + 7_000
+    (tmp_path / FILE).write_bytes(kept % reserved)
+    ids = ProducerIds(tmp_path, now=lambda: TODAY)
+    ids.pass_over([reserved - 1])
+    assert (ids.take(), caplog.messages) == (reserved, [])
 
 
 # --------------------------------------------------------------------------------------------- records

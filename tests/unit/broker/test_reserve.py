@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,11 @@ def test_it_is_made_when_there_is_space(tmp_path: Path):
     disk.mend()
     reserve.fill()
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_file_system_that_compresses_gives_it_its_space(tmp_path: Path):
+    Reserve(tmp_path, FaultyDisk()).fill()
+    assert len(zlib.compress((tmp_path / FILE).read_bytes(), 1)) >= SIZE
 
 
 def test_only_a_full_disk_costs_the_reserve(tmp_path: Path):

@@ -107,14 +107,21 @@ def test_a_topic_that_only_the_coordinator_does_not_know_is_waited_for():
     assert consumer.callback()[0] == "revoked"
 
 
-def test_a_rebalance_that_waits_for_a_commit_says_so_once():
+@pytest.mark.parametrize(
+    ("owned", "gone"),
+    [
+        ("airports-0 airports-1", "airports-1 no longer exists"),
+        ("airports-0 airports-1 airports-2", "airports-1, airports-2 no longer exist"),
+    ],
+)
+def test_a_rebalance_that_waits_for_a_commit_says_so_once(owned, gone):
     """As with Java's client it waits for `max_poll_interval_ms`, because the topic was created again with fewer
     partitions. That is five minutes by default."""
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, metadata_max_age_ms=500, heartbeat_interval_ms=40_000)
-    consumer.topics["airports"] = 2
+    consumer.topics["airports"] = 3
     consumer.subscribe("flights", "airports")
     consumer.accept_join()
-    consumer.accept_sync(tps("airports-0 airports-1"))
+    consumer.accept_sync(tps(owned))
     consumer.finish_callback()
     consumer.topics["airports"] = 1
     began, told = consumer.now, []
@@ -126,7 +133,7 @@ def test_a_rebalance_that_waits_for_a_commit_says_so_once():
         consumer.notes.clear()
     [(waited_ms, text)] = told
     assert waited_ms >= 5_000
-    assert "airports-1 no longer exists" in text
+    assert f"; {gone}: the topic was created again with fewer partitions; " in text
     assert "max_poll_interval_ms (300000)" in text
     assert consumer.sent(JoinGroupRequest) == []
 

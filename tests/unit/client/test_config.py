@@ -44,7 +44,8 @@ def test_the_longest_text_that_can_be_sent_is_taken():
         (ClientConfig, {"retry_backoff_ms": -1}, "at least 0"),
         (ClientConfig, {"client_id": 5}, "client_id is 5; it must be text, for example '5'$"),
         (ConsumerConfig, {"group_id": 5}, "group_id is 5; it must be text, for example '5'$"),
-        (ConsumerConfig, {"isolation_level": 5}, "it must be text, for example 'read_uncommitted'$"),
+        (ConsumerConfig, {"isolation_level": 5}, "it must be one of read_uncommitted, read_committed$"),
+        (ProducerConfig, {"acks": 1.5}, "^acks is '1.5'; it must be one of all, -1, 0, 1$"),
         (ConsumerConfig, {"session_timeout_ms": "10s"}, "is '10s'; it must be a whole number, for example 45000$"),
         (
             ConsumerConfig,

@@ -8,6 +8,7 @@ from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import (
     Cause,
     ExpiryKind,
+    JoinRefused,
     MemberExpired,
     MemberJoined,
     RebalanceCompleted,
@@ -381,6 +382,11 @@ def test_a_member_that_tells_more_than_a_group_can_hold_is_refused(protocols, mo
     group.join_once("a", version=3, protocols=telling(MOST_METADATA_BYTES + more, protocols))
     assert (None if group.waits("a") else group.error("a")) == error
     assert group.config.metadata_bytes == (0 if error else MOST_METADATA_BYTES)
+    size = MOST_METADATA_BYTES + more
+    why = f"its protocols have {size} bytes, and a member's may have {MOST_METADATA_BYTES}"
+    assert [(one.client_id, one.reason) for one in group.events_of(JoinRefused)] == (
+        [("client-a", why)] if error else []
+    )
 
 
 def test_what_all_members_tell_has_a_bound_and_most_are_let_in_all_the_same():
@@ -391,12 +397,32 @@ def test_what_all_members_tell_has_a_bound_and_most_are_let_in_all_the_same():
         assert group.waits(name)
     group.join_once("d", version=3, protocols=telling(large))
     assert group.error("d") == ErrorCode.COORDINATOR_NOT_AVAILABLE  # it comes again
+    (refused,) = group.events_of(JoinRefused)
+    assert refused.reason == (
+        f"its protocols have {large} bytes and those of all other members {3 * large}, together more than "
+        f"queued.max.request.bytes ({3 * large})"
+    )
     group.join_once("e", version=3, protocols=telling(small))
     assert group.waits("e")
     group.tick(6_000)
     group.leave("a").leave("e")
     group.join_once("d", version=3, protocols=telling(large))
     assert group.waits("d")
+
+
+@pytest.mark.parametrize("instance", [None, "i"])
+def test_a_member_that_joins_again_is_counted_once(instance):
+    """What it told before is forgotten; so it is with the member that a static one takes over."""
+    large = 1024 * 1024
+    group = GroupHarness(GroupConfig(metadata_max_bytes=2 * large))
+    for name in "ab":
+        group.join(name, protocols=telling(large), instance=instance and f"{instance}-{name}")
+    group.tick(6_000)
+    static = instance and f"{instance}-b"
+    group.join_once("b", version=3, member_id="" if instance else None, protocols=telling(large - 8), instance=static)
+    assert group.waits("b")
+    group.join_once("c", version=3, protocols=telling(large))
+    assert group.error("c") == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_no_member_is_counted_after_its_group_has_gone():

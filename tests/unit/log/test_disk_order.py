@@ -79,6 +79,36 @@ def test_the_names_of_all_segments_are_durable_not_only_that_of_the_first(tmp_pa
     log.abandon()
 
 
+def test_segments_go_one_by_one_where_the_new_start_is_not_durable(tmp_path):
+    """A power cut that brings some of them back must leave no hole."""
+    disk = Noting()
+    log = open_store(tmp_path, disk).create(TP)
+    fill(log, 3)
+    log.flush()
+    log.delete_records(-1)
+    disk.forget()
+    assert log.enforce_retention(NOW) >= 3
+    steps = [step for step in disk.done if step == ("sync folder", "t-0") or step[1].endswith(".log")]
+    gone = [at for at, (what, _) in enumerate(steps) if what == "unlink"]
+    assert len(gone) >= 3
+    assert all(("sync folder", "t-0") in steps[a:b] for a, b in pairwise([*gone, len(steps)]))
+    log.abandon()
+
+
+def test_checkpoints_have_the_space_that_retention_freed_before_anything_else(tmp_path):
+    disk = FaultyDisk()
+    store = open_store(tmp_path, disk)
+    log = store.create(TP)
+    fill(log, 3)
+    log.flush()
+    log.delete_records(log.segments[2].base_offset)
+    disk.fill_up()
+    store.after_housekeeping = disk.fill_up  # it takes all that there is
+    store.housekeeping(NOW)
+    assert read_checkpoint(tmp_path / LOG_START_OFFSETS) == {TP: log.log_start_offset}
+    store.close(clean=False)
+
+
 def test_a_deletion_is_durable_by_name_before_a_file_goes(tmp_path):
     disk = Noting()
     store = open_store(tmp_path, disk)

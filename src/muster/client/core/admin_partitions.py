@@ -129,8 +129,8 @@ def deleted_records(answer: DeleteRecordsResponse) -> dict[TopicPartition, int |
 
 
 _KEPT = (
-    "the records of {} cannot be deleted: the topic's cleanup.policy has no delete. Give it compact,delete first, and"
-    " compact again afterwards"
+    "the records of {} cannot be deleted: the topic's cleanup.policy does not include delete. Set it to compact,delete"
+    " first, and back to compact afterwards"
 )
 """The broker says the code alone."""
 

@@ -111,9 +111,8 @@ class CommitFirst:
         owned = self._subscription.assignment()
         gone = [str(one) for one in owned if one.partition not in self._metadata.partitions(one.topic)]
         if gone:
-            text += (
-                f"; {', '.join(sorted(gone))} no longer exists, as its topic was created again with fewer partitions"
-            )
+            verb = "exists" if len(gone) == 1 else "exist"
+            text += f"; {', '.join(sorted(gone))} no longer {verb}: the topic was created again with fewer partitions"
         self._notes.append(Note(WARNING, f"{text}; it is given up after max_poll_interval_ms ({limit})"))
 
     def _finish(self, now: int) -> None:
