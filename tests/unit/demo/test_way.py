@@ -67,7 +67,7 @@ def test_a_process_is_given_the_name_of_the_file_and_no_secret(file):
     [
         ("security.protocol=PLAINTEXT", "has no bootstrap.servers: name a broker with --bootstrap"),
         ("bootstrap.servers=a:1\nsecurity.protocol=TLS", "security_protocol"),
-        ("bootstrap.servers=a", "no broker address"),
+        ("bootstrap.servers=a", "not a broker address"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_before_anything_starts(tmp_path, text, told):
