@@ -22,7 +22,7 @@ from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.log import PartitionLog
 from muster.model import GROUP_METADATA_TOPIC, Node
 from muster.protocol.group_partitions import group_partition
-from muster.protocol.group_records import GroupMetadataRecord, append_records
+from muster.protocol.group_records import GroupMetadataRecord, append_records, most_bytes
 from muster.protocol.record_batch import BatchBuilder
 
 log = logging.getLogger("muster.broker")
@@ -132,9 +132,11 @@ class InTopic(Coordination):
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         slot = group_partition(record.key.group, topic.partitions) if topic is not None else 0
         found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
+        if found is None or most_bytes(record) <= found.config.max_message_bytes:
+            return True
         batch = BatchBuilder()
         append_records(batch, 0, record)
-        return found is None or batch.size <= found.config.max_message_bytes
+        return batch.size <= found.config.max_message_bytes
 
     def ensure(self) -> bool:
         """Create the topic of the groups if it does not exist: the first request of any group does."""

@@ -116,8 +116,9 @@ class Reader:
             if name is None and partition.topic_id != ZERO_UUID:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             raise KafkaError(self._cluster.why_not_here(name or "", asked.partition))
-        self._cluster.check_leader_epoch(name, asked.partition, max(asked.current_leader_epoch, NO_LEADER_EPOCH))
-        if (diverging := _diverging(log, asked)) is not None:
+        known = asked.current_leader_epoch
+        self._cluster.check_leader_epoch(name, asked.partition, known if known > NO_LEADER_EPOCH else NO_LEADER_EPOCH)
+        if asked.last_fetched_epoch >= log.leader_epoch and (diverging := _diverging(log, asked)) is not None:
             data.diverging_epoch = diverging
             data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
             data.last_stable_offset = log.readable_end(READ_COMMITTED)
@@ -126,7 +127,10 @@ class Reader:
         limit = min(asked.partition_max_bytes, room)
         log.traffic.reads += 1
         found = log.read(
-            asked.fetch_offset, max(limit, 0), min_one=at_least_one or limit < 0, isolation_level=isolation_level
+            asked.fetch_offset,
+            limit if limit > 0 else 0,
+            min_one=at_least_one or limit < 0,
+            isolation_level=isolation_level,
         )
         if limit < 0 and found.data:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka finds out as it reads
@@ -150,13 +154,11 @@ class Reader:
 
 def _diverging(log: PartitionLog, asked: FetchPartition) -> FetchResponseEpochEndOffset | None:
     """Where the leader's log has the end of the last epoch that the reader has read, if that is before its position
-    (KIP-595). An epoch older than the leader's is not looked for, which would read batches: no consumer names any.
+    (KIP-595). The caller looks for no epoch older than the leader's, which would read batches: no consumer names any.
 
     Raises:
         KafkaError: OFFSET_OUT_OF_RANGE; the epoch is one to come, or the position is before the log.
     """
-    if asked.last_fetched_epoch < log.leader_epoch:
-        return None
     epoch, end = log.end_of_epoch(asked.last_fetched_epoch)
     if epoch == NO_LEADER_EPOCH or asked.fetch_offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

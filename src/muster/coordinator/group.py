@@ -388,7 +388,8 @@ class ClassicGroupBase:
             self._count_protocols(member, -1)
 
     def _count_protocols(self, member: ClassicMember, change: int) -> None:
-        self.config.metadata_bytes += change * size_of(member.protocols)
+        for _, metadata in member.protocols:
+            self.config.metadata_bytes += change * len(metadata)
         for name in dict(member.protocols):
             self.protocol_support[name] = self.protocol_support.get(name, 0) + change
 

@@ -83,6 +83,18 @@ class GroupMetadataRecord(NamedTuple):
     value: GroupMetadataValue | None
 
 
+def most_bytes(record: GroupMetadataRecord) -> int:
+    """No less than what a group's record takes as bytes, without encoding it: a few calls, however many members."""
+    group = record.value
+    if group is None:
+        return 0
+    members = group.members
+    blobs = len(b"".join([member.subscription for member in members] + [member.assignment for member in members]))
+    client_ids = len("".join([member.client_id for member in members]))  # the ids of members begin with them
+    texts = len(record.key.group) + len(group.protocol_type) + len(group.protocol or "") + len(group.leader or "")
+    return blobs + 8 * client_ids + 4 * texts + 2_000 * (len(members) + 1)
+
+
 class UnknownRecord(NamedTuple):
     """A record of a kind, or with a version, that is not known here: its bytes as they are."""
 
