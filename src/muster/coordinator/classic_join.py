@@ -88,13 +88,19 @@ def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now
         request.rebalance_timeout_ms if origin.api_version >= 1 else request.session_timeout_ms,
     )
     member_id = request.member_id
+    size = 0
+    if member_id or origin.api_version < 4 or request.group_instance_id is not None:
+        for _, metadata in attempt.protocols:  # of a member that is to come again with an id nothing is kept yet
+            size += len(metadata)
     if not _has_room_for(group, member_id):
         group.remove(member_id)
         attempt.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID)
         maybe_complete_join(group, now, effects)
     elif group.state is DEAD:
         attempt.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    elif (refusal := _check_protocols(attempt)) is not None:
+    elif size > UNCOUNTED_METADATA_BYTES and (error := _check_metadata(attempt, size)) is not None:
+        attempt.refuse(error)
+    elif group.assigner is not None and (refusal := _check_strategies(attempt, group.assigner)) is not None:
         attempt.refuse(refusal)
     elif group.assigner is None and not group.supports_protocols(request.protocol_type, attempt.protocols):
         attempt.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -120,22 +126,15 @@ def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
     return True
 
 
-def _check_protocols(attempt: _Join) -> ErrorCode | None:
-    refusal, assigner = _check_metadata(attempt), attempt.group.assigner
-    if refusal is None and assigner is not None:
-        refusal = _check_strategies(attempt, assigner)
-    return refusal
-
-
-def _check_metadata(attempt: _Join) -> ErrorCode | None:
+def _check_metadata(attempt: _Join, size: int) -> ErrorCode | None:
     """Whether there is memory for what a member tells of itself, which is kept for as long as it is a member. Kafka
     has no such limits."""
-    config, size = attempt.group.config, size_of(attempt.protocols)
+    config = attempt.group.config
     if size > MOST_METADATA_BYTES:
         attempt.tell_refused(f"its protocols have {size} bytes, and a member's may have {MOST_METADATA_BYTES}")
         return config.record_too_large
     most, others = config.metadata_max_bytes, config.metadata_bytes - _told_before(attempt)
-    if size <= UNCOUNTED_METADATA_BYTES or not 0 <= most < others + size:
+    if not 0 <= most < others + size:
         return None
     attempt.tell_refused(
         f"its protocols have {size} bytes and those of all other members {others}, together more than "

@@ -112,11 +112,14 @@ class GroupShard:
         return ClassicGroup(group_id, self.config, now, assigner, self.topics.partition_count)
 
     def _check_join(self, request: JoinGroupRequest, origin: Origin) -> ErrorCode:
-        if not 0 < len(request.group_id) <= MAX_NAME_LENGTH:
+        longest, together = MAX_NAME_LENGTH, f"{request.group_id}{request.protocol_type}{origin.client_id}"
+        if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        longest = MAX_NAME_LENGTH
-        if len(request.protocol_type) > longest or len(origin.client_id) > longest:
-            return ErrorCode.INVALID_REQUEST
+        if len(together) > longest:  # seldom
+            if len(request.group_id) > longest:
+                return ErrorCode.INVALID_GROUP_ID
+            if len(request.protocol_type) > longest or len(origin.client_id) > longest:
+                return ErrorCode.INVALID_REQUEST
         if request.group_instance_id is not None and len(request.group_instance_id) > longest:
             return ErrorCode.INVALID_REQUEST
         for protocol in request.protocols:

@@ -90,9 +90,10 @@ def most_bytes(record: GroupMetadataRecord) -> int:
         return 0
     members = group.members
     blobs = len(b"".join([member.subscription for member in members] + [member.assignment for member in members]))
-    client_ids = len("".join([member.client_id for member in members]))  # the ids of members begin with them
+    # Members' ids begin with their instance id, or else with their client id.
+    names = len("".join([f"{member.client_id}{member.group_instance_id or ''}" for member in members]))
     texts = len(record.key.group) + len(group.protocol_type) + len(group.protocol or "") + len(group.leader or "")
-    return blobs + 8 * client_ids + 4 * texts + 2_000 * (len(members) + 1)
+    return blobs + 8 * names + 4 * texts + 2_000 * (len(members) + 1)
 
 
 class UnknownRecord(NamedTuple):

@@ -15,6 +15,7 @@ from muster.protocol.group_records import (
     decode_coordinated,
     decode_record,
     encode_record,
+    most_bytes,
 )
 from muster.protocol.messages import (
     GroupMetadataKey,
@@ -234,3 +235,24 @@ def test_plain_commits_around_offsets_that_take_a_byte_more(last, count):
         append_records(one_by_one, 103, record)
     assert together.build() == one_by_one.build()
     assert (together.size, together.count) == (one_by_one.size, one_by_one.count)
+
+
+members = st.builds(
+    lambda client, instance, told, share: MemberMetadata(
+        f"{instance or client}-{'0' * 36}", instance, client, "/127.0.0.1", 60_000, 10_000, told, share
+    ),
+    st.text(max_size=300),
+    st.none() | st.text(max_size=300),
+    st.binary(max_size=3_000),
+    st.binary(max_size=3_000),
+)
+
+
+@given(st.text(max_size=500), st.text(max_size=500), st.none() | st.text(max_size=500), st.lists(members, max_size=20))
+def test_a_group_takes_no_more_bytes_than_was_reckoned_with(group_id, protocol_type, protocol, members):
+    leader = members[0].member_id if members else None
+    value = GroupMetadataValue(protocol_type, 1, protocol, leader, 0, members)
+    record = GroupMetadataRecord(GroupMetadataKey(group_id), value)
+    batch = BatchBuilder()
+    append_records(batch, 0, record)
+    assert batch.size <= most_bytes(record)
