@@ -70,7 +70,8 @@ def _of_group(view: View) -> list[Finding]:
 
 def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
     if not said.seen:
-        cost, since_ms, until_ms = said.stopped_partition_ms, said.since_ms, view.now_ms
+        cost, since_ms = said.stopped_partition_ms, said.since_ms
+        until_ms = since_ms  # one state that lasts, of which no rate is made
         sentence = f"{said.what}."
     else:
         since_ms, until_ms = said.seen[0].at_ms, said.seen[-1].at_ms
@@ -94,7 +95,7 @@ def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
 
 
 def _stood_still(cost_ms: int) -> str:
-    return f"; partitions stood still for up to {duration(cost_ms)}, added up" if cost_ms else ""
+    return f"; partitions stood still for up to {duration(cost_ms)} in total" if cost_ms else ""
 
 
 def _a_day(cost_ms: int, seen_ms: int, span_ms: int) -> int | None:

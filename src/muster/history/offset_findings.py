@@ -40,8 +40,8 @@ def beyond_the_end(view: View) -> Said | None:
         f"{worst.log_end_offset} ({count(len(wrong), 'partition')}): the topic was created again, or its log cut off"
     )
     advice = (
-        "Reset the group's offsets to where it should go on (kafka-consumer-groups --reset-offsets); else its members "
-        "apply auto.offset.reset, or wait until the log has grown past it and skip what came before."
+        "Reset the group's offsets to where it should continue (kafka-consumer-groups --reset-offsets); else its "
+        "members apply auto.offset.reset, or wait until the log has grown past it and skip what came before."
     )
     return Said("committed_beyond_end", what, advice, since_ms=worst.committed_ms)
 

@@ -239,7 +239,7 @@ def rolling_restart(view: View) -> Said | None:
             "Give each member a group.instance.id that survives the restart (a StatefulSet's pod name) and "
             f"{above}: then a deploy causes no rebalance at all."
         )
-    return Said("rolling_restart", "The group was restarted member by member, and rebalanced for it", advice, seen)
+    return Said("rolling_restart", "The group was restarted member by member, and rebalanced each time", advice, seen)
 
 
 def _restarted_ms(view: View, found: Absence) -> int:

@@ -357,7 +357,7 @@ class QueryCore:
         error = self.consumer.metadata.last_error
         if error is not None and not self._no_broker_told and now >= self._began_at + NO_BROKER_WARNING_MS:
             self._no_broker_told = True
-            self.events.append(Note(WARNING, f"{self.no_broker()}; it goes on being tried"))
+            self.events.append(Note(WARNING, f"{self.no_broker()}; retrying"))
         late = sorted(name for name, since in self._missing.items() if now >= since + MISSING_TOPIC_MS)
         if late and self.fatal is None:
             self.fatal = KafkaError(

@@ -269,7 +269,7 @@ def test_a_rolling_restart_is_told_with_how_long_restarts_took() -> None:
         seen.append(rebalance(Cause.JOINED, ago_ms - 31_000, joined=(back,), pattern=ROLLS))
     (found,) = findings([view(*seen)])
     assert found.sentence.startswith(
-        "The group was restarted member by member, and rebalanced for it: 6 times within 3.9 min"
+        "The group was restarted member by member, and rebalanced each time: 6 times within 3.9 min"
     )
     assert "group.instance.id" in found.advice
     assert "(the slowest restart took about 31.0 s), such as 62000:" in found.advice
@@ -357,7 +357,7 @@ def test_a_cost_that_is_in_part_in_another_finding_is_not_counted_twice() -> Non
         ("session_expired", 20_000),
         ("stops_the_world", 100_000),
     ]
-    assert "up to 100.0 s, added up. More of the cost is counted under session_expired." in found[1].sentence
+    assert "up to 100.0 s in total. More of the cost is counted under session_expired." in found[1].sentence
 
 
 def in_turns(number: int, **fields: Any) -> list[Rebalance]:
@@ -532,7 +532,7 @@ def test_a_member_that_all_waited_for_is_named() -> None:
     (found,) = findings([view(row, latest=EAGER)])
     assert found.sentence == (
         "Members waited in a rebalance for 'slow' at 10.0.0.7, busy handling records, for up to 21.7 s: once, 60.0 min "
-        "ago; partitions stood still for up to 10.0 s, added up."
+        "ago; partitions stood still for up to 10.0 s in total."
     )
 
 
