@@ -1,9 +1,10 @@
-"""What the Arrow rooms import is what `muster-kafka[arrow]` installs: nothing comes along by chance."""
+"""What is imported: of the Arrow rooms, what `muster-kafka[arrow]` installs; by a consumer, nothing of producers."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -43,3 +44,13 @@ def test_all_that_is_imported_is_installed(room: str) -> None:
         for name in imported(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert found - set(sys.stdlib_module_names) - {"muster"} - LAZY <= installed()
+
+
+def test_a_consumer_imports_nothing_of_producers_and_admins() -> None:
+    """Programs that only consume start with less."""
+    program = "import sys; from muster.client import Consumer; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = done.stdout.split()
+    assert "muster.client.async_consumer" in modules
+    others = ("muster.client.producer", "muster.client.core.produce", "muster.client.admin", "muster.client.core.admin")
+    assert [name for name in modules if name.startswith(others)] == []

@@ -12,14 +12,12 @@ from muster.client import forks
 from muster.client.config import ProducerConfig
 from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
+from muster.client.delivery import Headers, OnDelivery, Receipt
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.producer_engine import (
     UNCLOSED_MS,
     Engine,
-    Headers,
-    OnDelivery,
-    Receipt,
     check_callable,
     patience_ms,
 )

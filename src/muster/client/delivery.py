@@ -1,15 +1,24 @@
-"""The future that a `Producer` gives for each record."""
+"""The outcome of a record: the future that a `Producer` gives for it, and its receipt where it has a callback."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any
 
 from muster.client import forks
+from muster.errors import MusterError
 from muster.model import RecordMetadata
+
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
+"""Called once for each record: with its place in the log, or with the error."""
+
+_Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
 
 _making = threading.Lock()
 """Held for an instant while a DeliveryFuture's condition is made, or one without a condition is settled."""
@@ -142,3 +151,18 @@ class DeliveryFuture(Future[RecordMetadata]):
             locks, self._locks = self._locks, None
         for lock in locks or ():
             lock.release()
+
+
+class Receipt:
+    """The future and the callback of one record; a record without a callback has its future as receipt."""
+
+    __slots__ = ("future", "on_delivery")
+
+    def __init__(self, future: _Future, on_delivery: OnDelivery) -> None:
+        self.future = future
+        self.on_delivery = on_delivery
+
+    @property
+    def tells_caller(self) -> bool:
+        """Whether the caller hears of the outcome by it."""
+        return True

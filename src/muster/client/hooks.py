@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.client.producer_engine import Headers, OnDelivery, Receipt
+from muster.client.delivery import Headers, OnDelivery, Receipt
 from muster.errors import MusterError
 from muster.model import ConsumerRecord, OffsetAndMetadata, RecordMetadata, TopicPartition
 
@@ -72,7 +72,7 @@ def _each(function: str, hooks: Iterable[object], *arguments: object) -> None:
 def _checked(hooks: Sequence[Any], kind: type) -> tuple[Any, ...]:
     for hook in hooks:
         if not isinstance(hook, kind):
-            raise TypeError(f"hooks: {hook!r} is no {kind.__name__}")
+            raise TypeError(f"hooks: {hook!r} is not an instance of {kind.__name__}")
     return tuple(hooks)
 
 

@@ -6,14 +6,16 @@ nothing, is left out. docs/metrics.md lists them all.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from muster.client.connection import ConnectionState
-from muster.client.core.consumer import ConsumerCore
-from muster.client.core.produce.producer import ProducerMetrics
-from muster.client.driver import Driver
 from muster.client.measures import Measures, RecordCounts, Requests
 from muster.model import TopicPartition
+
+if TYPE_CHECKING:
+    from muster.client.core.consumer import ConsumerCore
+    from muster.client.core.produce.producer import ProducerMetrics
+    from muster.client.driver import Driver
 
 CONSUMER = "consumer-metrics"
 FETCHES = "consumer-fetch-manager-metrics"

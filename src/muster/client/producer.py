@@ -16,11 +16,11 @@ from muster.client import forks
 from muster.client.config import ProducerConfig
 from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
-from muster.client.delivery import DeliveryFuture
+from muster.client.delivery import DeliveryFuture, Headers, OnDelivery, Receipt
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.outbox import Outbox
-from muster.client.producer_engine import Headers, OnDelivery, Receipt, check_callable, patience_ms
+from muster.client.producer_engine import check_callable, patience_ms
 from muster.client.serde import GivenSerializer, Serializers
 from muster.model import PartitionInfo, RecordMetadata
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
@@ -16,7 +16,7 @@ from muster.client.config import ProducerConfig
 from muster.client.core.checks import MAX_INT, check_number, check_text, check_topic
 from muster.client.core.produce.accumulator import Completion, OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
-from muster.client.delivery import DeliveryFuture
+from muster.client.delivery import DeliveryFuture, Headers, Receipt
 from muster.client.driver import wall_clock_ms
 from muster.client.metrics import Metrics, of_producer
 from muster.client.producer_loop import ProducerLoop
@@ -26,10 +26,6 @@ from muster.model import RecordMetadata
 from muster.protocol.record_batch import record_size
 
 log = logging.getLogger("muster.client.producer")
-
-Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
-OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
-"""Called once for each record: with its place in the log, or with the error."""
 
 _MAX_TIMESTAMP = 2**63 - 1
 _UNSEEN = 1_000
@@ -57,21 +53,6 @@ def check_callable(what: str, function: Any) -> None:
     """Raise TypeError if an argument of the caller is neither None nor callable."""
     if function is not None and not callable(function):
         raise TypeError(f"{what} is {function!r}, which cannot be called")
-
-
-class Receipt:
-    """The future and the callback of one record; a record without a callback has its future as receipt."""
-
-    __slots__ = ("future", "on_delivery")
-
-    def __init__(self, future: _Future, on_delivery: OnDelivery) -> None:
-        self.future = future
-        self.on_delivery = on_delivery
-
-    @property
-    def tells_caller(self) -> bool:
-        """Whether the caller hears of the outcome by it."""
-        return True
 
 
 class Engine(ProducerLoop):

@@ -13,10 +13,10 @@ from muster.client.config import ConsumerConfig, ProducerConfig
 from muster.client.consumer import Consumer
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.produce.accumulator import Completion
-from muster.client.delivery import DeliveryFuture
+from muster.client.delivery import DeliveryFuture, Receipt
 from muster.client.handout import Handout
 from muster.client.listener import RebalanceListener
-from muster.client.producer_engine import Engine, Receipt, _outcomes
+from muster.client.producer_engine import Engine, _outcomes
 from muster.client.pump import ConsumerPump, call_here, settle
 from muster.client.serde import Serializers
 from muster.errors import ClosedError, ErrorCode, IllegalStateError, KafkaError, MusterError

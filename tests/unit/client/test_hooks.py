@@ -156,5 +156,5 @@ def test_a_hook_that_raises_is_logged_and_breaks_nothing(tmp_path: Path, caplog:
     ("client", "hook"), [(Producer, Read()), (AsyncProducer, Read()), (Consumer, Sent()), (AsyncConsumer, object())]
 )
 def test_what_is_no_hook_is_refused(client: Any, hook: object) -> None:
-    with pytest.raises(TypeError, match=r"hooks: .* is no (Producer|Consumer)Hooks"):
+    with pytest.raises(TypeError, match=r"hooks: .* is not an instance of (Producer|Consumer)Hooks"):
         client(bootstrap_servers="127.0.0.1:1", hooks=[hook])
