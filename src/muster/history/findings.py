@@ -5,9 +5,9 @@ in an advice comes from the evidence (how long a member was away, the timeout th
 good values alone.
 
 Costs are what was seen, and upper bounds: a partition counts as stopped from the last commit before a rebalance to the
-first after it, so the time between two commits is in it. A rebalance is the cost of one finding. Another that speaks of
-it, too (how a group rebalances, beside why), refers to that one. A figure for a day is told where the same was seen to
-come back over a day or longer: an incident that is over is no rate.
+first after it, so the time between two commits is in it. The cost of a rebalance is counted under one finding. Another
+that speaks of it, too (how a group rebalances, beside why), refers to that one. A figure for a day is given where the
+same was seen to come back over a day or longer: an incident that is over makes no rate.
 """
 
 from __future__ import annotations
