@@ -147,7 +147,7 @@ def test_names_and_values_for_prometheus() -> None:
     assert value_of(found, "kafka_consumergroup_lag", **place) == 7
     assert value_of(found, "kafka_consumergroup_lag_seconds", **place) == 2.5
     assert value_of(found, "kafka_consumergroup_lag", consumergroup="g", topic="t", partition="1") == -2
-    assert value_of(found, "kafka_consumergroup_lag_sum", consumergroup="g", topic="t") == 5
+    assert value_of(found, "kafka_consumergroup_lag_sum", consumergroup="g", topic="t") == 7
     assert value_of(found, "kafka_consumergroup_current_offset_sum", consumergroup="g", topic="t") == 15
     assert value_of(found, "kafka_consumergroup_max_lag", consumergroup="g") == 7
     assert value_of(found, "kafka_consumergroup_max_lag_seconds", consumergroup="g") == 2.5
