@@ -65,10 +65,6 @@ def refuses(query, error, match):
     query.stop()
 
 
-def wait_for_partitions(query):
-    until(lambda: bool(query.owned) and query.member._core.settled, rest)
-
-
 def read_all(query, count):
     until(lambda: len(query.sink()) >= count, query.run)
 
@@ -91,7 +87,6 @@ def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, gro
         query = queries(topic, **how)
         if available_now:
             query.member.prepare_available_now()
-            wait_for_partitions(query)
         refuses(query, DataLossError, rf"topic {topic} was deleted and created again.*failOnDataLoss")
     again = queries(topic, failOnDataLoss="false", **how)
     read_all(again, 100 + new)
