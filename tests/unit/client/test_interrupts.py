@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -170,6 +171,15 @@ def test_the_first_call() -> None:
             break
 
 
+def join(thread: threading.Thread) -> None:
+    """Wait for the end of a thread; one whose start was interrupted just before it runs cannot be joined yet."""
+    for _ in range(10_000):
+        with suppress(RuntimeError):
+            thread.join(10)
+            return
+        time.sleep(0.001)
+
+
 def test_a_producer_whose_start_was_interrupted_goes_when_it_is_dropped() -> None:
     """`__enter__` of its `with` was the call: nobody can close it."""
     before, open_before = set(threading.enumerate()), set(outbox._open)
@@ -187,7 +197,7 @@ def test_a_producer_whose_start_was_interrupted_goes_when_it_is_dropped() -> Non
             warnings.simplefilter("ignore", ResourceWarning)
             del producer
         for thread in set(threading.enumerate()) - before:
-            thread.join(10)
+            join(thread)
             assert not thread.is_alive(), interrupt.where
         assert outbox._open <= open_before, interrupt.where
 
