@@ -170,11 +170,6 @@ def stopped_ms(rebalances: Iterable[Rebalance]) -> int:
     return sum(each.stopped_partition_ms for each in rebalances)
 
 
-def longest_stop_ms(rebalances: Iterable[Rebalance]) -> int:
-    """For how long a partition stood still at most."""
-    return max((gap for each in rebalances for _, _, gap in each.stopped), default=0)
-
-
 def rounds(rebalances: Iterable[Rebalance]) -> list[Rebalance]:
     """Without second phases, as a cooperative rebalance is one, though it takes two generations; and without static
     members that took their places again, for which nothing rebalanced."""
