@@ -13,6 +13,9 @@ from muster.broker.connections import Connections
 IDLE_S = 600.0
 MOST = 100
 
+pytestmark = pytest.mark.interpreted
+"""Compiled modules take no double of a connection."""
+
 
 class Peer:
     """A connection as `Connections` sees it."""
