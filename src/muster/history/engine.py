@@ -62,6 +62,14 @@ class History:
     until_ms: int | None = None
     """The time of the first record and of the latest."""
 
+    def add(self, other: History) -> None:
+        """Take in what is known of other groups."""
+        self.rows.extend(other.rows)
+        self.committed |= other.committed
+        self.kinds |= other.kinds
+        known = [ms for ms in (self.from_ms, self.until_ms, other.from_ms, other.until_ms) if ms is not None]
+        self.from_ms, self.until_ms = min(known, default=None), max(known, default=None)
+
 
 def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
     """Read all partitions of a source, and close what is open at the end.

@@ -88,11 +88,16 @@ def labels(events: Iterable[Event]) -> list[Label]:
 
 def by_group(events: Iterable[Event]) -> dict[str, list[Label]]:
     """`labels` of each group, from the events of all: those of several partitions one after the other."""
+    return {group: labels(own) for group, own in events_by_group(events).items()}
+
+
+def events_by_group(events: Iterable[Event]) -> dict[str, list[Event]]:
+    """Each group's events in the order of their time, from those of several partitions one after the other."""
     groups: dict[str, list[Event]] = {}
     for event in events:
         if is_told(event) and isinstance(event.get("group_id"), str):
             groups.setdefault(event["group_id"], []).append(event)
-    return {group: labels(sorted(some, key=lambda event: event["at_ms"])) for group, some in groups.items()}
+    return {group: sorted(own, key=lambda event: event["at_ms"]) for group, own in groups.items()}
 
 
 def is_told(event: Any) -> bool:

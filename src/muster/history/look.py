@@ -17,6 +17,8 @@ from muster.errors import KafkaError, MusterError
 from muster.history.cluster_limits import limits_of
 from muster.history.engine import History, events_of, read_history, report
 from muster.history.folder import FolderTopic, missing
+from muster.history.from_events import history_of
+from muster.history.lag_rows import Committed
 from muster.history.lag_samples import lag_samples, over_time
 from muster.history.live import LiveTopic, ReaderConfig, RefusedError
 from muster.history.model import Lag, LagSample, Limits
@@ -24,10 +26,12 @@ from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.reading import Topic
 from muster.history.remarks import Remarks
 from muster.history.report import Report
-from muster.history.sampler import sample
+from muster.history.sampler import offsets_of, sample
 
 SAMPLE_MS = 30_000
 """How long groups are watched where their history may not be read."""
+_NOT_TOLD = -1
+"""When an offset was committed, of which the admin API says nothing."""
 
 
 class Teller(Protocol):
@@ -107,19 +111,17 @@ def at_cluster(
             topic = LiveTopic(admin, config, OFFSETS_TOPIC, remarks, groups)
             found = engine(topic, limits, groups or None, _now_ms())
         except RefusedError as error:
-            remarks.add(str(error))
-            if not admin.list_consumer_groups():
-                found = History()  # nothing to wait for: the topic comes with the first group
-            else:
-                tell(f"{error}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample says how long)")
+            found = _without_records(admin, config, groups, error, remarks, tell)
     if found is None:
         found = sample(admin, groups, sample_ms or SAMPLE_MS, remarks)
+    events = _events(admin, config, remarks, groups)
+    if sample_ms is None:
+        _add_told(admin, found, events, remarks)
     where = f"the cluster at {','.join(config.bootstrap_servers)}"
     if not found.kinds.keys() >= set(groups):
         _check(groups, found, where, _groups_there(admin))
     now_ms = _now_ms()
     samples = lag_samples(admin, config, found.committed, now_ms, remarks)
-    events = _events(admin, config, remarks, groups)
     behind = over_time(config, found.past, now_ms, samples, remarks)
     return Look(asked, where, now_ms, found, remarks, limits, samples, behind, events)
 
@@ -133,19 +135,44 @@ def at_folder(paths: Sequence[Path], asked: Asked, engine: Engine = read_history
     """
     remarks = Remarks()
     try:
-        topic = FolderTopic(paths, OFFSETS_TOPIC, remarks)
+        topic, told = (FolderTopic(paths, name, remarks) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
     except OSError as error:
         raise MusterError(f"{error.filename}: {error.strerror or error}") from error
-    if not topic.is_named and not any(topic.records.values()):
+    if not any(source.is_named or any(source.records.values()) for source in (topic, told)):
         raise missing(paths, OFFSETS_TOPIC)
     limits = Limits()
     found = engine(topic, limits, asked.groups or None, None)
+    events = events_of(told, asked.groups)
+    found.add(history_of(events, found.kinds, remarks))
     where = ", ".join(map(str, paths))
     _check(asked.groups, found, where)
-    events = events_of(FolderTopic(paths, EVENTS_TOPIC, remarks), asked.groups)
     remarks.add("a folder does not tell where the logs of other topics end: the lag is not known")
     until_ms = _now_ms() if found.until_ms is None else found.until_ms
     return Look(asked, where, until_ms, found, remarks, limits, events=events)
+
+
+def _without_records(
+    admin: Admin, config: ReaderConfig, groups: Collection[str], why: RefusedError, remarks: Remarks, tell: Teller
+) -> History | None:
+    """No history of records, where there is nothing to watch groups for; None: they have to be watched."""
+    remarks.add(str(why))
+    if not admin.list_consumer_groups():
+        return History()  # the topic comes with the first group
+    if _events(admin, config, remarks, groups):
+        return History()  # the groups are kept elsewhere, and the brokers tell what happened to them
+    tell(f"{why}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample says how long)")
+    return None
+
+
+def _add_told(admin: Admin, found: History, events: Sequence[object], remarks: Remarks) -> None:
+    """Add the groups of which events tell and records do not, with what they have committed."""
+    told = history_of(events, found.kinds, remarks)
+    for group in sorted(told.kinds):
+        offsets = offsets_of(admin, group, remarks) or {}
+        told.committed[group] = {
+            (each.topic, each.partition): Committed(said.offset, _NOT_TOLD) for each, said in offsets.items()
+        }
+    found.add(told)
 
 
 def _now_ms() -> int:

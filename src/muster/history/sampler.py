@@ -9,10 +9,8 @@ the members' timeouts are not told.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-
-import pyarrow as pa
 
 from muster.client.admin import Admin
 from muster.client.core.admin import GroupDescription, GroupListing, MemberDescription
@@ -20,13 +18,9 @@ from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
 from muster.history.engine import History, read_history
 from muster.history.model import GroupKind, Limits, Rebalance
 from muster.history.remarks import Remarks
-from muster.history.tables import RAW
+from muster.history.written_down import WrittenDown
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.protocol.group_records import (
-    GroupMetadataRecord,
-    OffsetCommitRecord,
-    encode_record,
-)
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord
 from muster.protocol.messages import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -61,20 +55,15 @@ class _Seen:
     """It was there at the first look of all: what it was then did not begin with that look."""
 
 
-class Watch:
-    """What was seen so far, as the records of a log. It is a source for the engine."""
+class Watch(WrittenDown):
+    """What was seen so far, as the records of a log."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._groups: dict[str, _Seen] = {}
         self._has_looked = False
         self._found: dict[str, int] = {}
         """The generations that groups had already when they were first seen at rest."""
-        self._rows: list[tuple[int, int, int, int, bytes, bytes | None]] = []
-
-    @property
-    def records(self) -> dict[int, int]:
-        """How many records were made of it."""
-        return {0: len(self._rows)}
 
     @property
     def kinds(self) -> dict[str, GroupKind]:
@@ -84,13 +73,6 @@ class Watch:
     def began(self, row: Rebalance) -> bool:
         """Whether a rebalance was seen: not one that has led to what a group was when it was first seen."""
         return row.previous_generation is not None or self._found.get(row.group) != row.generation
-
-    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        """All records, as rows of schema RAW."""
-        columns = list(zip(*self._rows, strict=True)) or [()] * len(RAW)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, each.type) for column, each in zip(columns, RAW, strict=True)], schema=RAW
-        )
 
     def see(self, group: GroupDescription, offsets: Offsets, at_ms: int) -> None:
         """Take in one look at a group."""
@@ -104,7 +86,7 @@ class Watch:
         signature = (group.epoch, [(member.member_id, member.topics, member.assignment) for member in group.members])
         if signature != seen.signature or seen.unrest_ms is not None:
             seen.generation = group.epoch if group.epoch is not None else seen.generation + 1
-            self._write(_generation(group, seen, at_ms), at_ms)
+            self.write(_generation(group, seen, at_ms), at_ms)
             if seen.was_there and group.group_id not in self._found:
                 self._found[group.group_id] = seen.generation
         seen.signature, seen.unrest_ms = signature, None
@@ -115,20 +97,17 @@ class Watch:
         for group, seen in self._groups.items():
             if group not in groups and seen.signature is not None:
                 self._see_offsets(group, seen, {}, at_ms)
-                self._write(GroupMetadataRecord(GroupMetadataKey(group), None), at_ms)
+                self.write(GroupMetadataRecord(GroupMetadataKey(group), None), at_ms)
                 seen.signature = None
 
     def _see_offsets(self, group: str, seen: _Seen, offsets: Offsets, at_ms: int) -> None:
         for place, position in offsets.items():
             if seen.offsets.get(place) != position:
                 value = OffsetCommitValue(position.offset, position.leader_epoch, position.metadata, at_ms)
-                self._write(OffsetCommitRecord(OffsetCommitKey(group, place.topic, place.partition), value), at_ms)
+                self.write(OffsetCommitRecord(OffsetCommitKey(group, place.topic, place.partition), value), at_ms)
         for place in seen.offsets.keys() - offsets.keys():
-            self._write(OffsetCommitRecord(OffsetCommitKey(group, place.topic, place.partition), None), at_ms)
+            self.write(OffsetCommitRecord(OffsetCommitKey(group, place.topic, place.partition), None), at_ms)
         seen.offsets = dict(offsets)
-
-    def _write(self, record: GroupMetadataRecord | OffsetCommitRecord, at_ms: int) -> None:
-        self._rows.append((0, len(self._rows), at_ms, -1, *encode_record(record)))
 
 
 def _generation(group: GroupDescription, seen: _Seen, at_ms: int) -> GroupMetadataRecord:
@@ -203,7 +182,7 @@ def _look(admin: Admin, watch: Watch, groups: Collection[str], others: dict[str,
     there = set()
     for name, answer in described.items():
         if isinstance(answer, GroupDescription):
-            offsets = _offsets(admin, name, remarks)
+            offsets = offsets_of(admin, name, remarks)
             if offsets is not None:
                 watch.see(answer, offsets, time.time_ns() // 1_000_000)
             there.add(name)
@@ -217,7 +196,7 @@ def _speaks_of_offsets(one: GroupListing) -> bool:
     return one.protocol_type in ("consumer", "")
 
 
-def _offsets(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
+def offsets_of(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
     """What a group has committed; None where that cannot be had this time."""
     try:
         answers = admin.list_consumer_group_offsets(group)

@@ -89,14 +89,16 @@ def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
     label = _label_of(row, labels)
     if label is None or label.finished_ms is None:
         return row
-    known = _knows_better(row.cause, label)
+    has_records = row.source != EVENTS
+    known = has_records and _knows_better(row.cause, label)
+    inferred = (_inferred(row),) if has_records else ()
     return replace(
         row,
         duration_ms=max(0, label.finished_ms - label.started_ms),
         duration_is="exact",
         cause=row.cause if known else label.cause,
         confidence=row.confidence if known else 1.0,
-        evidence=(_said(label), *row.evidence) if known else (_said(label), _inferred(row)),
+        evidence=(_said(label), *row.evidence) if known else (_said(label), *inferred),
         alternatives=row.alternatives if known else (),
         phase=label.phase,
         source=EVENTS,

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from muster.coordinator.config import GroupConfig
 from muster.coordinator.effects import Cause as Said
-from muster.coordinator.effects import Effects
 from muster.history.labels import MOVED_WITHIN_MS, Label, by_group, labels
 from muster.history.model import Cause
 from muster.model import TopicPartition
 from muster.protocol.subscription import Subscription, encode_subscription
-from tests.support.group_harness import GroupHarness
+from tests.support.told_group import Told
 
 LONG: dict[str, Any] = {"session_timeout_ms": 300_000}
-
-
-class Told(GroupHarness):
-    """A group, and what its broker has written about it."""
-
-    def __init__(self, broker_id: int = 1) -> None:
-        self.written: list[dict[str, Any]] = []
-        super().__init__(GroupConfig(node_id=broker_id))
-
-    def _take(self, effects: Effects) -> None:
-        for event in effects.events:
-            value = {"v": 1, "event": type(event).__name__, "at_ms": self.now, **asdict(event)}
-            self.written.append(json.loads(json.dumps(value)))
-        super()._take(effects)
-
-    @property
-    def labels(self) -> list[Label]:
-        return labels(self.written)
-
-    def moved_to(self, broker_id: int) -> Told:
-        self.config.node_id = broker_id
-        self.restart()
-        return self
 
 
 @pytest.fixture

@@ -228,7 +228,10 @@ def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str
 def _see_topic(admin: Admin) -> None:
     found = admin.describe_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
     if isinstance(found, KafkaError) and found.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise MusterError(f"there is no history yet: no group has committed anything, so there is no {OFFSETS_TOPIC}")
+        raise MusterError(
+            f"there is no {OFFSETS_TOPIC} to read: no group has committed anything yet, or the cluster keeps its "
+            "groups in ZooKeeper, whose history `muster doctor` reads from the brokers' events"
+        )
 
 
 def _asked_limits(options: Mapping[str, str], see: Callable[[Admin], None] | None = None) -> Limits:

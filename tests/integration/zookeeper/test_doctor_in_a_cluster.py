@@ -1,0 +1,102 @@
+"""The doctor in a cluster that keeps its groups in ZooKeeper: no log has them, so the brokers' events are read."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.client.admin import Admin
+from muster.client.core.admin import NewTopic
+from muster.client.producer import Producer
+from muster.errors import KafkaError
+from muster.history.live import ReaderConfig
+from muster.history.look import Asked, at_cluster, at_folder
+from muster.history.model import Cause
+from muster.history.report import Report
+from tests.support.muster_cluster import Cluster, eventually
+from tests.support.outsiders import Member
+from tests.support.zookeepers import ZooKeeperServer
+
+pytestmark = pytest.mark.slow
+
+GROUP, TOPIC = "billing", "flights"
+
+
+@pytest.fixture
+def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, zookeeper.chroot()).running() as made:
+        yield made
+
+
+class WatchingError(Exception):
+    """The doctor would watch the groups: there are no events of them."""
+
+
+def look(cluster: Cluster) -> Report:
+    config = ReaderConfig(bootstrap_servers=tuple(cluster.bootstrap.split(",")))
+
+    def tell(sentence: str) -> None:
+        raise WatchingError(sentence)
+
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        return at_cluster(admin, config, Asked(), None, tell).report()
+
+
+def is_told(cluster: Cluster) -> bool:
+    """Whether the first event is there."""
+    try:
+        return bool(look(cluster).rebalances)
+    except WatchingError:
+        return False
+
+
+def causes(report: Report) -> list[Cause]:
+    return [row.cause for row in report.rebalances]
+
+
+def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(cluster: Cluster, tmp_path: Path) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        created = admin.create_topics([NewTopic(TOPIC, 3)])[TOPIC]
+        assert not isinstance(created, KafkaError), created
+    clients = ("with-muster", "with-confluent", "with-kafka-python")
+    first = Member(clients[0], cluster.bootstrap, GROUP, TOPIC, tmp_path)
+    eventually(lambda: is_told(cluster))
+
+    def told(*after: Cause) -> bool:
+        return tuple(causes(look(cluster))[-len(after) :]) == after
+
+    frozen = Member(clients[1], cluster.bootstrap, GROUP, TOPIC, tmp_path)
+    eventually(lambda: told(Cause.STARTED, Cause.JOINED))
+    killed = Member(clients[2], cluster.bootstrap, GROUP, TOPIC, tmp_path)
+    eventually(lambda: told(Cause.JOINED, Cause.JOINED))
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for partition in range(3):
+            producer.send(TOPIC, value=b"1", partition=partition)
+    eventually(lambda: len(look(cluster).lag) == 3)
+    killed.crash()
+    eventually(lambda: told(Cause.SESSION_EXPIRED))
+    frozen.process.send_signal(signal.SIGSTOP)
+    eventually(lambda: told(Cause.SESSION_EXPIRED, Cause.SESSION_EXPIRED))
+    frozen.process.send_signal(signal.SIGCONT)
+    eventually(lambda: told(Cause.SESSION_EXPIRED, Cause.SESSION_EXPIRED, Cause.JOINED))
+    live = look(cluster)
+    for member in (frozen, first):
+        member.leave()
+    crash, freeze = [row for row in live.rebalances if row.cause is Cause.SESSION_EXPIRED]
+    assert [(row.members_before, row.members_after) for row in (crash, freeze)] == [(3, 2), (2, 1)]
+    assert [[one.client_id for one in row.left] for row in (crash, freeze)] == [[clients[2]], [clients[1]]]
+    assert {(row.source, row.confidence, row.duration_is) for row in (crash, freeze)} == {("events", 1.0, "exact")}
+    (finding,) = [each for each in live.findings if each.rule == "session_expired"]
+    assert "with-kafka-python" in finding.sentence
+    assert "12.0 s" in finding.sentence
+    assert {(row.partition, row.committed_offset, row.lag_records, row.is_exact) for row in live.lag} == {
+        (partition, 1, 0, True) for partition in range(3)
+    }
+    for broker in cluster.brokers.values():
+        broker.stop()
+    filed = at_folder([broker.folder for broker in cluster.brokers.values()], Asked()).report()
+    assert [row for row in filed.rebalances if row.at_ms <= live.until_ms] == live.rebalances
+    assert causes(filed)[-1] is Cause.LEFT
