@@ -21,6 +21,7 @@ from tests.support.limits import limit_quick_tests
 from tests.support.order import slow_first
 
 if TYPE_CHECKING:
+    from tests.support.postgres import PostgresServer
     from tests.support.secure_kafka import SecureKafka
 
 # A shell's `&` and nohup have SIGINT ignored, and every process that a test starts would ignore it with us.
@@ -132,6 +133,15 @@ def zookeeper(run_folder: Path) -> Iterator[zookeepers.ZooKeeperServer]:
 def own_zookeeper(tmp_path: Path) -> Iterator[zookeepers.ZooKeeperServer]:
     """Apache ZooKeeper for a test that freezes or kills it."""
     with zookeepers.ZooKeeperServer(tmp_path / "zookeeper") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """PostgreSQL on a free port, shared by the tests of this worker: `database` is a database for the test alone."""
+    from tests.support.postgres import PostgresServer
+
+    with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
         yield server
 
 

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyarrow import dataset
 
 from tests.samples.test_samples import EXAMPLES, Place, serve
+from tests.support.peers import missing
+from tests.support.postgres import HOW, find_postgres
 
 pytestmark = pytest.mark.slow
 
@@ -97,11 +100,16 @@ def read(place: Place, topic: str) -> list[str]:
     return sorted(told.splitlines())
 
 
-def test_pipelines(place: Place, java: str) -> None:
-    everything = sorted(each.name for each in PIPELINES.glob("*.py"))
+def test_pipelines(place: Place, java: str, request: pytest.FixtureRequest) -> None:
+    everything = {each.name for each in PIPELINES.glob("*.py")}
+    database = None
+    if find_postgres():
+        database = place.environment["ORDERS_DATABASE"] = request.getfixturevalue("postgres").database()
+    else:
+        everything.remove("postgres.py")
     shares = [["stream_join.py", "0/2"], ["stream_join.py", "1/2"]]
     begun = [["backfill.py", "2026-01-01T00:00:00Z"], ["shared_group.py", "north"], *shares]
-    others = [[name] for name in everything if name not in {script[0] for script in begun}]
+    others = [[name] for name in sorted(everything) if name not in {script[0] for script in begun}]
     run(place, *begun, *others)
 
     assert [json.loads(value)["order_id"] for value in read(place, "large-orders")] == ["o1"]
@@ -119,15 +127,24 @@ def test_pipelines(place: Place, java: str) -> None:
     assert table(place, "orders-archive").num_rows == 5
     assert table(place, "audit/team=north").num_rows == 5
     assert "orders-archive" in place.run("muster groups list")
+    assert database is None or orders_in(database) == [("o1", 120.0), ("o2", 30.0), ("o3", 5.5), ("o4", -1.0)]
 
     # More orders, and everything once more from where it was.
-    produce(
-        place, "orders", [("o6", {"order_id": "o6", "customer": "ada", "amount": 200.0, "at": "2026-11-01T10:20:00Z"})]
-    )
+    new = {"order_id": "o6", "customer": "ada", "amount": 200.0, "at": "2026-11-01T10:20:00Z"}
+    changed = {"order_id": "o4", "customer": "cy", "amount": 1.0, "at": "2026-11-01T11:00:00Z"}
+    produce(place, "orders", [("o6", new), ("o4", changed)])
     run(place, *begun, *others)
     assert [json.loads(value)["order_id"] for value in read(place, "large-orders")] == ["o1", "o6"]
     assert revenue(place)[0] == ("ada", "2026-11-01 10:00:00", 3, 325.5)
-    assert table(place, "orders-archive").num_rows == 6
+    assert table(place, "orders-archive").num_rows == 7
+    if database is None:
+        missing("PostgreSQL", HOW)  # all others are right
+    assert orders_in(database) == [("o1", 120.0), ("o2", 30.0), ("o3", 5.5), ("o4", 1.0), ("o6", 200.0)]
+
+
+def orders_in(address: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(address) as database:
+        return database.execute("select order_id, amount from orders order by 1").fetchall()
 
 
 def revenue(place: Place) -> list[tuple[Any, ...]]:

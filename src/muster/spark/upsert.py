@@ -77,6 +77,8 @@ class Connection(Protocol):
 
     def commit(self) -> Any: ...
 
+    def rollback(self) -> Any: ...
+
     def close(self) -> Any: ...
 
 
@@ -112,8 +114,7 @@ def into_database(
             cursor = connection.cursor()
             mark = _mark(connection)
             _check_transactions(connection)
-            cursor.execute(_LEDGER_TABLE)
-            connection.commit()
+            _see_to_ledger(connection, cursor)
             cursor.execute(_NOTE.replace("?", mark), (name, table, batch))
             if cursor.rowcount < 0:
                 raise ConfigError(f"{_module(connection)} does not count the rows that a statement has changed")
@@ -142,15 +143,42 @@ _NOTE = (
 )
 
 
+def _see_to_ledger(connection: Connection, cursor: Cursor) -> None:
+    """Create the table of batches where it is not there yet. It is looked for first: an account that may create no
+    table may still write to one. Of two transactions that create it at the same time PostgreSQL refuses one."""
+    if _has_ledger(connection, cursor):
+        return
+    try:
+        cursor.execute(_LEDGER_TABLE)
+        connection.commit()
+    except Exception:  # each module has errors of its own
+        connection.rollback()
+        if not _has_ledger(connection, cursor):
+            raise
+
+
+def _has_ledger(connection: Connection, cursor: Cursor) -> bool:
+    try:
+        cursor.execute(f"SELECT batch FROM {LEDGER} WHERE 1 = 0")
+    except Exception:
+        connection.rollback()
+        return False
+    return True
+
+
 def insert(table: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
     """The statement that writes a row; `mark` stands for a value."""
-    names = ", ".join(map(_quoted, columns))
-    statement = f"INSERT INTO {_quoted(table)} ({names}) VALUES ({', '.join([mark] * len(columns))})"
+
+    def quoted(name: str) -> str:
+        return _quoted(name).replace("%", "%%") if "%" in mark else _quoted(name)
+
+    names = ", ".join(map(quoted, columns))
+    statement = f"INSERT INTO {quoted(table)} ({names}) VALUES ({', '.join([mark] * len(columns))})"
     if not keys:
         return statement
-    rest = [_quoted(column) for column in columns if column not in keys]
+    rest = [quoted(column) for column in columns if column not in keys]
     change = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}" if rest else "NOTHING"
-    return f"{statement} ON CONFLICT ({', '.join(map(_quoted, keys))}) DO {change}"
+    return f"{statement} ON CONFLICT ({', '.join(map(quoted, keys))}) DO {change}"
 
 
 def _quoted(name: str) -> str:
@@ -184,7 +212,9 @@ _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
 def _module(connection: Connection) -> str:
-    return type(connection).__module__.partition(".")[0]
+    """The DB-API module that the connection's class is from, or a class that it inherits from."""
+    names = [each.__module__.partition(".")[0] for each in type(connection).__mro__]
+    return next((name for name in names if hasattr(sys.modules.get(name), "paramstyle")), names[0])
 
 
 def _mark(connection: Connection) -> str:

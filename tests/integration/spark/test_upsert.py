@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
-from datetime import date, datetime
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 
 from muster.errors import ConfigError, MusterError
 from muster.spark import session
 from muster.spark.upsert import LEDGER, insert, into_database, into_parquet, into_topic, latest
+from tests.support.faces import Cluster, until
+from tests.support.killed_upsert import TABLE, write_numbers
+from tests.support.queries import grid
 from tests.support.spark_query import QUIET
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,13 +48,22 @@ def frame(spark):
 # ------------------------------------------------------------------------------------------------------------ databases
 
 
-@pytest.fixture
-def database(tmp_path):
-    path = tmp_path / "delays.sqlite"
+@pytest.fixture(params=["sqlite", "postgres"])
+def connect(request, tmp_path):
+    """Opens connections to a database of the test's own."""
+    if request.param == "sqlite":
+        return lambda: sqlite3.connect(tmp_path / "delays.sqlite")
+    return partial(psycopg.connect, request.getfixturevalue("postgres").database())
 
+
+@pytest.fixture
+def database(connect):
     def run(*statements):
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            found = [connection.execute(statement).fetchall() for statement in statements][-1]
+        with contextlib.closing(connect()) as connection:
+            cursor = connection.cursor()
+            for statement in statements:
+                cursor.execute(statement)
+            found = cursor.fetchall() if cursor.description else []
             connection.commit()
             return found
 
@@ -53,9 +72,8 @@ def database(tmp_path):
     return run
 
 
-@pytest.fixture
-def connect(tmp_path, database):
-    return lambda: sqlite3.connect(tmp_path / "delays.sqlite")
+sqlite_only = pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+postgres_only = pytest.mark.parametrize("connect", ["postgres"], indirect=True)
 
 
 def test_the_last_batch_of_a_key_counts_and_a_batch_that_is_run_again_changes_nothing(frame, database, connect):
@@ -79,7 +97,7 @@ def test_a_batch_that_fails_half_way_is_not_there_and_can_be_run_again(frame, da
     database("create table strict (origin text primary key, hour int not null)")
     write = into_database(connect, "strict", ["origin"], query="q")
     good = [(f"A{number}", number) for number in range(2_500)]
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
         write(frame(*good, ("B", None), schema="origin string, hour int").coalesce(1), 0)
     assert database("select count(*) from strict", f"select count(*) from {LEDGER}") == [(0,)]
     write(frame(*good, schema="origin string, hour int"), 0)
@@ -92,6 +110,7 @@ def test_another_query_counts_its_own_batches(frame, database, connect):
     assert database("select origin from delays order by 1") == [("one",), ("two",)]
 
 
+@sqlite_only
 def test_sqlite_gets_times_and_decimals_as_text(frame, database, connect):
     database("create table times (at text primary key, day text, amount text, raw blob)")
     row = (datetime.fromisoformat("2013-01-02 03:04:05"), date(2013, 1, 2), Decimal("1.50"), bytearray(b"x"))
@@ -104,7 +123,8 @@ def test_the_hour_that_is_there_twice_has_two_keys(frame, database, connect, mon
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        database("create table hours (at text primary key, flights int)")
+        # SQLite has no such type, and keeps the text as it is.
+        database("create table hours (at timestamptz primary key, flights int)")
         rows = frame((1,), (2,), schema="flights int").selectExpr(
             "timestamp_seconds(1761433200 + 3600 * flights) as at", "flights"
         )
@@ -112,7 +132,13 @@ def test_the_hour_that_is_there_twice_has_two_keys(frame, database, connect, mon
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert database("select * from hours order by 1") == [("2025-10-26 00:00:00", 1), ("2025-10-26 01:00:00", 2)]
+    found = [(in_utc(at), flights) for at, flights in database("select * from hours order by 1")]
+    assert found == [("2025-10-26 00:00:00", 1), ("2025-10-26 01:00:00", 2)]
+
+
+def in_utc(at):
+    """A time as SQLite has it."""
+    return at if isinstance(at, str) else at.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
 
 
 def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database, connect):
@@ -130,6 +156,91 @@ def test_a_running_query_is_named_by_its_checkpoint(spark, tmp_path, database, c
     assert database(f"select * from {LEDGER}") == [(str(query.id), "delays", 1)]
 
 
+@postgres_only
+def test_a_driver_that_is_killed_before_spark_notes_the_batch_leaves_it_there_once(
+    spark, shared_muster, tmp_path, database, connect
+):
+    cluster = Cluster(shared_muster.bootstrap)
+    topic = cluster.topic(2)
+    cluster.produce(topic, 25, partitions=2)
+    database(f'create table {TABLE} (partition int, "offset" bigint)')
+    run = (cluster.bootstrap, topic, tmp_path / "checkpoint")
+    [address] = connect.args
+    done = subprocess.run([sys.executable, "-m", "tests.support.killed_upsert", *map(str, run), address], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert database(f"select count(*), max(l.batch) from {TABLE}, {LEDGER} l") == [(10, 0)]
+    begun, noted = ([int(path.name) for path in (run[-1] / log).glob("[0-9]*")] for log in ("offsets", "commits"))
+    assert (begun, noted) == ([0], [])
+
+    write_numbers(spark, *run, connect).wait()
+    assert set(database(f"select * from {TABLE}")) == grid(25, 2)
+    assert database(f"select count(*), max(l.batch) from {TABLE}, {LEDGER} l") == [(25, 2)]
+
+
+@postgres_only
+def test_of_two_drivers_of_one_query_the_later_waits_and_passes_the_batch_over(frame, database, connect):
+    """A driver that Spark's cluster has replaced may still be at work."""
+    database(f"create table {LEDGER} (query text, target text, batch bigint, primary key (query, target))")
+    with contextlib.closing(connect()) as former, ThreadPoolExecutor(1) as later:
+        former.execute(f"insert into {LEDGER} values ('q', 'log', 0)")
+        former.execute("insert into log values ('JFK', 6, 1, 2.0)")
+        written = later.submit(into_database(connect, "log", query="q"), frame(("JFK", 6, 1, 2.0)), 0)
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        until(lambda: database(waits) == [(1,)], lambda: time.sleep(0.02))
+        former.commit()
+        written.result()
+    assert database("select * from log") == [("JFK", 6, 1, 2.0)]
+
+
+@postgres_only
+def test_queries_that_begin_at_once_on_a_new_database(frame, database, connect):
+    """PostgreSQL refuses one of two transactions that create a table, though both say IF NOT EXISTS."""
+    with contextlib.closing(connect()) as other, ThreadPoolExecutor(1) as later:
+        other.execute(f"create table {LEDGER} (query text, target text, batch bigint, primary key (query, target))")
+        written = later.submit(into_database(connect, "log", query="q"), frame(("JFK", 6, 1, 2.0)), 0)
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        until(lambda: database(waits) == [(1,)], lambda: time.sleep(0.02))
+        other.commit()
+        written.result()
+    assert database("select * from log") == [("JFK", 6, 1, 2.0)]
+
+
+@postgres_only
+def test_a_user_that_may_create_no_table_writes_where_the_ledger_is(frame, database, connect):
+    user = f"writer_{uuid.uuid4().hex}"
+    database(
+        f"create table {LEDGER} (query text, target text, batch bigint, primary key (query, target))",
+        f"create role {user} login",
+        f"grant select, insert, update on log, {LEDGER} to {user}",
+    )
+    as_user = partial(connect, user=user)
+    into_database(as_user, "log", query="q")(frame(("JFK", 6, 1, 2.0)), 0)
+    assert database("select * from log") == [("JFK", 6, 1, 2.0)]
+    database(f"drop table {LEDGER}")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        into_database(as_user, "log", query="q")(frame(("JFK", 6, 1, 2.0)), 1)
+
+
+@postgres_only
+def test_postgres_gets_values_with_their_types(frame, database, connect):
+    database(
+        'create table typed (at timestamptz primary key, "local %" timestamp, day date, amount numeric, raw bytea, '
+        "tags text[])"
+    )
+    at = datetime.fromisoformat("2013-01-02 03:04:05+00:00").astimezone().replace(tzinfo=None)
+    row = (at, datetime.fromisoformat("2013-01-02 03:04:05"), date(2013, 1, 2), Decimal("1.50"), bytearray(b"x"), ["a"])
+    schema = "at timestamp, `local %` timestamp_ntz, day date, amount decimal(9,2), raw binary, tags array<string>"
+    write = into_database(connect, "typed", ["at"], query="q")
+    for batch in range(2):
+        write(frame(row, schema=schema), batch)
+    [(found, *rest)] = database("select * from typed")
+    assert found == datetime.fromisoformat("2013-01-02 03:04:05+00:00")
+    assert rest == [datetime.fromisoformat("2013-01-02 03:04:05"), date(2013, 1, 2), Decimal("1.50"), b"x", ["a"]]
+    with pytest.raises(ConfigError, match="commits each statement by itself"):
+        into_database(partial(connect, autocommit=True), "typed", ["at"], query="q")(frame(row, schema=schema), 2)
+
+
+@sqlite_only
 def test_what_is_wrong_is_said(frame, database, connect):
     with pytest.raises(ConfigError, match=r"keys is 'origin'; it must be a list of columns, such as \['origin'\]"):
         into_database(connect, "delays", "origin")
@@ -162,6 +273,11 @@ def test_what_is_wrong_is_said(frame, database, connect):
 )
 def test_statements(keys, statement):
     assert insert("s.t", ["a", 'b"c'], keys, "?") == statement
+
+
+def test_a_percent_sign_stands_for_itself_where_values_are_marked_by_one():
+    assert insert("t", ["a%"], ["a%"], "%s") == 'INSERT INTO "t" ("a%%") VALUES (%s) ON CONFLICT ("a%%") DO NOTHING'
+    assert insert("t", ["a%"], (), "?") == 'INSERT INTO "t" ("a%") VALUES (?)'
 
 
 # -------------------------------------------------------------------------------------------------------------- Parquet
