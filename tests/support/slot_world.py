@@ -59,7 +59,7 @@ class SimNode:
         self._set_aside: list[Any] = []
         self._ids = 0
         self.session = world.zookeeper.connect(f"node {node_id}", timeout_ms=SESSION_MS, listener=self._on_event)
-        self.keeper = SlotKeeper(node_id, self._gained, self._lost, world.slots)
+        self.keeper = SlotKeeper(node_id, self._gained, self._lost, world.slots, self._is_busy)
         self.store = GroupStore(runner(self.session), self._news, self._fenced)
         config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=world.slots)
         self.runtime = CoordinatorRuntime(
@@ -111,6 +111,9 @@ class SimNode:
     def _lost(self, slot: int) -> None:
         self.runtime.unload(slot)
 
+    def _is_busy(self, slot: int) -> bool:
+        return self.runtime.is_rebalancing(slot)
+
     def _news(self) -> None:
         if not self.is_dead:
             self.runtime.release_durable()
@@ -132,6 +135,8 @@ class SimNode:
         deadline = self.runtime.next_deadline()
         if deadline is not None and deadline <= self.world.clock.now + START_MS:
             self.runtime.on_deadlines(self.world.clock.now + START_MS)
+        if self.keeper.look_at_kept():
+            self.wake()
         self.later(100, self._tick)
 
     def _new_member_id(self, prefix: str) -> str:

@@ -43,6 +43,9 @@ class Slots(Protocol):
     def resign(self, slot: int, epoch: int | None = None) -> None:
         """A slot is this broker's no longer; `epoch` is that of its next coordinator, if it is known."""
 
+    def is_rebalancing(self, slot: int) -> bool:
+        """Whether a group in a slot of this broker rebalances."""
+
     def release_durable(self) -> None:
         """The store has learned something: that records are durable, or never will be, or what there is to read."""
 

@@ -152,6 +152,10 @@ class Groups:
         """Coordinate the groups of a slot no longer."""
         self.runtime.unload(slot, epoch)
 
+    def is_rebalancing(self, slot: int) -> bool:
+        """Whether a group in a slot rebalances."""
+        return self.runtime.is_rebalancing(slot)
+
     def release_durable(self) -> None:
         """The store has learned something."""
         self.runtime.release_durable()

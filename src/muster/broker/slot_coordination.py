@@ -43,6 +43,9 @@ PAUSE_S = 0.2
 
 LONGEST_PAUSE_S = 6.0
 
+KEPT_PAUSE_S = 0.5
+"""Between two looks at slots that wait for their groups to rebalance before they go to another broker."""
+
 
 def check_settings(config: BrokerConfig) -> None:
     """Refuse settings with which groups cannot be kept here.
@@ -75,13 +78,16 @@ class InZooKeeper(Coordination):
         self._loop = asyncio.get_running_loop()
         self._groups: Slots
         self._store = GroupStore(self._run, lambda: self._groups.release_durable(), self._fenced)
-        self.keeper = SlotKeeper(among.node_id, self._gained, self._lost)
+        self.keeper = SlotKeeper(
+            among.node_id, self._gained, self._lost, is_busy=lambda slot: self._groups.is_rebalancing(slot)
+        )
         self._pending: dict[int, int] = {}
         """Slots that this broker has, and does not serve yet, with their epochs."""
         self._wake = asyncio.Event()
         self._turns: asyncio.Task[None] | None = None
         self._plans: set[asyncio.Task[Any]] = set()
         self._failing = False
+        self._looks: asyncio.TimerHandle | None = None
 
     # ----------------------------------------------------------------------------------------------- Coordination
 
@@ -105,6 +111,8 @@ class InZooKeeper(Coordination):
         """Take no slots any more; the session gives back what there are."""
         if self._turns is not None:
             self._turns.cancel()
+        if self._looks is not None:
+            self._looks.cancel()
 
     def may_serve(self) -> bool:
         """Whether no other broker can have this broker's slots, by the clock."""
@@ -190,6 +198,15 @@ class InZooKeeper(Coordination):
         for unreadable in self.keeper.unreadable.values():
             log.warning("%s", unreadable)
         self.keeper.unreadable.clear()
+        if self.keeper.kept and self._looks is None:
+            self._looks = self._loop.call_later(KEPT_PAUSE_S, self._look_at_kept)
+
+    def _look_at_kept(self) -> None:
+        self._looks = None
+        if self.keeper.look_at_kept():
+            self._wake.set()
+        elif self.keeper.kept:
+            self._looks = self._loop.call_later(KEPT_PAUSE_S, self._look_at_kept)
 
     # ----------------------------------------------------------------------------------------------- plans of the store
 

@@ -20,6 +20,7 @@ from muster.protocol.messages import GroupMetadataKey, ListedGroup, OffsetCommit
 
 GROUP_TYPE = "classic"
 
+_REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 _RENEWED_BY_A_COMMIT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 
@@ -60,6 +61,11 @@ class ClassicGroup(ClassicGroupBase):
     def is_empty(self) -> bool:
         """As `Group.is_empty`."""
         return self.state is GroupState.EMPTY
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """As `Group.is_rebalancing`."""
+        return self.state in _REBALANCING
 
     @property
     def may_expire(self) -> bool:

@@ -48,6 +48,10 @@ class Group(Protocol):
     def emptied_at(self) -> int | None:
         """Since when the group, which once had members, has none; None if it has some, or if that is not known."""
 
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether members wait for one another: what is known of that is in no record, and would be lost."""
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members read a topic: its offsets do not expire."""
 

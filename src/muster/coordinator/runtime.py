@@ -130,6 +130,11 @@ class CoordinatorRuntime(Shards[GroupShard]):
         """The partition of `__consumer_offsets` that keeps a group."""
         return group_partition(group_id, self.config.offsets_topic_num_partitions)
 
+    def is_rebalancing(self, slot: int) -> bool:
+        """Whether a group in a slot rebalances: which members have joined so far only this coordinator knows."""
+        home = self._homes.get(slot)
+        return home is not None and any(group.is_rebalancing for group in home.shard.groups.values())
+
     @property
     def assigns(self) -> bool:
         """Whether the coordinator assigns the partitions of any group."""

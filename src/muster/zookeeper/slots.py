@@ -20,8 +20,9 @@ one with the newer epoch can write.
 
 Of the coordinators that live, rendezvous hashing says which one should have a slot: that for which the hash of both
 names is the greatest. When one comes or goes, only the slots move that it should have, or had. A coordinator that has a
-slot which it should not have stops serving it, then deletes `owner`. Coordinators may see different ones live for a
-moment, and then move a slot twice; no more can come of it.
+slot which it should not have stops serving it, then deletes `owner`; but not while a group in it rebalances. Which
+members have joined is written nowhere, so the next coordinator would begin that rebalance anew. Coordinators may see
+different ones live for a moment, and then move a slot twice; no more can come of it.
 
 Only coordinators watch: the list of coordinators, and `owner` of every slot, which tells a client's next coordinator.
 
@@ -116,6 +117,8 @@ class SlotKeeper:
     Args:
         gained: called with a slot and the epoch under which this coordinator has it from now on.
         lost: called with a slot that it has no more. Both are called in the order of what happens, and must not wait.
+        is_busy: whether a group in a slot rebalances. `look_at_kept` is to be called from time to time while there are
+            slots in `kept`.
     """
 
     def __init__(
@@ -124,16 +127,20 @@ class SlotKeeper:
         gained: Callable[[int, int], None],
         lost: Callable[[int], None],
         slots: int = SLOT_COUNT,
+        is_busy: Callable[[int], bool] = lambda slot: False,
     ) -> None:
         self.coordinator_id = coordinator_id
         self.live: dict[int, CoordinatorRegistration] = {}
         self.held: dict[int, int] = {}
         """The slots that this coordinator serves, with their epochs."""
+        self.kept: set[int] = set()
+        """The slots that another one should have, and will have when their groups have rebalanced."""
         self.is_registered = False
         self.unreadable: dict[str, Unreadable] = {}
         """What cannot be understood, by path: for the log."""
         self._gained = gained
         self._lost = lost
+        self._is_busy = is_busy
         self._slots = slots
         self._owners: dict[int, Owned] = {}
         self._used: dict[int, int] = {}
@@ -190,6 +197,12 @@ class SlotKeeper:
         for slot in list(self.held):
             self._stale.add(slot)
             self._drop(slot)
+
+    def look_at_kept(self) -> bool:
+        """Let go of the slots that were kept until their groups had rebalanced; returns whether a turn is due."""
+        at_rest = {slot for slot in self.kept if not self._is_busy(slot)}
+        self._stale |= at_rest
+        return bool(at_rest)
 
     def _drop(self, slot: int) -> None:
         if self.held.pop(slot, None) is not None:
@@ -317,6 +330,7 @@ class SlotKeeper:
             return
         owned = self._owners.get(slot)
         should = self._preferred.get(slot) == self.coordinator_id
+        self.kept.discard(slot)
         session_id = yield from ask(SessionId())
         if owned is None:
             if should:
@@ -327,7 +341,10 @@ class SlotKeeper:
         elif owned.session_id != session_id:
             self._drop(slot)
         elif not should:
-            yield from self._give_up(slot)
+            if slot in self.held and self._is_busy(slot):
+                self.kept.add(slot)
+            else:
+                yield from self._give_up(slot)
         elif self.held.get(slot) != owned.epoch:
             yield from self._have_again(slot, owned)
 

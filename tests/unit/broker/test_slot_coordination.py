@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from muster.broker import slot_coordination
 from muster.broker.broker import Broker
 from muster.broker.handlers.commit_short import short_commit
 from muster.broker.handlers.coordinators import fast_heartbeat
@@ -231,6 +232,10 @@ class Told:
 
     def __init__(self) -> None:
         self.events: list[Any] = []
+        self.rebalancing: set[int] = set()
+
+    def is_rebalancing(self, slot: int) -> bool:
+        return slot in self.rebalancing
 
     def serve(self, slots: int) -> None:
         self.events.append(slots)
@@ -305,6 +310,29 @@ async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_
     for _ in range(10):
         await asyncio.sleep(0)
     assert turned.is_set()
+
+
+async def test_a_slot_whose_groups_have_rebalanced_is_looked_at_again(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_coordination, "KEPT_PAUSE_S", 0)
+    made, among, told = parts
+    turned = asyncio.Event()
+    among.session.run = Turns(made.keeper, turned)
+    among.is_registered = made.keeper.is_registered = True
+    made.keeper._live_is_stale = False
+    told.rebalancing = {5}
+    made.keeper.kept = {5, 6}  # another coordinator should have both
+    made._wake.set()
+    await turned.wait()
+    turned.clear()
+    made.keeper.kept = {5}
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not turned.is_set()
+    told.rebalancing = set()
+    async with asyncio.timeout(60):
+        await turned.wait()
 
 
 class Turns:

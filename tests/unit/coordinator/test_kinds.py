@@ -57,6 +57,10 @@ class Team:
         return not self.epochs
 
     @property
+    def is_rebalancing(self) -> bool:
+        return False
+
+    @property
     def may_expire(self) -> bool:
         return True
 
