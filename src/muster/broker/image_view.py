@@ -56,12 +56,13 @@ class ImageView(ClusterView):
         return not self._image.is_deleted(topic)
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """As `ClusterView.leadership`. A leader that is not registered is none: its partition's state will tell so."""
+        """As `ClusterView.leadership`. A leader that is not registered, or cannot open the partition, is none: the
+        partition's state will tell so."""
         found = self._image.topics.get(topic)
         if found is None:
             return _UNKNOWN
         replicas = found.registration.partitions.get(index, [])
-        alive = self._image.brokers
+        alive = self._image.able(found, index)
         offline = [replica for replica in replicas if replica not in alive]
         known = found.states.get(index)
         if known is None:  # the controller has not seen the new partition yet
@@ -81,7 +82,7 @@ class ImageView(ClusterView):
         found = self._image.topics.get(topic)
         if found is None or index not in found.registration.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        here = self.leadership(topic, index).leader == self.node.node_id
+        here = self.node.node_id in found.registration.partitions[index]
         return (
             ErrorCode.KAFKA_STORAGE_ERROR
             if here and self.is_offline(topic, index)

@@ -9,6 +9,7 @@ from typing import Any
 from muster.broker import topic_settings
 from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
+from muster.broker.identity import uuid_text
 from muster.broker.settings import Value
 from muster.broker.topics import Topic, TopicCatalogue
 from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic, epochs
@@ -56,9 +57,19 @@ class Partitions:
         return partition in self._store.logs
 
     def is_offline(self, topic: str, index: int) -> bool:
-        """Whether a partition is kept here and could not be opened at the start."""
+        """Whether a partition is kept here and cannot be opened."""
         offline = self._store.offline  # asked about every partition in an answer of Metadata: nearly always empty
         return bool(offline) and TopicPartition(topic, index) in offline
+
+    @property
+    def offline(self) -> frozenset[tuple[str, int]]:
+        """The partitions that are kept here and cannot be opened, by topic id and index."""
+        found = ((self._topics.get(topic), index) for topic, index in self._store.offline)
+        return frozenset((uuid_text(topic.topic_id), index) for topic, index in found if topic is not None)
+
+    def take_offline(self, topic: Topic, index: int, error: OSError) -> None:
+        """A partition cannot be led here: leave it alone from now on."""
+        self._store.take_offline(TopicPartition(topic.name, index), error)
 
     def keep_starts(self, cut: Iterable[PartitionLog]) -> None:
         """Make durable where logs begin from which records were deleted; for a thread. On a full disk the records go at
@@ -89,16 +100,18 @@ class Partitions:
         if self.is_there(topic):
             self.configure(topic)  # its settings may have been changed meanwhile
 
-    def newest_epoch(self, topic: Topic, index: int) -> int:
-        """The newest epoch under which this broker knows to have led a partition, -1 if it has not. Raises OSError."""
-        log = self._store.get(TopicPartition(topic.name, index))
+    def opened(self, topic: Topic, index: int) -> int:
+        """Have a partition's log there, to be led; returns the newest epoch under which this broker knows to have led
+        it, -1 if it has not. Raises OSError if something else is in its place, or it cannot be read."""
+        partition = TopicPartition(topic.name, index)
+        log = self._store.get(partition)
+        if log is None:
+            self._store.make_room([partition])
         written = epochs.end_of_epoch(log.segments, NEWEST)[0] if log is not None else None
         return max(topic.epochs.get(index, -1), -1 if written is None else written)
 
     def lead(self, topic: Topic, index: int, epoch: int) -> PartitionLog:
-        """Lead a partition under an epoch: `get` finds its log, which is made the first time. Raises OSError if
-        something else is in its place."""
-        self._store.make_room([TopicPartition(topic.name, index)])
+        """Lead a partition under an epoch, after `opened`: `get` finds its log, which is made the first time."""
         log = self._store.create(TopicPartition(topic.name, index), log_config(topic.settings, self._config))
         log.leader_epoch = epoch
         self._open.setdefault(topic.name, {})[index] = log

@@ -149,7 +149,9 @@ class TopicChanges:
         for new in wanted:
             if (former := self._topics.deleting_of(new.name)) is not None:
                 self._finish_deletion(former)
-        self._partitions.make_room(TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
+        if self.elsewhere is None:  # among others, room is made for each partition that this broker leads (`opened`)
+            new_ones = (TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
+            self._partitions.make_room(new_ones)
         if any(self._topics.deleting_of(new.name) for new in wanted):
             # The next start would finish the removal, and take the new topic's records for the old topic's.
             raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")

@@ -12,6 +12,7 @@ of each partition, so no other broker can have been made the leader of it meanwh
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -54,6 +55,7 @@ from muster.zookeeper.operations import (
     Exists,
     NodeExistsError,
     SessionEvent,
+    SetData,
     Watched,
     ZooKeeperError,
     ask,
@@ -65,6 +67,9 @@ from muster.zookeeper.znodes import BrokerRegistration, Endpoint, TopicRegistrat
 log = logging.getLogger("muster.broker")
 
 LISTENER = "PLAINTEXT"
+
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What a disk says that may take it the next time."""
 
 
 class Parts(NamedTuple):
@@ -196,6 +201,7 @@ class ZooKeeperCluster(Follower):
         try:
             if self._standstill is not None and self._standstill.is_doubtful():
                 await self.session.run(ask(Exists(broker_path(self.node_id))))
+            await self._say_what_is_offline()
             await self.session.run(self.member.turn(self._registration, now_ms()))
         finally:
             if self.member.term is not None and self.member.term != term:
@@ -209,6 +215,16 @@ class ZooKeeperCluster(Follower):
                 self.wake()  # it stood still meanwhile
                 return
         await self._follow()
+
+    async def _say_what_is_offline(self) -> None:
+        """Tell the controller which partitions this broker cannot open: they are to have no leader."""
+        offline = self._parts.partitions.offline
+        if offline == self._registration.offline:
+            return
+        registration = self._registration._replace(offline=offline)
+        if self.member.is_registered:
+            await self.session.run(ask(SetData(broker_path(self.node_id), registration.encode())))
+        self._registration = registration
 
     # ----------------------------------------------------------------------------------------------- following
 
@@ -305,9 +321,10 @@ class ZooKeeperCluster(Follower):
                     continue
                 if known.state.leader != self.member.broker_id:
                     self._resign(name, index)
-                elif self._led.get((name, index)) != (topic.topic_id, known.state.leader_epoch):
-                    await self._former.take_back(topic, index)
-                    newest = self._parts.partitions.newest_epoch(topic, index)
+                elif (
+                    self._led.get((name, index)) != (topic.topic_id, known.state.leader_epoch)
+                    and (newest := await self._opened(topic, index)) is not None
+                ):
                     if self._is_newer(topic, index, known.state.leader_epoch, newest):
                         due.append((topic, index, known.state.leader_epoch))
                     else:
@@ -322,6 +339,19 @@ class ZooKeeperCluster(Follower):
             log.info("leads %s-%d under epoch %d", topic.name, index, epoch)
             self._parts.coordination.leads(topic, index, epoch)
         await asyncio.gather(*raising)
+
+    async def _opened(self, topic: Topic, index: int) -> int | None:
+        """Have a partition ready to be led; returns the newest epoch under which it was, -1 if it was not. One that
+        cannot be opened is left alone (None): the others are led all the same. Raises OSError for what passes."""
+        try:
+            await self._former.take_back(topic, index)
+            return self._parts.partitions.opened(topic, index)
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise
+            self._parts.partitions.take_offline(topic, index, error)
+            self.wake()  # the others are to know
+            return None
 
     def _is_newer(self, topic: Topic, index: int, epoch: int, newest: int) -> bool:
         """Whether no partition was led under an epoch before this process. If not, ZooKeeper is told to raise it, and

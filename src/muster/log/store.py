@@ -131,13 +131,14 @@ class LogStore:
             elif thing.is_dir():
                 found.append(partition)
             elif known is not None:
-                raise NotADirectoryError(20, f"the folder of partition {partition} should be here", thing.path)
+                error = NotADirectoryError(20, "the folder of the partition should be here", thing.path)
+                self.take_offline(partition, error)
         self.delete_all(interrupted)
         self._remove_doomed(_REMOVED_AT_ONCE)
         if foreign:
             shown = ", ".join(foreign[:_NAMES_SHOWN]) + (", ..." if len(foreign) > _NAMES_SHOWN else "")
             logger.info("%s: left alone %d thing(s) that are not of this broker: %s", self.root, len(foreign), shown)
-        return sorted(found if known is None else known)
+        return sorted(found if known is None else known - self.offline.keys())
 
     def _set_stray_aside(self, path: Path, partition: TopicPartition) -> bool:
         """As Kafka does with an unknown partition, keep it under another name. Returns False if it may not be a
@@ -175,16 +176,18 @@ class LogStore:
                     files=self._files,
                 )
             except OSError as error:
-                self.offline[topic_partition] = error
-                logger.error(
-                    "%s cannot be opened, and will not be served until the next start: %s", topic_partition, error
-                )
+                self.take_offline(topic_partition, error)
         if clean:
             self._files.unlink(marker)
         if self.fsync is not FsyncPolicy.NEVER:
             # The mark of a clean shutdown must not come back beside later writes. And folders that a killed process has
             # made may not be durable yet.
             self._files.sync_folder(self.root)
+
+    def take_offline(self, partition: TopicPartition, error: OSError) -> None:
+        """A partition could not be opened: leave it alone from now on."""
+        self.offline[partition] = error
+        logger.error("%s cannot be opened, and will not be served until the next start: %s", partition, error)
 
     # ---------------------------------------------------------------------------------------------- the logs
 

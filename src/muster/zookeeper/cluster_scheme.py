@@ -9,7 +9,8 @@ The controller alone writes partitions' states: a leader among the replicas that
 with each change. It also finishes deletions. What is asked of it stands in ZooKeeper: a topic is created by writing its
 registration, deleted by a name in `/admin/delete_topics`. So any broker, and Kafka's own tools of that time, can ask.
 
-    a broker dies       its znode goes with its session; the controller writes -1 for what only it had
+    a broker dies       its znode goes with its session; the controller writes -1 for what only it had, as it does
+                        for what a broker says that it cannot open
     it comes back       it registers; the controller makes it the leader again, under a new epoch
     the controller dies the others see `/controller` go, and race for it; the new one settles what happened meanwhile
 
@@ -386,7 +387,8 @@ def _lead(term: Term, image: ClusterImage, name: str, topic: TopicImage) -> Plan
         if partition_state_path(name, number) in image.unreadable:
             continue
         known = topic.states.get(number)
-        state = next_state(replicas, None if known is None else known.state, image.brokers, term.epoch)
+        able = image.able(topic, number)
+        state = next_state(replicas, None if known is None else known.state, able, term.epoch)
         if state is not None:
             due[number] = state
     if not due:

@@ -11,7 +11,7 @@ A session that expired has no watches: everything is dirty then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from muster.zookeeper.operations import (
@@ -134,6 +134,13 @@ class ClusterImage:
         reader = self._reader(path)
         if reader is not None:
             self._dirty[path] = reader
+
+    def able(self, topic: TopicImage, number: int) -> Collection[int]:
+        """The brokers that may lead a partition: all that are registered, but for those that cannot open it."""
+        if not any(registration.offline for registration in self.brokers.values()):
+            return self.brokers
+        partition = topic.registration.topic_id, number
+        return [broker for broker, registration in self.brokers.items() if partition not in registration.offline]
 
     def refresh(self) -> Plan[bool]:
         """Read what is dirty, and what turns out to be; returns whether anything was read.

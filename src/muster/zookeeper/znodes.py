@@ -146,6 +146,9 @@ class BrokerRegistration(NamedTuple):
     draft_listener: Endpoint | None = None
     """Where it speaks as Kafka's drafts had it. Ours alone, and not among the others: a consumer of Kafka 0.9 fails on
     the name of a listener that it does not know, but all of Kafka pass over keys that they do not know."""
+    offline: frozenset[tuple[str, int]] = frozenset()
+    """The partitions that it cannot open, by topic id and number: it cannot lead them. Ours alone. A topic that is
+    created again has another id, so what is said of the former one does not hold for it."""
 
     @property
     def plaintext(self) -> Endpoint | None:
@@ -191,6 +194,12 @@ class BrokerRegistration(NamedTuple):
         if self.draft_listener is not None:
             names.append("draft_listener")
             values["draft_listener"] = str(self.draft_listener)
+        if self.offline:
+            names.append("offline_partitions")
+            of_topics: dict[str, list[int]] = {}
+            for topic_id, number in sorted(self.offline):
+                of_topics.setdefault(topic_id, []).append(number)
+            values["offline_partitions"] = of_topics
         return encode({name: values[name] for name in names})
 
 
@@ -230,7 +239,15 @@ def _broker(name: str, found: Json) -> BrokerRegistration:
         found.text("rack") if found.get("rack") is not None else None,
         found.integer("jmx_port") if "jmx_port" in found else -1,
         _draft_listener(found),
+        _offline(found),
     )
+
+
+def _offline(found: Json) -> frozenset[tuple[str, int]]:
+    if "offline_partitions" not in found:
+        return frozenset()
+    of_topics = found.mapping("offline_partitions").items()
+    return frozenset((topic_id, number) for topic_id, held in of_topics for number in integers(topic_id, held))
 
 
 def _draft_listener(found: Json) -> Endpoint | None:

@@ -133,6 +133,46 @@ def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.Ca
     assert list(ends.values()) == [10] * len(mine)
 
 
+def test_a_partition_that_cannot_be_opened_has_no_leader(cluster: Cluster, tmp_path: Path) -> None:
+    """All brokers say so. A producer without keys takes the others; with the log in its place it is led again."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        created = admin.create_topics([NewTopic("t", PARTITIONS)])["t"]
+        assert not isinstance(created, KafkaError), created
+    eventually(lambda: all_led(cluster, "t", PARTITIONS))
+    before = cluster.leaders("t", 1)
+    lost = min(number for number, (_, leader, _) in before.items() if leader == 2)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number in range(PARTITIONS):
+            assert producer.send("t", value=b"first", partition=number).result(PATIENCE_S).offset == 0
+    cluster.brokers[2].stop()
+    path = tmp_path / "broker2" / f"t-{lost}" / f"{0:020d}.log"
+    path.rename(path.with_suffix(".kept"))
+    path.mkdir()
+    cluster.brokers[2].start()
+    others = sorted(set(before) - {lost})
+
+    def led() -> bool:
+        told = [cluster.leaders("t", number) for number in cluster.brokers]
+        none = ErrorCode.LEADER_NOT_AVAILABLE, -1
+        return all(
+            found[lost][:2] == none and all(found[number][:2] == (0, before[number][1]) for number in others)
+            for found in told
+        )
+
+    eventually(led)
+    with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1) as producer:
+        sent = [producer.send("t", value=b"second").result(PATIENCE_S).partition for _ in range(40)]
+    assert lost not in sent
+    cluster.brokers[2].stop()
+    path.rmdir()
+    path.with_suffix(".kept").rename(path)
+    cluster.brokers[2].start()
+    eventually(lambda: all_led(cluster, "t", PARTITIONS))
+    assert all(cluster.leaders("t", number)[lost][1] == 2 for number in cluster.brokers)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert producer.send("t", value=b"third", partition=lost).result(PATIENCE_S).offset == 1
+
+
 def all_led(cluster: Cluster, topic: str, partitions: int) -> bool:
     """Whether every broker says so."""
     told = [cluster.leaders(topic, number) for number in cluster.brokers]

@@ -294,8 +294,6 @@ def in_the_way(path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("t-0", "a file"),
-        ("t-0", "a link"),
         ("muster-topics.json", "a folder"),
         ("muster-topics.json", "a file"),
         ("muster-producer-ids", "a folder"),

@@ -51,6 +51,17 @@ def untouched(path: Path) -> None:
 ODD: dict[str, Callable[[Path], None]] = {"a folder": as_folder, "a link": as_link, "forbidden": untouched}
 
 
+def folder_as_file(path: Path) -> None:
+    path.parent.rename(path.parent.parent / "kept")
+    path.parent.touch()
+
+
+def folder_as_link(path: Path) -> None:
+    """To a disk that is not there."""
+    path.parent.rename(path.parent.parent / "kept")
+    path.parent.symlink_to("/nowhere/at/all")
+
+
 async def write(folder: Path, topic: str, *, clean: bool) -> None:
     async with running(folder) as broker:
         for name in (topic, "other"):
@@ -156,6 +167,45 @@ async def test_the_others_are_served_and_it_comes_back(
         log = broker.partitions.get("t", 0)
         assert log is not None
         assert len(read_all(log)) == 2
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("odd", [folder_as_file, folder_as_link])
+async def test_something_else_in_the_place_of_its_folder(
+    tmp_path: Path, odd: Callable[[Path], None], clean: bool, caplog: pytest.LogCaptureFixture
+):
+    """A log that was begun there would take offsets again that its records have."""
+    await write(tmp_path, "t", clean=clean)
+    odd(tmp_path / "t-0" / FIRST)
+    for _ in range(2):
+        caplog.clear()
+        async with running(tmp_path) as broker:
+            [line] = [record.message for record in caplog.records if record.levelname == "ERROR"]
+            assert line.startswith("t-0 cannot be opened, and will not be served until the next start: ")
+            assert set((await errors(broker, "t", 0)).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}
+            assert set((await errors(broker, "t", 1)).values()) == {ErrorCode.NONE}
+            assert (await advertised(broker, "t"))[0][:2] == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    (tmp_path / "t-0").unlink()
+    (tmp_path / "kept").rename(tmp_path / "t-0")
+    async with running(tmp_path) as broker:
+        produced = await Asked(broker, produce("t", 0), 9).answered()
+        assert produced.responses[0].partition_responses[0].base_offset == 1
+
+
+@pytest.mark.parametrize("odd", [folder_as_file, folder_as_link])
+async def test_a_topic_with_something_else_in_the_place_of_a_folder_can_be_deleted(
+    tmp_path: Path, odd: Callable[[Path], None]
+):
+    await write(tmp_path, "t", clean=True)
+    odd(tmp_path / "t-0" / FIRST)
+    async with running(tmp_path) as broker:
+        topic = broker.topics.get("t")
+        assert topic is not None
+        broker.changes.delete_topic(topic)
+        broker.changes.create_topic("t", 2, {})
+        assert set((await errors(broker, "t", 0)).values()) == {ErrorCode.NONE}
+    async with running(tmp_path) as broker:
+        assert set((await errors(broker, "t", 0)).values()) == {ErrorCode.NONE}
 
 
 async def test_what_was_known_of_it_is_known_when_it_is_gone_for_good(tmp_path: Path):

@@ -87,6 +87,22 @@ def test_a_broker_may_name_its_listeners_and_have_none_that_is_plain() -> None:
     assert json.loads(hidden.encode())["port"] == -1
 
 
+def test_a_broker_says_which_partitions_it_cannot_open() -> None:
+    """A key of ours, which Kafka passes over, and which is there only where there are such partitions."""
+    value, data = BROKERS[-1]
+    named = value._replace(offline=frozenset({("id-b", 0), ("id-a", 12), ("id-a", 3)}))
+    found = json.loads(named.encode())
+    assert found.pop("offline_partitions") == {"id-a": [3, 12], "id-b": [0]}
+    assert found == json.loads(data)
+    assert znodes.read_broker("0", named.encode()) == named
+
+
+@pytest.mark.parametrize("said", [[], "id-a", {"id-a": 3}, {"id-a": ["3"]}, {"id-a": None}])
+def test_partitions_that_cannot_be_opened_are_read_without_trust(said: object) -> None:
+    registration = {**json.loads(BROKERS[-1][1]), "offline_partitions": said}
+    assert isinstance(znodes.read_broker("0", json.dumps(registration).encode()), Unreadable)
+
+
 TOPICS = [
     (
         TopicRegistration({0: [0], 1: [0], 2: [0], 3: [0]}, None, 1),
