@@ -26,6 +26,8 @@ from muster.history.rebalances import Difference
 from muster.history.wording import count, duration, listed, named
 
 JOIN_LOG = "the coordinator's log: 'Preparing to rebalance group … (reason: …)' names the first of them"
+CONNECT = "connect"
+"""The protocol type of Kafka Connect's workers."""
 AT_ONCE_MS = 1_000
 """How soon a rebalance begins with what makes it begin, as commits show it."""
 ADMIN_LOG = "when the topic's partitions were created, in the controller's log or by `kafka-topics --describe`"
@@ -482,6 +484,11 @@ def _leader_rejoined(case: Case) -> Verdict | None:
     if case.gone_topics:
         evidence = [
             f"Of {listed(case.gone_topics)} no partition is assigned any more: it was deleted, and {who} joined again."
+        ]
+    if case.after.protocol_type == CONNECT:
+        evidence = [
+            "The workers are the same: one joined again, as each does when a connector or its tasks change, and when "
+            "the tasks of a worker that is gone have waited for it long enough (scheduled.rebalance.max.delay.ms)."
         ]
     told = "the coordinator's log: 'Preparing to rebalance group … (reason: …)'"
     return Verdict(Cause.LEADER_REJOINED, 0.8, tuple(evidence), (Alternative(Cause.NOT_KNOWN, told),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.history.causes import AT_ONCE_MS, Case
+from muster.history.causes import AT_ONCE_MS, CONNECT, Case
 from muster.history.classic_generations import with_end
 from muster.history.commit_times import NEVER, Signs
 from muster.history.departures import Circumstances, Departure, departure
@@ -127,6 +127,9 @@ def _look_at_phase(state: GroupState, case: Case) -> None:
         case.second_of = (
             f"Second phase: the rebalance before changed whether the group reads {topics}; its leader looked."
         )
+    if same and case.after.protocol_type == CONNECT and case.before is state.current:
+        case.is_second_phase = case.at_ms - state.current_ms <= LOOKED_UP_MS
+        case.second_of = "Second phase: the workers joined again, as they do to hand over what they gave up."
     if case.before is state.current or case.before is None:
         state.resettling = ""
 

@@ -20,7 +20,7 @@ the partition on: the member's tenure, which a rebalance that leaves it the part
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -318,6 +318,12 @@ class Stretches:
         found = np.full(self._known.columns.shape[1], NEVER, dtype=np.int64)
         found[numbers[::-1]] = times[::-1]
         return [(number, time) for number in awaited if 0 <= (time := int(found[number])) <= until_ms]
+
+    def got_on(self, first: int, end: int, until_ms: int, numbers: Sequence[int]) -> bool:
+        """Whether one of these partitions' columns has a commit of another offset than before, no later than that."""
+        span = slice(first, end)
+        other = (self._commits.offset[span] != self._previous[span]) & self._live[span]
+        return bool(np.isin(self.numbers[span][other & (self.times[span] <= until_ms)], numbers).any())
 
     def ordered_notes(self) -> list[CommitNote]:
         """What is to be noted of the commits that were taken in, in the log's order."""

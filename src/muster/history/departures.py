@@ -30,6 +30,9 @@ What makes silence say less:
 - A topic at rest: the others fall silent as well. That looks like a rebalance that began then and waited for a slow
   member, up to a poll interval. Where no other member got on (it stands still too, or there is none), silence is
   no proof of death: whatever it fits is a guess.
+- Partitions at rest while others are not: a client that commits only what it handled falls silent with them. Whether
+  they had records shows afterwards, when their next owner gets on with what has come meanwhile; until it does, whatever
+  the silence fits is a guess (`unproven`).
 - A member that commits nothing, as on a topic at rest, shows nothing at all once it has been there for a session: it is
   gone (`MEMBER_GONE`), and that is all that can be said.
 - Commits within transactions do not renew a session, so a member may expire a heartbeat sooner after one. The records
@@ -49,6 +52,8 @@ DEFAULT_COMMIT_INTERVAL_MS = 5_000
 DEFAULT_HEARTBEAT_MS = 3_000
 GUESS = 0.6
 """A cause with less confidence than this is a guess."""
+UNPROVEN = 0.55
+"""A cause that rests on a silence of which it is not known whether there was anything to commit."""
 GROUP_HEARTBEAT_MS = 5_000
 """group.consumer.heartbeat.interval.ms by default, of KIP-848's members."""
 
@@ -111,6 +116,21 @@ class Departure:
     def is_guess(self) -> bool:
         """Why it is gone is little more than guessed, if it is said at all."""
         return self.confidence < GUESS or self.cause is Cause.MEMBER_GONE
+
+    @property
+    def rests_on_silence(self) -> bool:
+        """It is taken for gone without a word, as it had been silent for long enough. Static members never leave."""
+        silent = self.cause in (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
+        return silent and self.confidence >= GUESS and self.member.instance_id is None
+
+    def unproven(self) -> Departure:
+        """The same, where no other member got on with its partitions: they had no records, perhaps."""
+        told = "No other member got on with its partitions soon afterwards, so it may have had nothing to commit."
+        known = {each.cause for each in self.alternatives}
+        also = () if Cause.LEFT in known else (replace(_LEFT, told_apart_by=AT_REST),)
+        return replace(
+            self, confidence=UNPROVEN, evidence=f"{self.evidence} {told}", alternatives=(*self.alternatives, *also)
+        )
 
 
 @fixed

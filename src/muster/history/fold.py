@@ -115,6 +115,8 @@ class _Fold:
             until = latest.at_ms + state.limits.pattern_ms
             for number, at_ms in stretches.firsts(first, end, until, awaited):
                 latest.heard(awaited[number], at_ms)
+        if state.watching:
+            self._watch(stretches, first, end)
         epochs = self.chunk.commits.leader_epoch[first:end]
         if int(epochs[-1]) != state.leader_epoch:
             at = int(np.argmax(epochs > state.leader_epoch))
@@ -123,6 +125,15 @@ class _Fold:
             _heard(state, int(stretches.times[first + at]), int(epochs[-1]))
         state.heard_ms = int(stretches.times[end - 1])
         stretches.take(first, end)
+
+    def _watch(self, stretches: Stretches, first: int, end: int) -> None:
+        """See whether other members get on with the partitions of those that were silent."""
+        state = self.state
+        for each in state.watching:
+            numbers = [state.times.number(place) for place in each.places]
+            each.resumed = stretches.got_on(first, end, each.until_ms, numbers)
+        now = int(stretches.times[end - 1])
+        state.watching = [each for each in state.watching if not each.resumed and each.until_ms > now]
 
 
 def _heard(state: GroupState, at_ms: int, leader_epoch: int) -> None:

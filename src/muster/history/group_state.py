@@ -14,8 +14,11 @@ from muster.history.commit_times import NEVER, Clock, CommitTimes, Signs
 from muster.history.generations import ConsumerTable, Ids, Standing
 from muster.history.model import Cause, Generation, GroupKind, Limits, Member, Place, Rows, TopicPartition
 from muster.history.patterns import Lineage, Trace, trace
-from muster.history.pending import Pending
+from muster.history.pending import Pending, Watch
 from muster.history.rebalances import counts
+
+FEWEST_WATCHED_MS = 10_000
+"""A member that takes partitions over may need so long to commit what it handles first."""
 
 
 @dataclass(slots=True)
@@ -70,6 +73,8 @@ class GroupState:
     heard_ms: int = 0
     """When the coordinator was last seen to write."""
     move: CoordinatorMove | None = None
+    watching: list[Watch] = field(default_factory=list)
+    """Those that are not over."""
     owners_are_stale: bool = False
     heard_of: dict[str, int] = field(default_factory=dict)
     """When each member of a KIP-848 group last came forward."""
@@ -153,7 +158,16 @@ def add(
         case.move, state.move = state.move, None
         _blame_move(state, case)
     state.traces.append(found)
-    state.pending.append(Pending(case, found, dict(state.counts), duration_ms, duration_is, silent, is_open=is_open))
+    watches = [
+        Watch(each.member.member_id, each.member.assignment, case.at_ms + max(each.silent_ms, FEWEST_WATCHED_MS))
+        for each in case.departures
+        if each.rests_on_silence
+    ]
+    state.watching += watches
+    known = dict(state.counts)
+    state.pending.append(
+        Pending(case, found, known, duration_ms, duration_is, silent, is_open=is_open, watches=watches)
+    )
 
 
 def _blame_move(state: GroupState, case: Case) -> None:

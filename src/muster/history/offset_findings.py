@@ -144,11 +144,12 @@ def rewinds(view: View) -> Said | None:
     again = sum(note.previous_offset - note.offset for note in seen)
     what = (
         f"Committed offsets went back {count(len(seen), 'time')}, most in {worst.topic}-{worst.partition}, from "
-        f"{worst.previous_offset} to {worst.offset}: {again} records are handled again"
+        f"{worst.previous_offset} to {worst.offset}: {again} records are handled again where a member began there"
     )
     advice = (
         "If no operator reset them, an owner that had lost its partition committed late, or a member began below its "
-        "group's offset: commit in on_partitions_revoked, and only what was handled."
+        "group's offset: commit in on_partitions_revoked, and only what was handled. As a coordinator moves, a client "
+        "may also send a commit again after a later one; its next one mends that."
     )
     return Said("rewinds", what, advice, since_ms=seen[0].at_ms)
 

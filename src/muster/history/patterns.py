@@ -13,8 +13,9 @@ members that share a client id on one host are told from one that went three tim
   second went when the first was back, each once. Members that exceeded their poll interval never count. Those that
   expired may have stood still: such a process comes back under a new id, as one does that was started anew. So they
   count only if they are static, as such members never leave; if the process was there before its former self had
-  expired; or if it was all of the group and no other member went meanwhile. Where names change from start to start (a
-  pod's), members that go and new ones that come have to take turns until most of those that were there are replaced.
+  expired, and so were more than two thirds of the group; or if it was all of the group and no other member went
+  meanwhile. Where names change from start to start (a pod's), members that go and new ones that come have to take turns
+  until most of those that were there are replaced.
 
 Members that go until none is left, one soon after the other, are a stop of the group: no part of a rolling restart,
 and of a flapping member only if that one comes back.
@@ -374,14 +375,16 @@ def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
 
 
 def _killed_in_turn(around: _Around) -> PatternSeen | None:
-    """Processes that were killed and started anew at once: each comes under a new id before the old one has expired."""
+    """Most of the group's processes were killed and started anew at once: each comes under a new id before the old one
+    has expired. That some do shows no deploy: a supervisor starts a process that crashed just so."""
     near, own = around.near, around.own
     went = [leg for each in near for leg in around.went(each) if not leg.is_guess]
     expired = {leg.chain: leg for leg in went if leg.cause is Cause.SESSION_EXPIRED}
     came = {leg.succeeds: leg for each in near if each.members_before for leg in each.came if leg.succeeds in expired}
     killed = {chain: expired[chain] for chain, leg in came.items() if leg.at_ms < expired[chain].at_ms}
     here = {leg.chain for leg in own.went} | {leg.succeeds for leg in own.came}
-    if len(killed) < 2 or not here & killed.keys():
+    members = next((each.members_before for each in near if any(leg.succeeds in killed for leg in each.came)), 0)
+    if len(killed) < 2 or 3 * len(killed) <= 2 * members or not here & killed.keys():
         return None
     names = listed(leg.name for leg in killed.values())
     evidence = f"{count(len(killed), 'member')} came anew before the one with the same name had expired: {names}."

@@ -15,6 +15,17 @@ from muster.history.rebalances import counts, moved
 
 
 @dataclass(slots=True)
+class Watch:
+    """Of a member that is taken for gone without a word: whether another member gets on with its partitions, as with
+    the records that have come meanwhile, before as much time has passed as it was silent."""
+
+    member_id: str
+    places: tuple[TopicPartition, ...]
+    until_ms: int
+    resumed: bool = False
+
+
+@dataclass(slots=True)
 class Pending:
     """A rebalance on its way to a row. Times are of the group's clock."""
 
@@ -28,6 +39,7 @@ class Pending:
     stopped: dict[TopicPartition, int] = field(default_factory=dict)
     is_open: bool = False
     """Of a KIP-848 epoch: its target may still come."""
+    watches: list[Watch] = field(default_factory=list)
 
     @property
     def at_ms(self) -> int:
@@ -61,6 +73,10 @@ class Pending:
 
     def judged(self, traces: list[Trace], window_ms: int, first: Verdict | None) -> tuple[Verdict, int]:
         """The verdict, and the phase; `first`: the one on the rebalance before."""
+        unproven = {each.member_id for each in self.watches if not each.resumed}
+        self.case.departures = [
+            each.unproven() if each.member.member_id in unproven else each for each in self.case.departures
+        ]
         found = verdict(self.case)
         if self.case.is_second_phase and found.cause is Cause.NOT_KNOWN and first is not None:
             evidence = (*found.evidence, *first.evidence)

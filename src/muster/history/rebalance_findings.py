@@ -148,7 +148,13 @@ def session_expired(view: View) -> Said | None:
     session = _session_ms(view, members)
     hosts = Counter(member.host for member in members).most_common(1)
     where = f", most on {hosts[0][0].lstrip('/')} ({hosts[0][1]})" if hosts and hosts[0][1] >= _OFTEN else ""
-    if 0 < session < _SHORT_SESSION_MS:
+    if all(member.instance_id for member in members):
+        advice = (
+            "Members with an instance id do not leave when they are closed: their partitions wait for the session "
+            "timeout. If these were stopped for good, remove them as they stop (muster groups remove-members). If not, "
+            "see whether the processes were killed, paused, or away for longer than that."
+        )
+    elif 0 < session < _SHORT_SESSION_MS:
         advice = (
             f"{_session_setting(view)} is {session}: a pause of the process (garbage collection, a throttled "
             f"container) is taken for death. Set it to {_USUAL_SESSION_MS}, the default since Kafka 3.0."
@@ -256,8 +262,8 @@ _WHY_IT_GOES: dict[Cause, str] = {
     ),
     Cause.SESSION_EXPIRED: "it dies or stands still without leaving (kill -9, out of memory), and is restarted",
     Cause.LEFT: (
-        "it leaves in good order and is started again (a supervisor, a job that visits for a short time, a crash that "
-        "still closes the consumer)"
+        "it leaves in good order and is started again (a supervisor, an autoscaler, a job that visits for a short "
+        "time, a crash that still closes the consumer)"
     ),
 }
 
@@ -272,14 +278,16 @@ def flapping(view: View) -> Said | None:
     most = max(found.values())
     often = [member for member, number in found.items() if 2 * number >= most]
     who = f"The client {often[0]} joins and goes" if len(often) == 1 else f"The clients {listed(often)} join and go"
-    them = "that process" if len(often) == 1 else "these processes"
+    them = "that process" if len(often) == 1 else "each of these processes"
     it = "it" if len(often) == 1 else "them"
-    return Said(
-        "flapping",
-        f"{who} again and again, and each time the whole group rebalances",
-        f"Look at {them} first: {_why_it_goes(seen)}. Until that is mended, stop {it}: the others rebalance for {it}.",
-        seen,
-    )
+    if all(row.is_stop for row in seen if went(row)):
+        what = "and each time no member is left"
+        then = "Where an autoscaler stops the whole group, have it wait longer before it does."
+    else:
+        what = "and each time the whole group rebalances"
+        then = f"Until that is mended, stop {it}: the others rebalance for {it}."
+    advice = f"Look at {them} first: {_why_it_goes(seen)}. {then}"
+    return Said("flapping", f"{who} again and again, {what}", advice, seen)
 
 
 def _why_it_goes(seen: Sequence[Rebalance]) -> str:
@@ -301,13 +309,14 @@ def departures(view: View) -> Said | None:
     number = len(rounds(seen))
     if number < 2 * _OFTEN or not _is_dense(seen):
         return None
-    at_once = _joins_at_once(seen)
+    # Members of KIP-848 wait for no other: each that joins makes an epoch, also where all are started together.
+    at_once = 0 if view.is_modern else _joins_at_once(seen)
     turns = sum(one.cause is not other.cause for one, other in pairwise(rounds(seen)))
     if turns < _OFTEN + 1 and at_once < 2 * _OFTEN - 1:
         return None  # a group that grows, or is scaled in
     joined = [change.member for each in seen for change in each.joined]
     left = [member for each in seen for member in each.left]
-    if at_once >= _OFTEN and not view.is_modern:
+    if at_once >= _OFTEN:
         advice = (
             f"{at_once} joins came within {duration(_SCALED_AT_ONCE_MS)} of the one before: start members together and "
             "raise group.initial.rebalance.delay.ms on the broker, so that one rebalance takes them all in."
@@ -352,19 +361,36 @@ def _joins_at_once(rebalances: Sequence[Rebalance]) -> int:
 def leader_rejoins(view: View) -> Said | None:
     """Rebalances for which no member came or went."""
     seen = view.of(Cause.LEADER_REJOINED, Cause.SUBSCRIPTION_CHANGED)
-    if len(rounds(seen)) < _OFTEN:
+    if len(rounds(seen)) < _OFTEN or _are_workers(view):
         return None
-    if any(each.cause is Cause.SUBSCRIPTION_CHANGED for each in seen):
-        advice = (
-            "Members change their subscriptions. If two versions of a program subscribe to different topics in one "
-            "group, give each its own group.id."
-        )
-    else:
+    if not any(each.cause is Cause.SUBSCRIPTION_CHANGED for each in seen):
         advice = (
             "Look for calls of enforceRebalance(), for rack ids that change, and for clients whose list of topics "
             "flickers (a pattern that matches short-lived topics)."
         )
+    elif _agree(view):
+        advice = (
+            "All members subscribe to the same topics by now, as when topics that their pattern matches are created "
+            "and deleted: create such topics together, or subscribe by a pattern that matches no short-lived ones."
+        )
+    else:
+        advice = (
+            "Members change their subscriptions. If two versions of a program subscribe to different topics in one "
+            "group, give each its own group.id."
+        )
     return Said("rejoins", "Members joined anew though none came or went", advice, seen)
+
+
+def _are_workers(view: View) -> bool:
+    """Members that are no consumers, as Kafka Connect's workers: these join again for each connector that is changed,
+    and to hand its tasks over."""
+    return any(each.members and each.protocol_type != "consumer" for each in view.generations)
+
+
+def _agree(view: View) -> bool:
+    """Whether the members that were there last subscribe to the same topics."""
+    latest = next((each for each in reversed(view.generations) if each.members), None)
+    return latest is not None and len({frozenset(member.topics) for member in latest.members}) == 1
 
 
 def coordinator_moves(view: View) -> Said | None:

@@ -236,7 +236,7 @@ CLASSIC = [
 
 @pytest.mark.parametrize(("life", "cause", "sure"), CLASSIC, ids=lambda value: getattr(value, "__name__", ""))
 def test_of_a_classic_group(life, cause, sure):
-    row = last(life())
+    row = last(life().commits("t:0-3", 8_000))
     assert row.cause is cause, row
     assert row.confidence >= sure, row
 
@@ -410,7 +410,7 @@ CONSUMER = [
 
 @pytest.mark.parametrize(("life", "cause", "sure"), CONSUMER, ids=lambda value: getattr(value, "__name__", ""))
 def test_of_a_consumer_group(life, cause, sure):
-    row = last(life())
+    row = last(life().commits("t:0-3", 8_000))
     assert row.cause is cause, row
     assert row.confidence >= sure, row
 

@@ -8,7 +8,19 @@ import pytest
 
 from muster.history.model import Cause, Pattern, Rebalance
 from tests.support.group_log import GroupLog, M
-from tests.unit.history.test_causes import ALL_A, A, B, P, S, dies, epochs, last, running
+from tests.unit.history.test_causes import (
+    ALL_A,
+    A,
+    B,
+    P,
+    S,
+    dies,
+    dies_848,
+    epochs,
+    handles_for_too_long,
+    last,
+    running,
+)
 
 C = M("c-1", "t:4-5")
 P_SHORT = 90_000
@@ -43,6 +55,31 @@ def stands_still_long_after_the_topic_did() -> GroupLog:
     """An eager member that stays commits once more as it joins again: what it had committed before."""
     log = running(A.with_(poll_ms=P_SHORT), B.with_(poll_ms=P_SHORT)).wait(P_SHORT - 500).commit("t:0-1", by=0)
     return log.wait(500).generation(2, [ALL_A])
+
+
+def leaves_as_its_partitions_come_to_rest() -> GroupLog:
+    """A client that commits what it handled, and nothing more as it closes: the others' partitions have records."""
+    return dies().commits("t:0-1", 60_000)
+
+
+def leaves_before_its_partitions_have_records_again() -> GroupLog:
+    return dies().commits("t:0-1", S + 10_000).commits("t:0-3", 60_000)
+
+
+def leaves_to_one_that_commits_all_it_has() -> GroupLog:
+    """As clients do that commit at each interval, whether they have handled anything or not."""
+    log = dies()
+    for _ in range(20):
+        log.wait(3_000).commit("t:0-1").commit("t:2-3", by=0)
+    return log
+
+
+def leaves_a_whole_poll_interval_after_its_partitions_came_to_rest() -> GroupLog:
+    return handles_for_too_long().commits("t:0-1", 60_000)
+
+
+def leaves_as_its_partitions_come_to_rest_848() -> GroupLog:
+    return dies_848().commits("t:0-1", 60_000)
 
 
 def closes_at_rest_848() -> GroupLog:
@@ -89,6 +126,17 @@ def static_member_goes_almost_a_session_after_its_leave() -> GroupLog:
         (dies_alone, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (handles_for_too_long_alone, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.LEFT, Cause.SESSION_EXPIRED}),
         (stands_still_long_after_the_topic_did, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.SESSION_EXPIRED}),
+        (leaves_as_its_partitions_come_to_rest, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
+        (leaves_before_its_partitions_have_records_again, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
+        (leaves_to_one_that_commits_all_it_has, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
+        (dies, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),  # nothing has been seen yet of what follows
+        (
+            leaves_a_whole_poll_interval_after_its_partitions_came_to_rest,
+            Cause.POLL_INTERVAL_EXCEEDED,
+            0.55,
+            {Cause.LEFT, Cause.SESSION_EXPIRED},
+        ),
+        (leaves_as_its_partitions_come_to_rest_848, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (closes_at_rest_848, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (dies_between_transactions, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
         (commits_each_minute, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
@@ -105,6 +153,21 @@ def test_both_causes_are_named_with_little_confidence(life, cause, most, others)
     assert row.confidence <= most, row
     assert others <= causes_of(row), row
     assert all(each.told_apart_by for each in row.alternatives)
+
+
+@pytest.mark.parametrize("after_ms", [0, 4_000, 15_000])
+def test_a_member_is_dead_for_sure_once_another_one_gets_on_with_its_partitions(after_ms):
+    """Records came while it was silent. That is as sure when the group rebalances again at once."""
+    log = dies().wait(after_ms).generation(3, [A, C.with_(has="t:2-3")]).commits("t:0-3", 6_000)
+    (row,) = [row for row in log.history().rebalances if row.left]
+    assert (row.cause, row.confidence) == (Cause.SESSION_EXPIRED, 0.9)
+
+
+def test_a_static_member_needs_no_such_proof():
+    """It never leaves."""
+    a, b = A.with_(instance="i1"), B.with_(instance="i2")
+    row = last(running(a, b).commits("t:0-1", S + 1_500).wait(700).generation(2, [ALL_A]))
+    assert (row.cause, row.confidence) == (Cause.SESSION_EXPIRED, 0.9)
 
 
 @pytest.mark.parametrize(

@@ -319,3 +319,52 @@ def test_two_of_many_that_are_started_anew_are_no_restart_of_the_group():
         log.generation(number + 2, members).commits("t:0-4", 20_000)
         number += 2
     assert [row.pattern for row in log.history().rebalances] == [None] * 5
+
+
+def _killed_848(size: int, lives: list[int]) -> GroupLog:
+    """Of a group of so many, these processes are killed one after another and started anew at once."""
+    members = [M(f"{'abcde'[at]}-1", f"t:{at}") for at in range(size)]
+    log, epoch = epochs(*members), 1
+    for life, at in enumerate(lives, 2):
+        dead, anew = members[at], members[at].with_(id=f"{members[at].client_id}-{life}")
+        others = " ".join(each.has for each in members if each is not dead)
+        log.commits(others, 2_000, every=1_000).member(anew).epoch(epoch + 1).target(epoch + 1, [anew.with_(has="")])
+        log.commits(others, S - 2_000, every=1_000)
+        log.gone(dead).epoch(epoch + 2).target(epoch + 2, [anew]).standing(epoch + 2, anew)
+        log.commits(" ".join(each.has for each in members), 20_000)
+        members[at], epoch = anew, epoch + 2
+    return log
+
+
+@pytest.mark.parametrize(
+    ("size", "lives", "rolled"),
+    [
+        (2, [0, 1], True),
+        (3, [0, 1, 2], True),
+        (4, [0, 1, 2], True),
+        (5, [0, 1], False),
+        (3, [0, 1], False),
+        (2, [0, 0], False),
+        (3, [1, 1], False),
+    ],
+)
+def test_processes_that_crash_are_no_restart_of_the_group(size, lives, rolled):
+    """A supervisor that starts a process anew at once does for one that crashed what a deploy by kill does for all."""
+    rows = _killed_848(size, lives).history().rebalances[1:]
+    assert [row.cause for row in rows] == [Cause.JOINED, Cause.SESSION_EXPIRED] * len(lives)
+    assert {row.pattern is not None and row.pattern.kind is ROLLS for row in rows} == {rolled}
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "kind", "phases"),
+    [(1_000, "connect", [1, 1, 2]), (60_000, "connect", [1, 1, 1]), (1_000, "sr", [1, 1, 1])],
+)
+def test_workers_join_once_more_to_hand_over_what_they_gave_up(after_ms, kind, phases):
+    """Kafka Connect's rebalances come in two halves, as a consumer's by cooperative-sticky do."""
+    log = GroupLog().generation(0, []).wait(3_000).generation(1, [A], protocol_type=kind).wait(60_000)
+    log.generation(2, [A, B], protocol_type=kind).wait(after_ms).generation(3, [A, B], protocol_type=kind)
+    rows = log.history().rebalances
+    assert [row.phase for row in rows] == phases
+    again = rows[-1]
+    assert again.cause is (Cause.JOINED if again.phase == 2 else Cause.LEADER_REJOINED)
+    assert any("worker" in each for each in again.evidence) is (kind == "connect")
