@@ -58,11 +58,14 @@ def _of_stories(told: Sequence[score.Scored]) -> Iterator[str]:
     sums = score.totals(told)
     yield from _wrapped(
         f"{sums['stories']} stories with real clients on Apache Kafka {', '.join(_versions(told))} "
-        "(`tests/history/stories`, drawn from seeds): in each, members of one group join, close, are killed, stand "
+        "(`tests/history/stories`): in those drawn from seeds, members of one group join, close, are killed, stand "
         "still, are too slow, crash again and again, are deployed, read other topics; partitions come, topics come and "
-        "go, offsets are reset, the group is stopped and started. In a third records come all the time, in a third "
-        "they cease, in a third there are none. Right is what follows from what was done (`truth.py`), without a look "
-        "at rules or records."
+        "go, offsets are reset, the group is stopped and started. In a third of them records come all the time, in a "
+        "third they cease, in a third there are none. Those from 401 on are incidents as those on call know them, "
+        "written out (`incidents.py`): workers of Kafka Connect and the consumers of a sink (431 to 433), three "
+        "brokers whose coordinators are killed, restarted and moved (441 and later), deploys that overlap, two "
+        "processes with one instance id, partitions that come to rest by themselves. Right is what follows from what "
+        "was done (`truth.py`), without a look at rules or records."
     )
     yield ""
     named = _share(sums["named"], sums["done"])

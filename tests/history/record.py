@@ -2,6 +2,7 @@
 
     python -m tests.history.record [--cluster kafka|muster|cluster3] [--at-once N] [--out DIR] [--list] [NAME…]
     python -m tests.history.record --stories N --seed S [--kafka 3.9.1] [--at-once N] [--out DIR]
+    python -m tests.history.record --incidents [--cluster cluster3] [--at-once N] [--out DIR] [NAME…]
 
 plays the scenarios whose names match (`crash-*`), with real clients on a cluster of its own, and writes each to
 tests/history/corpus/NAME.json.gz (on muster NAME.muster.json.gz). The file has the rows of the topic, the ends of the
@@ -10,7 +11,8 @@ times in which nothing was to happen (`quiet`), what the brokers logged about th
 muster's own events of it (`events`).
 
 The second form plays the stories of the seeds S to S+N-1 (tests/history/stories), on Kafka 4.2 or on an older release,
-and writes them to tests/history/corpus/stories. A story has what was done (`acts`), and no causes. It ends where the
+and writes them to tests/history/corpus/stories; the third plays those that are written out (stories/incidents.py), on
+three brokers those in which coordinators go. A story has what was done (`acts`), and no causes. It ends where the
 group first rebalanced while nothing was done, since the machine was too busy.
 """
 
@@ -42,8 +44,9 @@ from tests.history.scenarios.operator_client import Operator, OperatorError
 from tests.history.scenarios.plays import PLAYS, Play
 from tests.history.scenarios.road import Road
 from tests.history.scenarios.stage import Stage, StageError, now_ms
-from tests.history.scenarios.witnesses import as_json, events_of, rows_of, said_of
+from tests.history.scenarios.witnesses import as_json, events_of, group_of, rows_of, said_of
 from tests.history.stories.draw import ALONE, THEMES, Story, draw
+from tests.history.stories.incidents import CONNECT, COORDINATORS, INCIDENTS
 from tests.history.stories.play import Player
 from tests.history.stories.witness import doubts as doubts_of_story
 from tests.history.stories.witness import undoubted
@@ -160,6 +163,16 @@ class Restarted:
 
 
 @contextlib.contextmanager
+def running_three_for_stories(folder: Path) -> Iterator[Running]:
+    """Start three brokers whose coordinators move in a story."""
+    cluster = KafkaCluster(folder / "kafka", 3, OF_STORIES, java_options=LOUD)
+    with cluster, Operator(cluster.bootstrap) as operator:
+        nodes = Nodes(cluster, operator, int(TIMES["offsets.topic.num.partitions"]))
+        data = cluster.node(1).folder / "data"
+        yield Running(KAFKA_VERSION, cluster.bootstrap, operator, data, nodes.logs, OF_STORIES, nodes)
+
+
+@contextlib.contextmanager
 def running_for_stories(version: str, folder: Path) -> Iterator[Running]:
     """Start one broker of this release, without a road."""
     with contextlib.ExitStack() as held:
@@ -191,7 +204,8 @@ def record_story(story: Story, where: Running, folder: Path) -> dict[str, Any]:
     finally:
         stage.close()
     prefix = f"{story.name}."
-    rows = [row for row in rows_of(where.data, prefix) if row[2] <= until_ms]
+    group = f"{prefix}{'s' if story.theme == 'sink' else 'g'}"
+    rows = [row for row in rows_of(where.data, prefix) if row[2] <= until_ms and group_of(row[4]) == group]
     played = {
         "story": story.name,
         "seed": story.seed,
@@ -206,7 +220,7 @@ def record_story(story: Story, where: Running, folder: Path) -> dict[str, Any]:
         "topics": topics,
         "topic_ids": stage.topic_ids,
         "records": [as_json(row) for row in rows],
-        "broker_log": said_of(where.logs(), prefix),
+        "broker_log": [line for line in said_of(where.logs(), prefix) if line["group"] == group],
     }
     kept = undoubted(played)
     if len(kept["acts"]) < FEWEST_ACTS:
@@ -318,6 +332,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the files go")
     parser.add_argument("--list", action="store_true", help="say what there is")
     parser.add_argument("--stories", type=int, default=0, metavar="N", help="play so many stories")
+    parser.add_argument("--incidents", action="store_true", help="play the stories that are written out")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the first of them")
     parser.add_argument(
         "--kafka", default=KAFKA_VERSION, metavar="VERSION", help="the release that stories are played on"
@@ -325,7 +340,7 @@ def main() -> int:
     parser.add_argument("--theme", default="", choices=sorted({**THEMES, **ALONE}), help="in place of the seeds' own")
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="scenes-"))
-    failed = _stories(asked, folder) if asked.stories else _scenarios(asked, folder)
+    failed = _stories(asked, folder) if asked.stories or asked.incidents else _scenarios(asked, folder)
     if not failed:
         shutil.rmtree(folder)
     return len(failed)
@@ -335,17 +350,20 @@ def _stories(asked: argparse.Namespace, folder: Path) -> list[str]:
     seeds = range(asked.seed, asked.seed + asked.stories)
     patterns = asked.names or ["*"]
     drawn = [draw(seed, older=asked.kafka != KAFKA_VERSION, theme=asked.theme) for seed in seeds]
+    if asked.incidents:
+        drawn = list(COORDINATORS if asked.cluster == "cluster3" else (*INCIDENTS, *CONNECT))
     stories = [each for each in drawn if any(fnmatch.fnmatch(each.name, pattern) for pattern in patterns)]
     names = [story.name for story in stories]
     if asked.list:
         print("\n".join(names))
         return []
-    with running_for_stories(asked.kafka, folder) as where:
+    three = asked.incidents and asked.cluster == "cluster3"
+    with running_three_for_stories(folder) if three else running_for_stories(asked.kafka, folder) as where:
         return _recorded(
             names,
             lambda at: record_story(stories[at], where, folder),
             doubts_of_story,
-            asked.at_once,
+            1 if three else asked.at_once,
             asked.out or STORIES,
         )
 

@@ -55,6 +55,11 @@ class Nodes:
         self.earlier_logs.append(self.cluster.node(node).log)
         self.cluster.node(node).kill()
 
+    def stop(self, node: int) -> None:
+        """End a broker in good order: it hands its leaderships over first."""
+        self.earlier_logs.append(self.cluster.node(node).log)
+        self.cluster.node(node).stop()
+
     def restart(self, node: int) -> None:
         """Start a broker again, and wait until it has what the others have."""
         self.cluster.node(node).start()

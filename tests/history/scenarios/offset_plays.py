@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-from pathlib import Path
 
 from tests.history.scenarios.clients import Flavour
 from tests.history.scenarios.plays import BOTH, CLASSIC, CONFLUENT, JAVA, play
 from tests.history.scenarios.stage import Group, Stage, until
-from tests.support.peers import kafka_command
+from tests.history.scenarios.workers import Worker
 
 RANGE, COOPERATIVE, CONSUMER = JAVA
 
@@ -238,51 +236,17 @@ def connect(stage: Stage, flavour: Flavour) -> None:
     """Two workers of Kafka Connect, whose group is of another protocol type; the second is killed."""
     group = stage.group(flavour, name="workers")
     group.protocol_type = "connect"
-    folder = stage.folder
+    first, second = Worker(group, "w1"), Worker(group, "w2")
     with stage.happens(group, "started", "a worker starts"):
-        first = _worker(stage, group, folder, "w1")
+        first.subscribe()
         until(lambda: group.seen_members() == 1, "one worker is there")
     with stage.happens(group, "joined", "a second worker starts"):
-        second = _worker(stage, group, folder, "w2")
+        second.subscribe()
         until(lambda: group.seen_members() == 2, "two workers are there")
     with stage.happens(group, "session_expired", "the second worker gets SIGKILL", also=["left"]):
-        second.kill()
+        second.crash()
         until(lambda: group.seen_members() == 1, "one worker is left")
-    first.kill()
-
-
-def _worker(stage: Stage, group: Group, folder: Path, name: str) -> subprocess.Popen[bytes]:
-    converter = "org.apache.kafka.connect.json.JsonConverter"
-    settings = {
-        "bootstrap.servers": stage.bootstrap,
-        "group.id": group.name,
-        "client.id": name,
-        "session.timeout.ms": "6000",
-        "heartbeat.interval.ms": "1000",
-        "key.converter": converter,
-        "value.converter": converter,
-        "offset.storage.topic": f"{group.name}.offsets",
-        "config.storage.topic": f"{group.name}.configs",
-        "status.storage.topic": f"{group.name}.status",
-        "offset.storage.replication.factor": "1",
-        "config.storage.replication.factor": "1",
-        "status.storage.replication.factor": "1",
-        "offset.storage.partitions": "1",
-        "status.storage.partitions": "1",
-        "listeners": "http://127.0.0.1:0",
-        "plugin.discovery": "service_load",
-    }
-    path = folder / f"{group.name}-{name}.properties"
-    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    with (folder / f"{group.name}-{name}.err").open("w") as errors:
-        process = subprocess.Popen(
-            kafka_command("org.apache.kafka.connect.cli.ConnectDistributed", str(path)),
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-        )
-    stage.processes.append(process)
-    return process
+    first.crash()
 
 
 @play([Flavour("java", "share")])

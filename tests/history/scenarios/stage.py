@@ -202,6 +202,11 @@ class Group:
         who = sorted((member["member_id"], sorted(member["partitions"])) for member in members)
         return told["state"], sorted(member["client_id"] for member in members), owned, who
 
+    def owned_by(self, label: str) -> set[tuple[str, int]]:
+        """The partitions of a member of a group of consumers."""
+        members = self.stage.operator.ask("describe", group=self.name, type="")["members"]
+        return {(topic, at) for each in members if each["client_id"] == label for topic, at in each["partitions"]}
+
     def seen_members(self) -> int:
         """How many members the broker tells of while the group is stable; 0 while it is not."""
         state, labels, _, _ = self.seen()
@@ -246,12 +251,14 @@ class Stage:
         """Also those of topics that were deleted since: KIP-848's records name topics by these alone."""
         self.truth: list[dict[str, Any]] = []
         self.calm: list[dict[str, Any]] = []
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[Any]] = []
         """Others than members, ended with the stage."""
         self.folder = folder
         self._members: list[Member] = []
         self._ended = threading.Event()
         self._fed: list[str] = []
+        self.dry: set[tuple[str, int]] = set()
+        """Partitions of these topics to which nothing is written any more."""
         self._feeder = threading.Thread(target=self._feed, daemon=True)
         self._feeder.start()
 
@@ -306,8 +313,11 @@ class Stage:
         count = 0
         while not self._ended.wait(0.1):
             for topic in list(self._fed):
+                partition = count % self.topics.get(topic, 1)
+                if (topic, partition) in self.dry:
+                    continue
                 with contextlib.suppress(KafkaException):  # a new partition that it has not heard of
-                    producer.produce(topic, str(count), partition=count % self.topics.get(topic, 1))
+                    producer.produce(topic, str(count), partition=partition)
             count += 1
             producer.poll(0)
         producer.flush(PATIENCE_S)

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.history.scenarios.clients import ASSIGNORS, JAVA_ASSIGNORS, Flavour
-from tests.history.scenarios.stage import Group, Member, Stage, now_ms
+from tests.history.scenarios.cluster_plays import Nodes
+from tests.history.scenarios.stage import Group, Member, Stage, now_ms, until
+from tests.history.scenarios.workers import DELAY_S, SINK, Worker
 from tests.history.stories.draw import Step, Story
 
 OUTSIDER = Flavour("confluent", "range")
@@ -47,8 +49,15 @@ class Player:
         if self.flavours[0].next_generation:
             config.pop("session.timeout.ms")
         self.group: Group = stage.group(self.flavours[0], config, commit=story.commit)
+        if self.is_connect:
+            self.group.protocol_type = "connect"
         self._of: dict[str, Any] | None = None
         self._steps = 0
+
+    @property
+    def is_connect(self) -> bool:
+        """The members are workers of Kafka Connect."""
+        return self.flavours[0].client == "connect"
 
     def play(self) -> None:
         """From the first step to the last."""
@@ -58,6 +67,8 @@ class Player:
         if self.story.theme == "static" and self.flavours[0].next_generation:
             given = {"name": "consumer.session.timeout.ms", "value": "30000"}
             self.stage.operator.ask("group_config", group=self.group.name, **given)
+        if isinstance(self.stage.cluster, Nodes):
+            self.stage.cluster.move(self.group, 2)  # node 1 is the controller, and its data is read
         for step in self.story.steps:
             do: Callable[[Step], None] = getattr(self, f"_do_{step['do']}")
             do(step)
@@ -74,6 +85,9 @@ class Player:
         self.acts.append(act)
         yield
         if settles:
+            self.group.settle(STILL_S)
+        if settles and self.is_connect:
+            time.sleep(DELAY_S + 2)  # the tasks of one that is gone are given to others then
             self.group.settle(STILL_S)
         act["until_ms"] = now_ms()
         act["settled"] = settles
@@ -94,7 +108,11 @@ class Player:
     def _process(self, label: str, *, static: bool = False, mixed: bool = False) -> Member:
         """A process that is no member yet."""
         flavour = self.flavours[(int(label[1:]) - 1) % len(self.flavours)]
-        changes = {}
+        changes: dict[str, str] = {}
+        if self.is_connect:
+            self.cast[label] = {"client": "connect", "protocol": flavour.protocol, "static": False}
+            self.members[label] = worker = Worker(self.group, label, self.story.config)
+            return worker
         if mixed:
             names = JAVA_ASSIGNORS if flavour.client == "java" else ASSIGNORS
             other = "org.apache.kafka.clients.consumer.RoundRobinAssignor" if flavour.client == "java" else "roundrobin"
@@ -114,7 +132,8 @@ class Player:
 
     def _arrives(self, do: str, step: Step, label: str, **what: Any) -> None:
         member = self._process(label, static=step.get("static", False), mixed=step.get("mixed", False))
-        with self._act(do, label, topics=step["topics"], pattern=step.get("pattern", False), **what):
+        what = {**what, "pattern": step.get("pattern", False), "settles": step.get("settles", True)}
+        with self._act(do, label, topics=step["topics"], **what):
             self._enter(member, step["topics"], pattern=step.get("pattern", False))
 
     # --- members come and go
@@ -136,11 +155,12 @@ class Player:
         self._arrives("back", step, step["member"])
 
     def _do_leave(self, step: Step) -> None:
-        with self._act("leave", step["member"]):
-            self.members[step["member"]].leave()
+        more = {"how": step["how"]} if "how" in step else {}
+        with self._act("leave", step["member"], settles=step.get("settles", True), **more):
+            self.members[step["member"]].leave(**more)
 
     def _do_kill(self, step: Step) -> None:
-        with self._act("kill", step["member"]):
+        with self._act("kill", step["member"], settles=step.get("settles", True)):
             self.members[step["member"]].crash()
 
     def _do_freeze(self, step: Step) -> None:
@@ -162,10 +182,31 @@ class Player:
     def _do_slow(self, step: Step) -> None:
         member = self.members[step["member"]]
         with self._step("slow", seconds=step["seconds"]):
-            with self._act("slow", member.label, seconds=step["seconds"]):
+            settles = step.get("settles", True)  # one that is back soon is never seen to be away
+            with self._act("slow", member.label, seconds=step["seconds"], settles=settles):
                 member.oversleep(step["seconds"] * 1_000)
+                time.sleep(0 if settles else step["seconds"])
             with self._act("polls_again", member.label):
                 self.group.members.append(member)
+
+    def _do_outage(self, step: Step) -> None:
+        """The handlers of several members take too long at the same time, as what they call does not answer."""
+        members = [self.members[label] for label in step["members"]]
+        with self._step("outage", seconds=step["seconds"]):
+            for member in members:
+                with self._act("slow", member.label, seconds=step["seconds"], settles=False):
+                    member.oversleep(step["seconds"] * 1_000)
+            time.sleep(step["seconds"])
+            with self._act("polls_again", *step["members"]):
+                self.group.members += members
+
+    def _do_unsubscribe(self, step: Step) -> None:
+        with self._act("leave", step["member"]):
+            self.members[step["member"]].unsubscribe()
+
+    def _do_subscribe_again(self, step: Step) -> None:
+        with self._act("back", step["member"], topics=step["topics"]):
+            self._enter(self.members[step["member"]], step["topics"])
 
     def _do_busy(self, step: Step) -> None:
         with self._act("busy", step["member"], seconds=step["seconds"]):
@@ -174,14 +215,52 @@ class Player:
 
     def _do_held(self, step: Step) -> None:
         member = self._process(step["member"])
-        self.members[step["busy"]].tell("sleep", ms=step["seconds"] * 1_000)
-        time.sleep(0.5)
-        with self._act("join", member.label, topics=step["topics"], held_by=step["busy"], seconds=step["seconds"]):
+        busy, stands_still = self.members[step["busy"]], step.get("stands_still", False)
+        if stands_still:
+            os.kill(busy.process.pid, signal.SIGSTOP)
+        else:
+            busy.tell("sleep", ms=step["seconds"] * 1_000)
+            time.sleep(0.5)
+        more = {"held_by": step["busy"], "seconds": step["seconds"]}
+        with self._act("join", member.label, topics=step["topics"], **more):
             self._enter(member, step["topics"])
+            if stands_still:
+                time.sleep(step["seconds"])
+                os.kill(busy.process.pid, signal.SIGCONT)
 
     def _do_stick(self, step: Step) -> None:
         with self._act("stick", step["member"]):
             self.members[step["member"]].tell("pause")
+
+    def _do_twin(self, step: Step) -> None:
+        """Another process with the instance id of one that lives: the broker fences that one, which ends."""
+        label = step["member"]
+        fenced = self.members[label]
+        member = self._process(label, static=True)
+        with self._act("twin", label):
+            self.group.remove(fenced)
+            self._enter(member, ["t"])
+            fenced.process.wait(60)
+
+    def _do_refused(self, step: Step) -> None:
+        """A process whose assignors the group does not have: the broker refuses it each time it asks."""
+        label, flavour = step["member"], flavour_of(step["client"])
+        with self._act("refused", label, client=step["client"], seconds=step["seconds"]):
+            other = self.group.member(label, flavour=flavour)
+            other.tell("subscribe", topics=[self._name(topic) for topic in step["topics"]])
+            time.sleep(step["seconds"])
+            other.end()
+
+    def _do_rejoin(self, step: Step) -> None:
+        with self._act("rejoin", step["member"]):
+            self.members[step["member"]].tell("rejoin", reason=None)
+            time.sleep(2)
+
+    def _do_dry_up(self, step: Step) -> None:
+        """The partitions that this member owns get no more records; those of others do."""
+        with self._act("dry_up", step["member"], seconds=step["seconds"], settles=False):
+            self.stage.dry |= self.group.owned_by(step["member"])
+            time.sleep(step["seconds"])
 
     # --- over and over
 
@@ -196,7 +275,7 @@ class Player:
                     former.crash()
                 with self._act("back", label, topics=topics):
                     another.subscribe(*topics)
-                self.stage.go_on(3)
+                self.stage.go_on(step.get("rest_s", 3))
 
     def _do_flap(self, step: Step) -> None:
         label = step["member"]
@@ -208,7 +287,7 @@ class Player:
                 another = self._process(label)
                 with self._act("back", label, topics=former.topics):
                     another.subscribe(*former.topics)
-                self.stage.go_on(3)
+                self.stage.go_on(step.get("rest_s", 3))
 
     def _do_deploy(self, step: Step) -> None:
         with self._step("deploy", how=step["how"]):
@@ -238,7 +317,10 @@ class Player:
         with self._act("leave", *labels, all=True):
             for member in members:
                 self.group.remove(member)
-                member.tell("close", how="default", timeout_ms=30_000)
+                if self.is_connect:
+                    member.process.terminate()
+                else:
+                    member.tell("close", how="default", timeout_ms=30_000)
             for member in members:
                 member.process.wait(60)
 
@@ -302,6 +384,47 @@ class Player:
             time.sleep(step["seconds"])
             self.stage.cluster.restart(1)
             self.stage.go_on(15)
+
+    def _do_lead(self, step: Step) -> None:
+        with self._act("lead", node=step["node"]):
+            self.stage.cluster.move(self.group, step["node"])
+
+    def _do_lose_coordinator(self, step: Step) -> None:
+        """`how`: `kill` for SIGKILL, `stop` for a shutdown in good order. Another broker takes over meanwhile."""
+        nodes = self.stage.cluster
+        node = nodes.coordinator(self.group)
+        with self._act("lose_coordinator", node=node, how=step["how"], seconds=step["seconds"]):
+            if step["how"] == "kill":
+                nodes.kill(node)
+            else:
+                nodes.stop(node)
+            time.sleep(step["seconds"])
+            nodes.restart(node)
+            self.stage.go_on(5)
+
+    # --- connectors
+
+    def _do_connector(self, step: Step) -> None:
+        """Create a connector that reads the topic and has a group of its own, or change how many tasks it has."""
+        name, tasks = step["name"], step["tasks"]
+        config = {
+            "connector.class": SINK,
+            "topics": self._name("t"),
+            "tasks.max": str(tasks),
+            "file": str(self.stage.folder / f"{self.stage.name}.{name}.out"),
+            "consumer.override.group.id": f"{self.stage.name}.{name}",
+            "consumer.override.session.timeout.ms": self.story.config["session.timeout.ms"],
+            "consumer.override.heartbeat.interval.ms": "1000",
+        }
+        with self._act("connector", name=name, tasks=tasks):
+            until(lambda: self._live.configures(name, config), f"the workers take the connector {name}")
+            until(lambda: self._live.running(name) == tasks, f"{tasks} tasks of {name} run")
+
+    @property
+    def _live(self) -> Worker:
+        worker = self.group.members[0]
+        assert isinstance(worker, Worker)
+        return worker
 
     def _do_wait(self, step: Step) -> None:
         with self._act("wait", seconds=step["seconds"]):

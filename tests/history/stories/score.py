@@ -225,7 +225,7 @@ class _Silences:
         """Whether one of the deed's members was silent: for a session timeout if it left, else when it was stopped."""
         at_ms = deed.act["at_ms"]
         since_ms, until_ms = at_ms - RECENTLY_MS, at_ms + SLACK_MS
-        if deed.act["do"] == "leave":
+        if deed.act["do"] == "leave" and deed.act.get("how") != "stay":
             since_ms, until_ms = at_ms - self._session_ms, deed.act["until_ms"]
         return any(not self._has_committed(label, since_ms, until_ms, at_ms) for label in deed.members)
 

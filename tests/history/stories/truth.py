@@ -39,8 +39,11 @@ NOT_IN_THE_LOG = {
 
 UNSURE = 0.6
 
-NOTHING = frozenset(("wait", "blink", "busy", "rest", "reset", "outsider", "stick"))
+NOTHING = frozenset(("wait", "blink", "busy", "rest", "reset", "outsider", "stick", "refused", "dry_up"))
 """Acts for which no group rebalances."""
+
+COORDINATOR_GOES = ("restart_broker", "lose_coordinator", "lead")
+"""Acts by which the group's coordinator is another broker, or the same one started anew."""
 
 _IN = {"start": "started", "join": "joined", "back": "joined", "thaw": "joined", "polls_again": "joined"}
 _OUT = {
@@ -151,8 +154,13 @@ def _away(acts: Sequence[Act], at: int, session_ms: int) -> str:
 def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) -> Deed:
     """`static`: for how long a static member is away; empty for others."""
     do = act["do"]
+    if kept["theme"] == "sink":
+        return _of_sink(act)
     # kafka-python forgets a JoinGroup that is answered between two polls and joins again (docs/history.md).
-    by_itself = frozenset(["leader_rejoined"] if "kafka-python" in kinds else [])
+    # Connect's workers join again to hand over what they had to give up.
+    by_itself = frozenset(["leader_rejoined"] if kinds & {"kafka-python", "connect"} else [])
+    if do == "twin":
+        return Deed(act, frozenset(["static_member_replaced"]), by_itself, "in", must=False)
     if do in _IN:
         if static in ("short", "about"):
             perhaps = frozenset(["joined"] if static == "about" else [])
@@ -164,8 +172,30 @@ def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) ->
         if static in ("short", "about"):
             perhaps = frozenset(["session_expired"] if static == "about" else [])
             return Deed(act, frozenset(["static_member_replaced"]), perhaps, "out", must=False)
-        cause = "session_expired" if static and do == "leave" else _OUT[do]
+        stays = do == "leave" and (static or act.get("how") == "stay")
+        cause = "session_expired" if stays else _OUT[do]
         return Deed(act, frozenset([cause]), by_itself, "out")
+    return _still(act, kept, kinds, by_itself)
+
+
+def _of_sink(act: Act) -> Deed:
+    """What becomes of a sink's consumers as the workers of Connect that run them come and go: tasks are stopped in good
+    order and started on another worker, and a worker that dies takes its tasks along."""
+    moves = frozenset(["joined", "left"])
+    match act["do"]:
+        case "kill" | "freeze":
+            return Deed(act, frozenset(["session_expired"]), moves, "out", must=False, not_in_the_log="silent")
+        case "start" | "connector":
+            return Deed(act, frozenset(["started"]), moves, "in", must=False)
+        case "wait":
+            return Deed(act, frozenset(), must=False)
+        case _:
+            return Deed(act, moves, frozenset(["started"]), "in", must=False)
+
+
+def _still(act: Act, kept: Kept, kinds: set[str], by_itself: frozenset[str]) -> Deed:
+    """Of an act with which no member comes or goes."""
+    do = act["do"]
     if do in _STILL:
         # librdkafka's leader may look at the topic later than a follower, and asks for another rebalance then.
         more = {"leader_rejoined"} if do == "add_partitions" and "confluent" in kinds else set()
@@ -178,7 +208,13 @@ def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) ->
     if do == "delete_topic" and act["members"]:
         fits = frozenset(["subscription_changed", "leader_rejoined", "not_known", "topic_deleted"])
         return Deed(act, fits, came_and_went(kept, act), not_in_the_log="deleted")
-    if do == "restart_broker":
+    if do == "rejoin":
+        # A follower that joins again with what the coordinator knows is simply answered.
+        return Deed(act, frozenset(["leader_rejoined"]), by_itself, must=False)
+    if do == "connector":
+        # Each worker that reads of it joins again, and once more to hand over what it has to.
+        return Deed(act, frozenset(["leader_rejoined"]))
+    if do in COORDINATOR_GOES:
         # Members that find it again within their session stay; librdkafka's classic ones give up, and join anew.
         also = frozenset(("session_expired", "joined", "started", "leader_rejoined"))
         return Deed(act, frozenset(["coordinator_moved"]), also, must=False)
@@ -210,7 +246,10 @@ def _is_planned(act: Act) -> bool:
 
 def patterns_of(window: Window, kept: Kept) -> tuple[set[str], set[str]]:
     """The patterns of which rebalances in this window are a part, and those that may be said of them besides."""
-    true, may = set(), set()
+    true: set[str] = set()
+    may: set[str] = set()
+    if kept["theme"] == "sink":
+        return true, set(_TASKS_MAY)
     moves = [deed for deed in window.deeds if deed.direction != "still"]
     labels = {label for deed in moves for label in deed.members}
     if any(deed.act.get("of", {}).get("how") in ("rolling", "static") for deed in moves):
@@ -226,6 +265,9 @@ def patterns_of(window: Window, kept: Kept) -> tuple[set[str], set[str]]:
         may.add("rolling_restart")
     return true, may
 
+
+_TASKS_MAY = ("flapping", "rolling_restart")
+"""What may be told of a sink's consumers: each time their workers rebalance, some are stopped and started again."""
 
 _FIRST = ("start", "join")
 """A member's first appearance is no part of its flapping, though it may be told as one."""
@@ -263,7 +305,7 @@ class Expectation:
     is_healthy: bool = False
 
 
-HEALTHY = frozenset(("start", "join", "wait", "blink", "busy", "rest", "create"))
+HEALTHY = frozenset(("start", "join", "wait", "blink", "busy", "rest", "create", "refused", "dry_up"))
 """A group to which nothing else was done has nothing to complain about; it may also have been stopped at the end."""
 _HELD_LONG_MS = 10_000
 _APART_LONG_MS = 30_000
@@ -289,6 +331,8 @@ def expectation(kept: Kept, tellable: Sequence[Deed]) -> Expectation:
     _of_shape(kept, expected)
     _of_sharing(kept, expected)
     _of_offsets(kept, expected)
+    if kept["theme"] == "sink":
+        expected.may |= {*_TASKS_MAY, "needless_moves", "stops_the_world"}
     return expected
 
 
@@ -344,18 +388,26 @@ def _of_shape(kept: Kept, expected: Expectation) -> None:
     turns = [deed for deed in changes if deed.direction != "still" and not deed.act.get("all")]
     if sum(len(deed.members) for deed in turns if deed.act["do"] != "start") >= _MANY:
         expected.may |= {"members_come_and_go"}
-    if any(about["client"] == "kafka-python" for about in kept["cast"].values()):
+    if "kafka-python" in _clients(kept):
         expected.may |= {"rejoins"}  # it joins anew by itself (docs/history.md)
     if len(changes) >= _RESTLESS:
         expected.may |= {"never_at_rest"}
     if sum(act["do"] in ("subscribe", "delete_topic") or bool(act.get("matching")) for act in acts) >= 2:
         expected.may.add("rejoins")
+    if sum(act["do"] == "rejoin" for act in acts) >= _CHANGES:
+        expected.must.append(frozenset(["rejoins"]))
+
+
+def _clients(kept: Kept) -> set[str]:
+    return {about["client"] for about in kept["cast"].values()}
 
 
 def _of_sharing(kept: Kept, expected: Expectation) -> None:
     """Whether programs with nothing in common have one group id, and whether its broker was restarted."""
-    if any(act["do"] == "restart_broker" for act in kept["acts"]):
+    if any(act["do"] in COORDINATOR_GOES for act in kept["acts"]):
         expected.may |= {"coordinator_moved", "session_expired"}
+        # librdkafka's commits that waited for the coordinator come after later ones.
+        expected.may |= {"rewinds"} if _clients(kept) & {"confluent"} else set()
     apart_ms = _apart_ms(kept)
     if apart_ms:
         expected.may.add("shared_group_id")

@@ -95,6 +95,7 @@ def _may_expire(kept: Mapping[str, Any], line: Mapping[str, Any]) -> bool:
     static = {label for label, about in kept["cast"].items() if about["static"]}
     silent = {label for act in before if act["do"] in SILENT for label in act["members"]}
     silent |= {label for act in before if act["do"] == "leave" for label in act["members"]} & static
+    silent |= {label for act in before if act.get("how") == "stay" for label in act["members"]}
     for label in silent & static:  # one that is back in time does not expire
         latest = [act["do"] for act in settled if label in act["members"]][-1:]
         silent = silent - {label} if latest == ["back"] else silent
