@@ -309,6 +309,24 @@ def test_members_that_come_and_go_in_turns_replace_nobody():
     assert [(row.cause, row.pattern) for row in rows] == [(Cause.JOINED, None), (Cause.LEFT, None)] * 4
 
 
+def test_a_group_that_grows_while_visitors_come_and_go_is_not_restarted():
+    """As many go as come to stay, in turns, and none of those that were there is replaced."""
+    members = [M("a-1", "t:0")]
+    log, number = running(*members), 1
+
+    def work(log: GroupLog) -> GroupLog:
+        return log.commits(" ".join(each.has for each in members), 10_000)
+
+    for at in range(1, 6):
+        work(log.wait(1_000).generation(number + 1, [*members, M(f"v{at}-1", "t:9")]))
+        log.commit("t:9").wait(500).generation(number + 2, members)
+        members.append(M(f"n{at}-1", f"t:{at}"))
+        work(work(log).wait(1_000).generation(number + 3, members))
+        number += 3
+    rows = log.history().rebalances[1:]
+    assert [(row.cause, row.pattern) for row in rows] == [(cause, None) for cause in (Cause.JOINED, *IN_TURN[:2])] * 5
+
+
 def test_two_of_many_that_are_started_anew_are_no_restart_of_the_group():
     members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcde")]
     log, number = running(*members), 1
