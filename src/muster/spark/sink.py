@@ -32,6 +32,9 @@ from muster.spark.worker import keep_memory, spare_collections
 CHUNK_BYTES = 8 * 1024 * 1024
 """Arrow batches are collected up to here: one alone may have a few records only for each partition."""
 
+MOST_BYTES = 2 * CHUNK_BYTES
+"""An Arrow batch that is larger is cut. Its parts are not collected again: that would be a copy."""
+
 
 class SinkError(MusterError):
     """Rows were not written. The message is for the user."""
@@ -106,15 +109,25 @@ def _chunks(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator
     """The rows, so many at a time that batches become large."""
     collected: list[pa.RecordBatch] = []
     size = 0
-    for batch in batches:
-        if batch.num_rows:
-            collected.append(batch.select([name for name in batch.schema.names if name in options.columns]))
-            size += collected[-1].nbytes
+    for part in _parts(options, batches):
+        collected.append(part)
+        size += part.nbytes
         if size >= CHUNK_BYTES:
             yield pa.Table.from_batches(collected)
             collected, size = [], 0
     if collected:
         yield pa.Table.from_batches(collected)
+
+
+def _parts(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The columns that are written. A batch of large values may have hundreds of megabytes: each part of it is packed
+    into memory that the one before has used, and the first ones are sent while others are packed."""
+    for batch in batches:
+        wanted = batch.select([name for name in batch.schema.names if name in options.columns])
+        if wanted.num_rows:
+            rows = -(-wanted.num_rows // max(1, -(-wanted.nbytes // MOST_BYTES)))
+            for first in range(0, wanted.num_rows, rows):
+                yield wanted.slice(first, rows)
 
 
 def _by_topic(options: SinkOptions, chunk: pa.Table) -> Iterator[tuple[str, Rows, Any]]:

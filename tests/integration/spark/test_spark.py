@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
@@ -25,6 +26,7 @@ from muster.client.core.admin import GroupDescription
 from muster.client.core.produce.partitioner import partition_for_key
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark import session
+from muster.spark.sessions import ARROW_BYTES, ARROW_LIMIT
 from muster.spark.source import spark_schema
 from tests.support.faces import PATIENCE_S, Cluster, flat, rest, until
 from tests.support.from_json_cases import CASES, SCHEMA
@@ -358,6 +360,23 @@ def test_rows_and_streams_are_written(spark, cluster, tmp_path):
         Exception, match=f"records for {topic}-9 were not written: topic {topic} has 3 partitions, no partition 9"
     ):
         nowhere.save()
+
+
+def test_large_values_come_to_python_by_megabytes_unless_the_user_has_set_a_limit(spark):
+    rows = spark.range(0, 3_000, 1, 1).selectExpr("rpad('', 10000, 'x') as value")
+
+    def sizes(batches):
+        for batch in batches:
+            yield pa.record_batch({"bytes": [batch.nbytes]})
+
+    found = [row.bytes for row in rows.mapInArrow(sizes, "bytes long").collect()]
+    assert ARROW_BYTES < found[0] < ARROW_BYTES + 20_000
+    assert len(found) == 4
+    spark.conf.set(ARROW_LIMIT, "1000000")
+    try:
+        assert session("again").conf.get(ARROW_LIMIT) == "1000000"
+    finally:
+        spark.conf.set(ARROW_LIMIT, str(ARROW_BYTES))
 
 
 def test_an_unknown_option_is_a_sentence(spark):
