@@ -45,7 +45,7 @@ def test_chromium_shows_three_charts_and_all_their_labels(chromium: Chromium, tm
 
 def test_chromium_shows_all_charts_and_labels_of_a_comparison(chromium: Chromium, tmp_path: Path) -> None:
     results = compare_results.sample(sizes=(2, 3, 20))
-    results.lagging = compare_results.lagging()
+    results.differing = compare_results.differing()
     page = tmp_path / "compare.html"
     page.write_text(comparison.render(results, judge(results)) + MEASURE, encoding="utf-8")
     dom = chromium.dom(page)

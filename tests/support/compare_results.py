@@ -6,7 +6,7 @@ from muster.compare import formulas
 from muster.compare.counters import Counters
 from muster.compare.formulas import Scheme
 from muster.compare.recorder import Double, Hold, Span
-from muster.compare.results import Results, Run, StepResult, Work
+from muster.compare.results import SENT_AGAIN, Results, Run, StepResult, Work
 from muster.compare.workload import CHANGES, LOSSES, Kind, script
 
 PARTITIONS = 4
@@ -25,6 +25,8 @@ def run(scheme: Scheme, size: int = 3, *, brokers: int = 3) -> Run:
             _cost(done, scheme, brokers)
         if step.kind is Kind.FREEZE:
             done.stale_commits, done.after_waking = {"refused": 1}, 40
+            if scheme is Scheme.WATCHERS:
+                done.stale_commits[SENT_AGAIN] = 1
             done.doubled, done.doubled_ms, done.twice, done.ownerless_ms = 1, 300, 120, 4_000
         made.steps.append(done)
     made.end_ms = len(made.steps) * STEP_MS
@@ -52,11 +54,13 @@ def _draw(made: Run) -> None:
     made.outages = [("a broker", Span(end - 2 * STEP_MS, end - STEP_MS))]
 
 
-def lagging() -> Run:
-    """Two members on servers of ZooKeeper of which one lags."""
+def differing() -> Run:
+    """Members on servers of ZooKeeper of which one learns late and lags."""
     made = run(Scheme.WATCHERS)
-    made.size, made.steps = 2, made.steps[:2]
-    made.steps.append(StepResult(Kind.LAG, "m2", 2, 6_000, 9_000, 12_000, twice=77, doubled=1, doubled_ms=2_500))
+    made.steps = made.steps[:2]
+    made.steps.append(StepResult(Kind.LATE, "m3", 3, 4_000, 5_000, 5_500, work=Work(3, 6)))
+    made.steps.append(StepResult(Kind.BROKER, "", 3, 5_500, 5_800, 6_000, work=Work(6, 6)))
+    made.steps.append(StepResult(Kind.LAG, "m2", 3, 6_000, 9_000, 12_000, twice=77, doubled=1, doubled_ms=2_500))
     made.holds = [Hold(0, "m1", 500, 12_000), Hold(0, "m2", 3_000, 9_000)]
     made.doubles, made.naps = [Double(0, ("m1", "m2"), 3_000, 9_000)], {}
     return made

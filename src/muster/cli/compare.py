@@ -17,7 +17,7 @@ PEER = "1-kafka"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster compare`."""
-    parser.add_argument("--quick", action="store_true", help="five members only, in less than two minutes")
+    parser.add_argument("--quick", action="store_true", help="five members only, in about two minutes")
     parser.add_argument(
         "--sizes", default="2,5,10,20,50", metavar="N,N…", help="numbers of members (default 2,5,10,20,50)"
     )
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--schemes {PEER} is Kafka 0.8.2.2's own consumer: name its brokers with --kafka")
     sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]
     given = Given(arguments.zookeeper, arguments.kafka)
-    lagging = "1" in schemes and not arguments.quick and given.zookeeper is None
-    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes, given, lagging)
+    differing = "1" in schemes and given.zookeeper is None
+    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes, given, differing)
     console = Console()
     with workplace(wanted.out, "muster compare"):
         try:

@@ -18,7 +18,7 @@ from muster.compare.formulas import (
     start_rebalances,
     writes_range,
 )
-from muster.compare.results import Results, Run, StepResult
+from muster.compare.results import SENT_AGAIN, Results, Run, StepResult
 from muster.compare.workload import CHANGES, Kind
 
 _Wanted = Callable[[Run, StepResult], tuple[int, Range]]
@@ -42,14 +42,19 @@ class Check(NamedTuple):
 def judge(results: Results) -> list[Check]:
     """All checks, in the order of the runs."""
     checks = [check for run in results.runs for check in _of_run(run)]
-    if results.lagging is not None:
-        checks += _of_lagging(results.lagging)
+    if results.differing is not None:
+        checks += _of_differing(results.differing)
     return checks
 
 
-def _of_lagging(run: Run) -> Iterator[Check]:
-    """The flaw must show: the session that ZooKeeper has ended goes on, as its server does not hear of it."""
+def _of_differing(run: Run) -> Iterator[Check]:
+    """The flaws must show. Members that see different members try in vain while all sessions live; the session that
+    ZooKeeper has ended goes on, as its server does not hear of it."""
     yield _check(run, "no record is lost while a server lags", run.lost == 0, f"{run.handled:,} of {run.produced:,}")
+    tries = sum(step.work.failed_tries for step in run.of_kind(Kind.LATE))
+    yield _check(run, "tries fail while members see different members", tries > 0, f"{tries:,}")
+    name = "with watch_brokers a broker that goes and comes back makes all rebalance"
+    yield _brokers_watched(run, name, watched=True)
     doubled = f"{len(run.doubles)} partitions for {sum(step.doubled_ms for step in run.steps):,} ms"
     yield _check(run, "two members read the same partitions while a server lags", bool(run.doubles), doubled)
 
@@ -64,6 +69,10 @@ def _of_run(run: Run) -> Iterator[Check]:
     if run.scheme.watches:
         yield _start_rebalances(run)
     if run.scheme is Scheme.WATCHERS:
+        if run.of_kind(Kind.BROKER):
+            name = "without watch_brokers a broker that goes and comes back makes none rebalance"
+            yield _brokers_watched(run, name, watched=False)
+        yield _unfenced(run)
         yield _start_notifications(run)
         yield _each(run, "reads of a change", _reads_wanted)
         yield _each(run, "writes of a change", _writes_wanted)
@@ -150,6 +159,23 @@ def _each(run: Run, name: str, wanted: _Wanted) -> Check:
             wrong.append(f"{step.step} ({step.size} members): {counted:,} instead of {allowed}")
     seen = "; ".join(wrong) or (f"{min(counts):,} to {max(counts):,}" if counts else "no step went as meant")
     return _check(run, name, not wrong if steps else None, seen)
+
+
+def _brokers_watched(run: Run, name: str, *, watched: bool) -> Check:
+    """At its going and at its coming back every member rebalances, or none does."""
+    steps = [step for step in run.of_kind(Kind.BROKER) if step.as_meant]
+    counted = sum(step.work.rebalances for step in steps)
+    members = sum(step.size for step in steps)
+    ok = counted >= members if watched else counted == 0
+    return _check(run, name, ok if steps else None, f"{counted:,} rebalances of {members} members")
+
+
+def _unfenced(run: Run) -> Check:
+    """The flaw must show: a commit of scheme 1 names no generation, so its session alone may keep it from counting."""
+    outcomes = [outcome for step in run.of_kind(Kind.FREEZE) for outcome in step.stale_commits if outcome != "none"]
+    ok = any(outcome in (SENT_AGAIN, "accepted") for outcome in outcomes) if outcomes else None
+    name = "a member that wakes up can commit what it has lost, from its next session"
+    return _check(run, name, ok, ", ".join(outcomes) or "nothing to commit")
 
 
 def _fenced(run: Run) -> Check:

@@ -18,7 +18,8 @@ from typing import Any
 
 from muster.client.driver import monotonic_ms
 from muster.compare.formulas import Scheme
-from muster.compare.members import Member, make
+from muster.compare.members import Member, WatchingMember, make
+from muster.compare.results import SENT_AGAIN
 from muster.errors import ClosedError, MusterError
 from muster.local.keeper import die_with
 from muster.model import TopicPartition
@@ -107,8 +108,18 @@ class Seat:
             await self.member.commit(offsets)
         except MusterError as error:
             say("committed", m=self.name, outcome="refused", text=str(error))
+            if isinstance(self.member, WatchingMember):
+                await self._commit_again(self.member, offsets)
         else:
             say("committed", m=self.name, outcome="accepted")
+
+    async def _commit_again(self, member: WatchingMember, offsets: dict[TopicPartition, int]) -> None:
+        try:
+            await member.commit_again(offsets)
+        except MusterError as error:
+            say("error", m=self.name, text=f"its late commit failed: {error}")
+        else:
+            say("committed", m=self.name, outcome=SENT_AGAIN)
 
 
 class Host:
@@ -163,6 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("scheme", "zookeeper", "bootstrap", "coordinators", "group", "topic"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--handle-ms", type=float, default=1.0)
+    parser.add_argument("--watch-brokers", action="store_true")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     asyncio.run(Host(parser.parse_args(argv)).run())
     return 0

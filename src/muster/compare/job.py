@@ -19,7 +19,7 @@ from muster.compare.page import FIGURES, render
 from muster.compare.results import Results, Run, to_json
 from muster.compare.servers import Given, started, started_ensemble
 from muster.compare.trial import Options, Trial
-from muster.compare.workload import fragile, lagging_script
+from muster.compare.workload import differing_script, fragile
 
 STORY = 5
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "–"}
@@ -34,8 +34,8 @@ class Wanted:
     schemes: Sequence[Scheme]
     sizes: Sequence[int]
     given: Given
-    lagging: bool
-    """Whether split brain by a server that lags is shown, too."""
+    differing: bool
+    """Whether a run on servers of ZooKeeper that differ is made, too."""
 
 
 async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
@@ -45,8 +45,8 @@ async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
     for size in wanted.sizes:
         for scheme in wanted.schemes:
             results.runs.append(await _run_one(wanted, scheme, size, note))
-    if wanted.lagging:
-        results.lagging = await _run_lagging(wanted, note)
+    if wanted.differing:
+        results.differing = await _run_differing(wanted, note)
     results.setting = _setting(wanted.given, results.runs[0])
     return results
 
@@ -79,14 +79,15 @@ async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[st
     return found
 
 
-async def _run_lagging(wanted: Wanted, note: Callable[[str], None]) -> Run:
-    """Scheme 1 on an ensemble of which one server lags behind."""
-    steps = lagging_script()
-    folder = wanted.out / "compare-lagging"
+async def _run_differing(wanted: Wanted, note: Callable[[str], None]) -> Run:
+    """Scheme 1 on an ensemble of which one server learns late and lags behind; its members watch the brokers."""
+    steps = differing_script()
+    folder = wanted.out / "compare-differing"
     folder.mkdir()
-    note(f"{TITLES[Scheme.WATCHERS]}, with a server of ZooKeeper that lags")
+    note(f"{TITLES[Scheme.WATCHERS]}, on servers of ZooKeeper that differ, and with watch_brokers")
     async with started_ensemble(folder, fragile(steps)[0]) as servers:
-        found = await Trial(Scheme.WATCHERS, 2, servers, Options(folder, folder.name), note, steps).run()
+        options = Options(folder, folder.name, watch_brokers=True)
+        found = await Trial(Scheme.WATCHERS, 3, servers, options, note, steps).run()
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -134,7 +135,7 @@ def last_line(results: Results, checks: Sequence[Check]) -> dict[str, Any]:
         "not_judged": [check.title for check in checks if check.ok is None],
         "left_out": results.left_out,
         "runs": [_run_line(found) for found in results.runs],
-        "lagging": None if results.lagging is None else _run_line(results.lagging),
+        "differing": None if results.differing is None else _run_line(results.differing),
     }
 
 

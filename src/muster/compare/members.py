@@ -18,9 +18,11 @@ from muster.compare.formulas import Scheme
 from muster.compare.results import Work
 from muster.errors import ConfigError
 from muster.model import TopicPartition
+from muster.zookeeper import znodes
 from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
 from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
-from muster.zookeeper.operations import Ask, SessionEvent, Watched
+from muster.zookeeper.operations import Ask, Plan, SessionEvent, SetData, Watched, ask
+from muster.zookeeper.session import ZooKeeperSession
 from muster.zookeeper.watcher_asks import StartFetching, StopFetching
 
 SESSION_MS = 6_000
@@ -87,6 +89,10 @@ class Where(Protocol):
     def coordinators(self) -> str:
         """The listeners of scheme 2's coordinators."""
 
+    @property
+    def watch_brokers(self) -> bool:
+        """Whether members of scheme 1 watch the brokers."""
+
 
 class WatchingMember(AsyncWatcherConsumer):
     """Scheme 1."""
@@ -102,9 +108,18 @@ class WatchingMember(AsyncWatcherConsumer):
             rebalance_backoff_ms=BACKOFF_MS,
             rebalance_max_retries=TRIES,
             auto_commit_interval_ms=AUTO_COMMIT_MS,
+            watch_brokers=where.watch_brokers,
         )
         self._tell, self._lost = tell, lost
+        self._zookeeper, self._znodes = where.zookeeper, znodes.GroupPaths(group)
         self.subscribe([topic])
+
+    async def commit_again(self, offsets: dict[TopicPartition, int]) -> None:
+        """Send a commit that was refused with its session again, in another session: as the consumer of 0.8 does, whose
+        client of ZooKeeper tries on in the next session what the last one could not do."""
+        async with ZooKeeperSession(self._zookeeper) as session:
+            for partition, offset in offsets.items():
+                await session.run(_written(self._znodes.offset(*partition), b"%d" % offset))
 
     async def _carry_out(self, what: Ask[Any]) -> Any:
         was_reading = bool(self._readings)
@@ -122,6 +137,10 @@ class WatchingMember(AsyncWatcherConsumer):
         """What it has done so far."""
         member = self._member
         return Work() if member is None else Work(member.rebalances, member.tries, member.conflicts)
+
+
+def _written(path: str, data: bytes) -> Plan[None]:
+    yield from ask(SetData(path, data))
 
 
 class AssignedMember(AsyncServerAssignedConsumer):

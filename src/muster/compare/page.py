@@ -31,8 +31,8 @@ def render(results: Results, checks: Sequence[Check]) -> str:
     parts = [_header(results, checks)]
     if stories:
         parts += [_timelines(stories), _totals(stories), *(_steps(run) for run in stories)]
-    if results.lagging is not None:
-        parts.append(_lagging(results.lagging))
+    if results.differing is not None:
+        parts.append(_differing(results.differing))
     return document(TITLE, *parts, _growth(results), _checks(checks), _footer(results))
 
 
@@ -210,19 +210,23 @@ def _step_row(number: int, step: StepResult) -> Sequence[str]:
 # --- split brain -----------------------------------------------------------------------------------------------------
 
 
-def _lagging(run: Run) -> str:
-    step = run.of_kind(Kind.LAG)[0]
+def _differing(run: Run) -> str:
+    late, broker, lag = (run.of_kind(kind)[0] for kind in (Kind.LATE, Kind.BROKER, Kind.LAG))
     hint = (
-        "Scheme 1 on a ZooKeeper of three servers, with one member on a server that hears nothing of the others for a "
-        "while. ZooKeeper ends its session, and the other member takes over; its own server still says that all is as "
-        f"it was. Two members read the same partitions for {clock(step.doubled_ms)}, and {step.twice:,} records were "
-        "handled twice. Members of schemes 2 and 3 do not ask ZooKeeper, so this cannot happen to them."
+        "Scheme 1 on a ZooKeeper of three servers, with one member on a server of its own. First that server learns "
+        "everything late: while all sessions live, members see different members, and "
+        f"{late.work.failed_tries:,} tries of a rebalance failed. Then a broker goes and comes back: as "
+        f"these members have watch_brokers, that makes {broker.work.rebalances:,} rebalances, and none without it "
+        "(above). At last the server hears nothing of the others for a while. ZooKeeper ends the session, and the "
+        "other members take over; the server still says that all is as it was. Two members read the same partitions "
+        f"for {clock(lag.doubled_ms)}, and {lag.twice:,} records were handled twice. Members of schemes 2 and 3 do not "
+        "ask ZooKeeper, so none of this happens to them."
     )
     names = _members([run])
     legend = [f'<li><i class="m{at % 8}"></i>{escape(name)}</li>' for at, name in enumerate(names)]
     legend.append('<li><i class="double"></i>two owners</li>')
     chart = scroll(_timeline(run, names, run.end_ms))
-    return section("Split brain: a server that lags", hint, f'<ul class="legend">{"".join(legend)}</ul>', chart)
+    return section("Split brain: servers that differ", hint, f'<ul class="legend">{"".join(legend)}</ul>', chart)
 
 
 # --- how it grows ----------------------------------------------------------------------------------------------------

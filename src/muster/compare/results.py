@@ -55,6 +55,9 @@ class Work:
         )
 
 
+SENT_AGAIN = "accepted from its next session"
+"""What became of a commit that was refused with scheme 1's session, as that session was over."""
+
 _STEADY = frozenset(["Heartbeat", "OffsetCommit", "OffsetFetch", "FindCoordinator"])
 
 
@@ -82,7 +85,7 @@ class StepResult:
     expired: int = 0
     """Sessions that ended although the step did not end them: the machine was too slow."""
     stale_commits: dict[str, int] = field(default_factory=dict)
-    """What became of the commit of a member that woke up: refused, accepted, or none."""
+    """What became of the commit of a member that woke up: refused, accepted, none, or `SENT_AGAIN`."""
     after_waking: int = 0
     """Records that a member handled after it woke up, of partitions that it had lost meanwhile."""
 
@@ -148,8 +151,8 @@ class Results:
     """On what it ran, for people."""
     left_out: list[str] = field(default_factory=list)
     """What was not run, and why."""
-    lagging: Run | None = None
-    """Scheme 1 with a server of ZooKeeper that lags behind."""
+    differing: Run | None = None
+    """Scheme 1 with a server of ZooKeeper that learns late and lags behind, and with `watch_brokers`."""
 
     @property
     def schemes(self) -> list[Scheme]:
@@ -172,9 +175,9 @@ def to_json(results: Results) -> dict[str, Any]:
 
 def from_json(found: Mapping[str, Any]) -> Results:
     """From what `to_json` gave."""
-    lagging = _run(found["lagging"]) if found["lagging"] is not None else None
+    differing = _run(found["differing"]) if found["differing"] is not None else None
     runs = [_run(run) for run in found["runs"]]
-    return Results(runs, found["story"], found["setting"], list(found["left_out"]), lagging)
+    return Results(runs, found["story"], found["setting"], list(found["left_out"]), differing)
 
 
 def _run(found: Mapping[str, Any]) -> Run:

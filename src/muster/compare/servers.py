@@ -117,6 +117,10 @@ class Servers:
         """Have it back."""
         raise NotImplementedError
 
+    async def be_late(self, delay_ms: int) -> None:
+        """Let the server of the member that has one for itself learn everything so much later. 0: no more."""
+        raise NotImplementedError
+
     async def lag(self) -> None:
         """Let the server of the member that has one for itself learn nothing more."""
         raise NotImplementedError
@@ -182,14 +186,13 @@ class LocalServers(Servers):
         await asyncio.to_thread(self._server.start)
 
 
-class LaggingServers(Servers):
+class DifferingServers(LocalServers):
     """An ensemble of three, and brokers on it. One follower is for one member alone, and may lag behind."""
 
     def __init__(
-        self, ensemble: Ensemble, follower: ZooKeeperServer, lagging: str, brokers: Sequence[LocalBroker]
+        self, ensemble: Ensemble, follower: ZooKeeperServer, lagging: str, brokers: Mapping[int, LocalBroker]
     ) -> None:
-        addresses = ",".join(broker.bootstrap for broker in brokers)
-        super().__init__(_others(ensemble, follower), addresses, len(brokers))
+        super().__init__(_others(ensemble, follower), brokers, (), None)
         self._ensemble = ensemble
         self._follower = follower
         self._lagging = lagging
@@ -198,6 +201,10 @@ class LaggingServers(Servers):
     def zookeeper_of(self, member: str) -> str:
         """That server alone for its member, the others for all."""
         return self._follower.address if member == self._lagging else self.zookeeper
+
+    async def be_late(self, delay_ms: int) -> None:
+        """Hold back each message for so long."""
+        self._ensemble.delay(self._follower, delay_ms)
 
     async def lag(self) -> None:
         """Hold back what it would learn."""
@@ -304,11 +311,11 @@ async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractConte
         raise
 
 
-async def _start_ensemble(folder: Path, lagging: str, running: contextlib.ExitStack) -> LaggingServers:
+async def _start_ensemble(folder: Path, lagging: str, running: contextlib.ExitStack) -> DifferingServers:
     ensemble = await _enter(running, Ensemble(folder / "zookeeper", fsync=False, relayed=True))
     follower = (await asyncio.to_thread(lambda: ensemble.followers))[0]
     brokers = (await _start_brokers(Scheme.WATCHERS, folder, _others(ensemble, follower), running))[0]
-    return LaggingServers(ensemble, follower, lagging, list(brokers.values()))
+    return DifferingServers(ensemble, follower, lagging, brokers)
 
 
 async def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: contextlib.ExitStack) -> LocalServers:

@@ -49,6 +49,8 @@ REST_MS = 30_000
 PATIENCE_S = 300
 AWAY_S = 3.0
 """For how long a broker or ZooKeeper is away at least."""
+LATE_MS, LATE_FOR_S = 2_500, 5.0
+"""How much later than the others a server learns, and for how long: longer than a back-off of scheme 1."""
 PER_HOST = 10
 """Members that share a process."""
 
@@ -69,6 +71,8 @@ class Options:
     """Records that are written in a second."""
     handle_ms: float = 1.0
     """How long a member works on a record."""
+    watch_brokers: bool = False
+    """Whether members of scheme 1 watch the brokers."""
 
 
 class Trial:
@@ -158,6 +162,7 @@ class Trial:
         arguments += ["--bootstrap", self._servers.bootstrap]
         arguments += ["--coordinators", self._servers.coordinators]
         arguments += ["--handle-ms", str(self._options.handle_ms)]
+        arguments += ["--watch-brokers"] * self._options.watch_brokers
         program, per_host = "muster.compare.host", PER_HOST
         if self.scheme is Scheme.KAFKA08:
             program, per_host = "muster.compare.peer", 1
@@ -243,6 +248,7 @@ class Trial:
             Kind.LEAVE: self._leave,
             Kind.CRASH: self._crash,
             Kind.FREEZE: self._freeze,
+            Kind.LATE: self._join_late,
             Kind.LAG: self._lag,
             Kind.BROKER: lambda _: self._outage("a broker", self._stop_broker, self._servers.start_broker),
             Kind.ZOOKEEPER: lambda _: self._outage(
@@ -250,7 +256,7 @@ class Trial:
             ),
         }
         await actions[step.kind](step.member)
-        if step.kind is Kind.JOIN:
+        if step.kind in (Kind.JOIN, Kind.LATE):
             result.start_ms = max(result.start_ms, self._began)
         result.settled_ms = max(result.start_ms, self._changed_ms)
         if step.kind in OF_SERVERS:
@@ -269,6 +275,17 @@ class Trial:
         since = self._now()
         self._active.append(member)
         await self._host_of[member].say(json.dumps({"do": "join", "m": member}))
+        await self._settled(since)
+
+    async def _join_late(self, member: str) -> None:
+        """A server learns late for as long as it takes others to see the newcomer, and to try in vain."""
+        since = self._now()
+        await self._servers.be_late(LATE_MS)
+        self._active.append(member)
+        await self._host_of[member].say(json.dumps({"do": "join", "m": member}))
+        await asyncio.sleep(LATE_FOR_S)
+        await self._servers.be_late(0)
+        self._run.outages.append(("what a server should know", Span(since, self._now())))
         await self._settled(since)
 
     async def _leave(self, member: str) -> None:

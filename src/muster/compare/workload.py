@@ -21,6 +21,7 @@ class Kind(StrEnum):
     FREEZE = "is frozen past its session, and wakes"
     BROKER = "a broker goes and comes back"
     ZOOKEEPER = "ZooKeeper is away for a while"
+    LATE = "joins while another member's server of ZooKeeper learns late"
     LAG = "is connected to a server of ZooKeeper that lags behind"
 
 
@@ -68,9 +69,10 @@ def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[St
     return steps
 
 
-def lagging_script() -> list[Step]:
-    """Two members, one of which hears of ZooKeeper through a server that lags behind."""
-    return [Step(Kind.JOIN, "m1"), Step(Kind.JOIN, "m2"), Step(Kind.LAG, "m2")]
+def differing_script() -> list[Step]:
+    """Members of which one hears of ZooKeeper through a server of its own: it learns late, then nothing for a while."""
+    start = [Step(Kind.JOIN, "m1"), Step(Kind.JOIN, "m2")]
+    return [*start, Step(Kind.LATE, "m3"), Step(Kind.BROKER), Step(Kind.LAG, "m2")]
 
 
 def fragile(steps: Iterable[Step]) -> list[str]:
@@ -82,5 +84,5 @@ def hosts(steps: Iterable[Step], per_host: int) -> list[list[str]]:
     """Which members share a process: those that crash or freeze are alone, of the others `per_host` are together."""
     steps = list(steps)
     alone = fragile(steps)
-    others = [step.member for step in steps if step.kind is Kind.JOIN and step.member not in alone]
+    others = [step.member for step in steps if step.kind in (Kind.JOIN, Kind.LATE) and step.member not in alone]
     return [[name] for name in alone] + [others[at : at + per_host] for at in range(0, len(others), per_host)]

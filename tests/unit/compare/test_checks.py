@@ -13,7 +13,7 @@ from muster.compare.counters import Counters
 from muster.compare.formulas import Scheme
 from muster.compare.results import Results, Run, StepResult, Work, from_json, to_json
 from muster.compare.workload import Kind
-from tests.support.compare_results import lagging, run, sample
+from tests.support.compare_results import differing, run, sample
 
 
 def wrong(results: Results) -> list[str]:
@@ -130,6 +130,7 @@ def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) 
     found = {check.name: check.ok for check in disturbed(sample(scheme))}
     assert found.pop("no record is lost") is True
     assert found.pop("a member that wakes up cannot commit", True) is True
+    assert found.pop("a member that wakes up can commit what it has lost, from its next session", True) is True
     assert set(found.values()) == {None}
     assert is_well(disturbed(sample(scheme)))
 
@@ -150,20 +151,47 @@ def test_one_disturbed_step_does_not_hide_another() -> None:
     assert wrong(results) == ["ZooKeeper's reads of a change"]
 
 
-def test_a_server_that_lags_must_show_two_readers_and_lose_nothing() -> None:
+def of_kind(run: Run, kind: Kind) -> StepResult:
+    return run.of_kind(kind)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda run: setattr(run, "doubles", []), "two members read the same partitions while a server lags"),
+        (lambda run: lost(run), "no record is lost while a server lags"),
+        (
+            lambda run: setattr(of_kind(run, Kind.LATE), "work", Work(3, 3)),
+            "tries fail while members see different members",
+        ),
+        (
+            lambda run: setattr(of_kind(run, Kind.BROKER), "work", Work(2, 2)),
+            "with watch_brokers a broker that goes and comes back makes all rebalance",
+        ),
+    ],
+)
+def test_servers_that_differ_must_show_what_is_wrong_and_lose_nothing(change: Callable[[Run], None], name: str) -> None:
     results = sample(Scheme.WATCHERS)
-    results.lagging = lagging()
+    results.differing = differing()
     assert is_well(judge(results))
-    results.lagging.doubles = []
-    assert wrong(results) == ["two members read the same partitions while a server lags"]
-    results.lagging = lagging()
-    lost(results.lagging)
-    assert wrong(results) == ["no record is lost while a server lags"]
+    change(results.differing)
+    assert wrong(results) == [name]
+
+
+def test_what_scheme_1_lacks_must_show() -> None:
+    results = sample(Scheme.WATCHERS)
+    of_kind(results.runs[0], Kind.BROKER).work = Work(3, 3)
+    assert wrong(results) == ["without watch_brokers a broker that goes and comes back makes none rebalance"]
+    results = sample(Scheme.WATCHERS)
+    of_kind(results.runs[0], Kind.FREEZE).stale_commits = {"refused": 1}
+    assert wrong(results) == ["a member that wakes up can commit what it has lost, from its next session"]
+    of_kind(results.runs[0], Kind.FREEZE).stale_commits = {"none": 1}
+    assert is_well(judge(results))
 
 
 def test_results_go_through_json() -> None:
     results = sample(sizes=(2, 3))
-    results.lagging = lagging()
+    results.differing = differing()
     again = from_json(json.loads(json.dumps(to_json(results))))
     assert again == results
     assert isinstance(again.runs[0].steps[0], StepResult)

@@ -13,7 +13,7 @@ from muster.compare.curves import Growth, growth_chart, sampled
 from muster.compare.formulas import TITLES, Scheme
 from muster.compare.page import FIGURES, render
 from muster.compare.results import Results
-from tests.support.compare_results import lagging, sample
+from tests.support.compare_results import differing, sample
 from tests.support.pages import Nesting, shapes
 
 
@@ -86,11 +86,13 @@ def test_one_run_alone_has_a_point_for_each_join_and_several_have_theirs() -> No
             assert all(line.findall("path") for line in found[:3])
 
 
-def test_split_brain_by_a_server_that_lags_is_drawn() -> None:
+def test_split_brain_by_servers_that_differ_is_drawn() -> None:
     results = sample()
     assert "Split brain" not in page_of(results)
-    results.lagging = lagging()
+    results.differing = differing()
     page = page_of(results)
+    assert "3 tries of a rebalance failed" in page
+    assert "that makes 6 rebalances" in page
     assert "read the same partitions for 2.5 s, and 77 records were" in page
     chart = svgs(page)[3]
     assert len(shapes(chart, "double")) == 1
