@@ -250,8 +250,8 @@ def test_two_causes_of_one_rebalance_are_both_named():
 def test_how_long_a_rebalance_took_is_no_doubt_about_a_crash_in_the_next_generation(took_ms: int) -> None:
     """Nobody commits while it lasts. The members kept their partitions, and committed every 5 s before and after."""
     log = running(A, B).wait(took_ms).generation(2, [A, B]).commits("t:0-3", 60_000)
-    row = last(log.commits("t:0-1", S + 1_500).wait(700).generation(3, [ALL_A]))
-    crash = last(dies())
+    log.commits("t:0-1", S + 1_500).wait(700).generation(3, [ALL_A])
+    row, crash = (last(each.commits("t:0-3", 10_000)) for each in (log, dies()))
     assert (row.cause, row.confidence) == (crash.cause, crash.confidence) == (Cause.SESSION_EXPIRED, 0.9)
 
 
