@@ -5,9 +5,9 @@ are compared with the ones before them once (`Commits` sorted by partition); bet
 of them is taken in with a handful of array operations.
 
 **Time.** Records are in the order of the log; their times are the brokers' clocks. `Clock` makes of them a time that
-never falls: it stands still where clocks differ by a little, and goes on from where it was when a clock was set back by
-more. Where a record has a time that no calendar has, it stands still too. All rules compare these times; rows show the
-records' own.
+never falls: it stands still where clocks differ by a little, and goes on from where it was when a clock was set back
+by more, or the next coordinator's is so far behind. Where a record has a time that no calendar has, it stands still
+too. All rules compare these times; rows show the records' own.
 
 **Strangers.** A member learns of the generation that takes a partition away, and commits it once more before it joins
 the next. So a commit by a former owner of the generation before is not taken for a stranger's. While a group is
@@ -31,8 +31,9 @@ from muster.history.model import LAST_MS, CommitNote, Commits, TopicPartition
 if TYPE_CHECKING:
     from muster.history.model import Int64s
 
-SET_BACK_MS = 60_000
-"""A clock that falls by less is one of several that differ; by more, it was set."""
+SET_BACK_MS = 5_000
+"""Clocks of brokers that are kept in step differ by less. One that falls by more was set back, or is another broker's:
+a time that stood still until it has caught up would make each silence in it too short."""
 _FARTHEST_MS = 1 << 61
 """However often a clock was set back, a time fits 64 bits."""
 NEVER = -1

@@ -62,6 +62,8 @@ class Leg:
     """It came back under the id that it had: the process lived on."""
     succeeds: str = ""
     """The chain of a member with the same identity that was still there as this one came."""
+    is_succeeded: bool = False
+    """It expired after such a one had come: the process had been started anew, and no later start ends its absence."""
 
     @property
     def is_planned(self) -> bool:
@@ -128,7 +130,9 @@ class Lineage:
     def went(self, member: Member, cause: Cause, at_ms: int, *, is_guess: bool = False) -> Leg:
         """A member went."""
         chain, depth = self.living.pop(member.member_id, (member.member_id, 0))
-        leg = Leg(chain, depth, named(member), at_ms, cause, member.instance_id is not None, is_guess)
+        succeeded = cause is Cause.SESSION_EXPIRED and member.member_id in self.succeeded
+        static = member.instance_id is not None
+        leg = Leg(chain, depth, named(member), at_ms, cause, static, is_guess, is_succeeded=succeeded)
         self.gone.append(_Gone(member.member_id, identity(member), leg))
         return leg
 
@@ -195,7 +199,7 @@ def trace(
     arrived, returned = [], {}
     for member, (leg, before) in zip(came, lineage.came(came, at_ms, window_ms) if came else (), strict=True):
         arrived.append(leg)
-        if before is not None and before.cause is not None and before.at_ms < at_ms:
+        if before is not None and before.cause is not None and before.at_ms < at_ms and not before.is_succeeded:
             returned[member.member_id] = (before.cause, at_ms - before.at_ms)
     return Trace(at_ms, members_before, tuple(went), tuple(arrived)), returned
 
@@ -467,7 +471,7 @@ def _back(found: Verdict, around: _Around) -> Verdict:
     """A member that was back soon lived on, or was started anew at once."""
     for leg in around.own.went:
         back = around.back.get((leg.chain, leg.depth))
-        if back is None or back.at_ms <= around.own.at_ms:
+        if back is None or back.at_ms <= around.own.at_ms or leg.is_succeeded:
             continue
         evidence = f"{leg.name} was back {duration(back.at_ms - leg.at_ms)} later."
         others = [each for each in found.alternatives if each.cause is Cause.POLL_INTERVAL_EXCEEDED]

@@ -303,6 +303,32 @@ def _why_it_goes(seen: Sequence[Rebalance]) -> str:
     return "it crashes and is restarted, or its handler is too slow"
 
 
+def instance_id_contested(view: View) -> Said | None:
+    """Processes with one instance id take the place from one another; nothing rebalances, and nothing gets on."""
+    taken: dict[str, list[int]] = {}
+    for row in view.rebalances:
+        for change in row.replaced if row.is_takeover else ():
+            taken.setdefault(change.member.instance_id or "", []).append(row.at_ms)
+    window_ms = view.limits.pattern_ms
+    often = {
+        instance_id: times_ms
+        for instance_id, times_ms in taken.items()
+        if any(later - earlier <= window_ms for earlier, later in zip(times_ms, times_ms[_OFTEN:], strict=False))
+    }
+    if not often:
+        return None
+    worst = max(often, key=lambda each: len(often[each]))
+    span = duration(often[worst][-1] - often[worst][0])
+    return Said(
+        "instance_id_contested",
+        f"The place of a static member was taken over again and again by a process with the same group.instance.id "
+        f"({listed(sorted(often))}), that of {worst} {count(len(often[worst]), 'time')} within {span}",
+        "If two processes have that group.instance.id, each fences the other (FencedInstanceIdException in their "
+        "logs): give each one of its own. If there is but one, it ends and is started again each time: see why.",
+        since_ms=often[worst][0],
+    )
+
+
 def departures(view: View) -> Said | None:
     """Members leave and join by their own will so often that it hurts: an autoscaler, short-lived jobs."""
     seen = [row for row in view.within if row.cause in (Cause.LEFT, Cause.JOINED) and row.pattern is None]
@@ -538,6 +564,7 @@ RULES: tuple[Callable[[View], Said | None], ...] = (
     members_vanish,
     rolling_restart,
     flapping,
+    instance_id_contested,
     departures,
     leader_rejoins,
     coordinator_moves,

@@ -394,8 +394,8 @@ def _of_shape(kept: Kept, expected: Expectation) -> None:
         expected.may |= {"never_at_rest"}
     if sum(act["do"] in ("subscribe", "delete_topic") or bool(act.get("matching")) for act in acts) >= 2:
         expected.may.add("rejoins")
-    if sum(act["do"] == "rejoin" for act in acts) >= _CHANGES:
-        expected.must.append(frozenset(["rejoins"]))
+    for do, least, rule in (("twin", _CHANGES + 1, "instance_id_contested"), ("rejoin", _CHANGES, "rejoins")):
+        expected.must += [frozenset([rule])] * (sum(act["do"] == do for act in acts) >= least)
 
 
 def _clients(kept: Kept) -> set[str]:

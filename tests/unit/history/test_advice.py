@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from muster.history.findings import findings
 from muster.history.model import Cause, Change, Finding, GroupKind, Member, Rebalance
-from tests.unit.history.test_findings import CALM, FLAPS, GOES, SLOW, STATIC, generation, note, rebalance, times, view
+from tests.unit.history.test_findings import (
+    CALM,
+    FLAPS,
+    GOES,
+    SLOW,
+    STATIC,
+    generation,
+    note,
+    rebalance,
+    takeovers,
+    times,
+    view,
+)
 
 CHANGED = times(3, Cause.SUBSCRIPTION_CHANGED, 60_000)
 BOTH, ONE = replace(CALM, topics=("orders", "new")), replace(SLOW, topics=("orders",))
@@ -76,3 +89,49 @@ def test_an_offset_that_went_back_is_handled_again_only_where_a_member_began_the
     found = only(findings([view(notes=[note("rewind", 183, 188)])]))
     assert "5 records are handled again where a member began there" in found.sentence
     assert "As a coordinator moves" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (takeovers(5, 30_000), "pod-1 5 times within 2.0 min"),
+        (takeovers(9, 30_000) + takeovers(2, 30_000, pod="pod-2"), "pod-1 9 times within"),
+        (takeovers(3, 30_000), None),  # deploys, one after another
+        (takeovers(2, 30_000) + takeovers(2, 30_000, pod="pod-2"), None),  # each was started anew twice
+        (takeovers(9, 600_000), None),  # a deploy each ten minutes
+        ([replace(row, generation=2) for row in takeovers(5, 30_000)], None),  # the group rebalanced: late ones
+    ],
+)
+def test_processes_that_share_an_instance_id_are_found(rows: list[Rebalance], said: str | None) -> None:
+    """They fence each other for ever, and nothing rebalances."""
+    found = [each for each in findings([view(*rows)]) if each.rule == "instance_id_contested"]
+    assert [said in each.sentence and "fences the other" in each.advice for each in found if said] == [True] * bool(
+        said
+    )
+    assert bool(found) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (Cause.POLL_INTERVAL_EXCEEDED, "slower than max.poll.interval.ms"),
+        (Cause.SESSION_EXPIRED, "kill -9"),
+        (Cause.LEFT, "a supervisor"),
+        (Cause.NOT_KNOWN, "or its handler is too slow"),
+    ],
+)
+def test_a_flapping_member_is_told_by_how_it_goes(cause: Cause, said: str) -> None:
+    pattern = replace(FLAPS, went=(cause, cause, Cause.JOINED))
+    seen = times(4, Cause.NOT_KNOWN, 60_000, left=(SLOW,), pattern=pattern)
+    (found,) = findings([view(*seen)])
+    assert said in found.advice
+
+
+@pytest.mark.parametrize("change", [{"left": (SLOW,)}, {"replaced": (Change(replace(SLOW, member_id="s-2"), SLOW),)}])
+def test_a_crash_loop_is_told_as_one_after_a_clean_stop(change: dict[str, Any]) -> None:
+    """Of members that commit rarely the pattern does not know why they went; the rebalances say what is likeliest."""
+    pattern = replace(FLAPS, went=(*(Cause.NOT_KNOWN,) * 4, Cause.LEFT))
+    seen = times(4, Cause.SESSION_EXPIRED, 60_000, **change, confidence=0.5, pattern=pattern)
+    stop = rebalance(Cause.LEFT, ago_ms=5_000, left=(SLOW, CALM), members_after=0)
+    (found,) = findings([view(*seen, stop)])
+    assert "most likely it dies or stands still without leaving (kill -9" in found.advice

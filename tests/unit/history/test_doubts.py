@@ -163,6 +163,16 @@ def test_a_member_is_dead_for_sure_once_another_one_gets_on_with_its_partitions(
     assert (row.cause, row.confidence) == (Cause.SESSION_EXPIRED, 0.9)
 
 
+@pytest.mark.parametrize("behind_ms", [-600_000, -40_000, -6_000, -1_000, 0, 1_000])
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_silence_is_as_long_whatever_the_clock_of_the_next_coordinator_says(behind_ms, moves):
+    """Or the same broker's, after it was set. One that goes forward cannot be told from a pause."""
+    log = running(A, B).wait(behind_ms)
+    log.leader_epoch += moves
+    row = last(log.commits("t:0-3", 20_000).commits("t:0-1", S + 1_500).generation(2, [ALL_A]).commits("t:2-3", 10_000))
+    assert (row.cause, row.confidence) == (Cause.SESSION_EXPIRED, 0.9)
+
+
 def test_a_static_member_needs_no_such_proof():
     """It never leaves."""
     a, b = A.with_(instance="i1"), B.with_(instance="i2")

@@ -115,6 +115,11 @@ def vanishes(number: int) -> list[Rebalance]:
     return [*gone, *(replace(each, cause=Cause.JOINED, at_ms=each.at_ms + 10_000, left=(), **JOINED) for each in gone)]
 
 
+def takeovers(number: int, every_ms: int, pod: str = "pod-1") -> list[Rebalance]:
+    taken = Change(replace(STATIC, member_id="calm-2", instance_id=pod), STATIC)
+    return times(number, Cause.STATIC_MEMBER_REPLACED, every_ms, replaced=(taken,), generation=1)
+
+
 CASES = {
     "never_at_rest": view(
         *times(12, Cause.NOT_KNOWN, 30_000, left=(SLOW,)), latest=generation(CALM, protocol="cooperative-sticky")
@@ -124,6 +129,7 @@ CASES = {
     "members_vanish": view(*vanishes(3)),
     "rolling_restart": view(*times(3, Cause.LEFT, 60_000, pattern=ROLLS, **RESTARTED)),
     "flapping": view(*times(4, Cause.SESSION_EXPIRED, 60_000, left=(SLOW,), pattern=FLAPS)),
+    "instance_id_contested": view(*takeovers(4, 60_000)),
     "members_come_and_go": view(*times(6, Cause.JOINED, 20_000, **JOINED)),
     "stops_the_world": view(*times(6, Cause.NOT_KNOWN, 9 * HOUR_MS, **KEPT), latest=generation(CALM)),
     "needless_moves": view(*times(3, Cause.LEFT, 9 * HOUR_MS, **NEEDLESS), latest=generation(CALM)),
@@ -277,8 +283,7 @@ def test_a_rolling_restart_is_told_with_how_long_restarts_took() -> None:
 
 def late_static(*whose: str, pattern: PatternSeen | None = ROLLS) -> list[Rebalance]:
     """Static members of which these were away for longer than their session, of 45 s, and others were not."""
-    taken = Change(replace(STATIC, member_id="new"), STATIC)
-    rows = [rebalance(Cause.STATIC_MEMBER_REPLACED, replaced=(taken,), generation=1) for _ in range(3)]
+    rows = takeovers(3, HOUR_MS)
     for number, pod in enumerate(whose):
         member, ago_ms = replace(STATIC, instance_id=pod, member_id=pod), HOUR_MS // 2 - number * 100_000
         rows.append(rebalance(Cause.SESSION_EXPIRED, ago_ms, left=(member,), pattern=pattern))
@@ -479,32 +484,6 @@ def test_why_a_group_rebalances_comes_before_how() -> None:
     assert [found.rule for found in findings([each])] == ["poll_interval_exceeded", "stops_the_world"]
 
 
-@pytest.mark.parametrize(
-    ("cause", "said"),
-    [
-        (Cause.POLL_INTERVAL_EXCEEDED, "slower than max.poll.interval.ms"),
-        (Cause.SESSION_EXPIRED, "kill -9"),
-        (Cause.LEFT, "a supervisor"),
-        (Cause.NOT_KNOWN, "or its handler is too slow"),
-    ],
-)
-def test_a_flapping_member_is_told_by_how_it_goes(cause: Cause, said: str) -> None:
-    pattern = replace(FLAPS, went=(cause, cause, Cause.JOINED))
-    seen = times(4, Cause.NOT_KNOWN, 60_000, left=(SLOW,), pattern=pattern)
-    (found,) = findings([view(*seen)])
-    assert said in found.advice
-
-
-@pytest.mark.parametrize("change", [{"left": (SLOW,)}, {"replaced": (Change(replace(SLOW, member_id="s-2"), SLOW),)}])
-def test_a_crash_loop_is_told_as_one_after_a_clean_stop(change: dict[str, Any]) -> None:
-    """Of members that commit rarely the pattern does not know why they went; the rebalances say what is likeliest."""
-    pattern = replace(FLAPS, went=(*(Cause.NOT_KNOWN,) * 4, Cause.LEFT))
-    seen = times(4, Cause.SESSION_EXPIRED, 60_000, **change, confidence=0.5, pattern=pattern)
-    stop = rebalance(Cause.LEFT, ago_ms=5_000, left=(SLOW, CALM), members_after=0)
-    (found,) = findings([view(*seen, stop)])
-    assert "most likely it dies or stands still without leaving (kill -9" in found.advice
-
-
 def test_all_that_flap_are_named() -> None:
     one = replace(FLAPS, members=("'a' at h",))
     seen = [*times(4, Cause.LEFT, 60_000, **GOES, pattern=one)]
@@ -591,7 +570,7 @@ def test_what_two_applications_cost_each_other_is_counted_once() -> None:
 def test_an_assignor_that_keeps_what_it_can_is_not_blamed(latest: str, said: bool) -> None:
     seen = times(3, Cause.NOT_KNOWN, HOUR_MS, **NEEDLESS)
     found = findings([view(*seen, latest=generation(CALM, protocol=latest))])
-    assert ["needless_moves" in each.rule for each in found] == [True] * said
+    assert [each.rule for each in found] == ["needless_moves"] * said
 
 
 def test_the_most_costly_comes_first() -> None:

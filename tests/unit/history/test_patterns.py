@@ -386,3 +386,10 @@ def test_workers_join_once_more_to_hand_over_what_they_gave_up(after_ms, kind, p
     again = rows[-1]
     assert again.cause is (Cause.JOINED if again.phase == 2 else Cause.LEADER_REJOINED)
     assert any("worker" in each for each in again.evidence) is (kind == "connect")
+
+
+def test_one_that_has_come_anew_before_it_expired_is_not_back_later():
+    """The next crash and start of the same process end no absence: it was there all the time."""
+    rows = _killed_848(3, [1, 1]).history().rebalances[1:]
+    said = [sentence for row in rows for sentence in row.evidence]
+    assert [sentence for sentence in said if "back" in sentence] == []
