@@ -11,6 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from muster.client.core.group.member_state import TRANSITIONS as MEMBER
+from muster.client.core.group.member_state import MemberState
 from muster.coordinator.group import TRANSITIONS as GROUP
 from muster.coordinator.group import GroupState
 from muster.zookeeper.server_assigned_states import COORDINATOR_TRANSITIONS, ServerAssignedState
@@ -30,7 +32,8 @@ def page(text: str) -> str:
         "watcher": _moved(WATCHER, {WatcherState.UNREGISTERED, WatcherState.CLOSED}),
         "server-assigned": _moved(SERVER_ASSIGNED, {ServerAssignedState.CLOSED}),
         "coordinator": _moved(COORDINATOR_TRANSITIONS, set()),
-        "group": [(before, after, why) for (before, after), why in GROUP.items() if after is not GroupState.DEAD],
+        "group": _followed(GROUP, GroupState.DEAD),
+        "member": _followed(MEMBER, MemberState.UNJOINED),
     }
     for place, arrows in diagrams.items():
         begin, end = f"<!-- {place}:begin -->\n", f"<!-- {place}:end -->\n"
@@ -49,6 +52,11 @@ def _moved(table: Mapping[tuple[Any, Any], Any], left_out: Container[Enum]) -> l
         for (before, happening), after in table.items()
         if after not in left_out
     ]
+
+
+def _followed(table: Mapping[tuple[Any, Any], str], left_out: Enum) -> list[Arrow]:
+    """The same of a table that says which state follows which."""
+    return [(before.value, after.value, why) for (before, after), why in table.items() if after is not left_out]
 
 
 def _diagram(arrows: Iterable[Arrow]) -> str:

@@ -1,7 +1,8 @@
 """The four ways in which a rebalance can go, told as the post on the coordinator tells them (C7, figures 6-18 to 6-20).
 
-One thing differs from the post's version of Kafka: its group begins as Stable with nobody in it, today's as Empty, and
-an empty group waits a while for more members (group.initial.rebalance.delay.ms) before its first rebalance ends.
+Two things differ from the post. Its group begins as Stable with nobody in it, Kafka's as Empty, and an empty group
+waits a while for more members (group.initial.rebalance.delay.ms) before its first rebalance ends. And in its figure
+6-20 a follower that joins second is answered at once, against its own rule; here and in Kafka it waits.
 """
 
 import pytest

@@ -111,7 +111,7 @@ class GroupMember:
 
     def _reset(self, reason: str, *, forget_member: bool) -> None:
         self._note(INFO, f"this member's generation of group {self.group_id} is over: {reason}")
-        self.state = MemberState.UNJOINED
+        self.state = self.state.to(MemberState.UNJOINED)
         self.generation = NO_GENERATION if forget_member else Generation(member_id=self.generation.member_id)
         self.rejoin_needed = True
         self.rejoin_reason = reason

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from muster.model import UNKNOWN_GENERATION_ID, UNKNOWN_MEMBER_ID
 
@@ -20,6 +21,33 @@ class MemberState(Enum):
     def has_joined(self) -> bool:
         """Whether the group has answered the join, so that heartbeats are due."""
         return self in (MemberState.COMPLETING_REBALANCE, MemberState.STABLE)
+
+    def to(self, after: MemberState) -> MemberState:
+        """The state that follows. Raises AssertionError if it does not follow this one."""
+        if (self, after) not in TRANSITIONS:
+            raise AssertionError(f"a member cannot go from {self.value} to {after.value}")
+        return after
+
+
+TRANSITIONS: Final[Mapping[tuple[MemberState, MemberState], str]] = {
+    (MemberState.UNJOINED, MemberState.PREPARING_REBALANCE): "JoinGroup is sent",
+    (
+        MemberState.PREPARING_REBALANCE,
+        MemberState.PREPARING_REBALANCE,
+    ): "JoinGroup was refused or lost, and is sent again",
+    (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE): "JoinGroup is answered with a generation",
+    (
+        MemberState.COMPLETING_REBALANCE,
+        MemberState.PREPARING_REBALANCE,
+    ): "SyncGroup was refused or lost, and JoinGroup is sent",
+    (MemberState.COMPLETING_REBALANCE, MemberState.STABLE): "SyncGroup is answered with its share",
+    (
+        MemberState.STABLE,
+        MemberState.PREPARING_REBALANCE,
+    ): "JoinGroup is sent, as a heartbeat told of a rebalance or what it reads has changed",
+    **{(state, MemberState.UNJOINED): "its generation is over, or it leaves" for state in MemberState},
+}
+"""Which state follows which, and why. docs/rebalancing.md has the diagram."""
 
 
 class Step(Enum):

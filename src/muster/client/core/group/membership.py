@@ -239,7 +239,7 @@ class Membership(GroupMember):
         except MusterError as error:
             self._failed(error, now)
             return
-        self.state = MemberState.PREPARING_REBALANCE
+        self.state = self.state.to(MemberState.PREPARING_REBALANCE)
         self.step = Step.JOINING
         self.topics.joining()
         self._begin_attempt()
@@ -283,7 +283,7 @@ class Membership(GroupMember):
             self._reset("the group has shared out its partitions without it", forget_member=False)
             self._failed(KafkaError(ErrorCode.ILLEGAL_GENERATION, "a generation was missed"), now)
         else:
-            self.state = MemberState.COMPLETING_REBALANCE
+            self.state = self.state.to(MemberState.COMPLETING_REBALANCE)
             self._heartbeat.reset(now)
             self.generation = Generation(reply.generation_id, reply.member_id, reply.protocol_name)
             if reply.leader == reply.member_id:
@@ -407,7 +407,7 @@ class Membership(GroupMember):
     # --- the join succeeds -------------------------------------------------------------------------------------------
 
     def _become_stable(self, data: bytes, now: int) -> None:
-        self.state = MemberState.STABLE
+        self.state = self.state.to(MemberState.STABLE)
         self.rejoin_needed = False
         self.rejoin_reason = ""
         self._assignor_failures.reset()

@@ -1,0 +1,17 @@
+"""A member's state goes only where the table leads, from which docs/rebalancing.md has its diagram."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.client.core.group.member_state import TRANSITIONS, MemberState
+
+
+@pytest.mark.parametrize("before", MemberState)
+@pytest.mark.parametrize("after", MemberState)
+def test_a_member_goes_only_where_the_table_leads(before: MemberState, after: MemberState) -> None:
+    if (before, after) in TRANSITIONS:
+        assert before.to(after) is after
+    else:
+        with pytest.raises(AssertionError, match=f"a member cannot go from {before.value} to {after.value}"):
+            before.to(after)
