@@ -17,6 +17,6 @@ for _needed in ("pyspark", "pyarrow"):
         )
 
 from muster.spark.reports import Progress, progress  # noqa: E402 - after the check
-from muster.spark.sessions import on_progress, register, session  # noqa: E402
+from muster.spark.sessions import on_progress, register, serve_metrics, session  # noqa: E402
 
-__all__ = ["Progress", "on_progress", "progress", "register", "session"]
+__all__ = ["Progress", "on_progress", "progress", "register", "serve_metrics", "session"]

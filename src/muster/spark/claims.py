@@ -164,7 +164,7 @@ class QueryClaims:
     ) -> None:
         self._resume = resume
         self._replay = replay
-        self._name = name
+        self.name = name  # under which the query commits: the checkpoint's, once it is known
         self._older_names = False
         self._keeps_all = keeps_all
         self._notes_first = notes_first and not keeps_all
@@ -196,9 +196,10 @@ class QueryClaims:
         return self._batch.state if self._batch else BatchState.NONE
 
     @property
-    def name(self) -> str:
-        """The name under which the query commits: the checkpoint's, once it is known."""
-        return self._name
+    def all_acknowledged(self) -> bool:
+        """Whether the group knows all that the query has done."""
+        known = {partition: owned.committed for partition, owned in self._owned.items()}
+        return self._started and all(known.get(partition) == done.end for partition, done in self._done.items())
 
     @property
     def batch_in_flight(self) -> dict[str, Any] | None:
@@ -251,9 +252,8 @@ class QueryClaims:
         return self._restarted
 
     def without_start(self) -> list[TopicPartition]:
-        """Partitions with no committed offset and nothing done: the reset policy decides, then `reset`.
-
-        None before it is known what the query has done, and which partitions are new."""
+        """Partitions with no committed offset and nothing done: the reset policy decides, then `reset`. None before it
+        is known what the query has done, and which partitions are new."""
         if not self._topics.decided:
             return []
         waiting = self._batch.offset.claims if self._batch is not None else {}
@@ -351,12 +351,12 @@ class QueryClaims:
 
     def _note(self) -> str:
         """The metadata of this query's commits: its name, and the last batch that is done."""
-        return f"spark:{self._name}/{self._seq - (self._batch is not None)}"
+        return f"spark:{self.name}/{self._seq - (self._batch is not None)}"
 
     def _is_own(self, note: str) -> bool:
         """Whether a commit's metadata is this query's. Older versions, whose offsets lack the name, wrote none."""
         name = note.rpartition("/")[0]
-        return bool(name) and (name == f"spark:{self._name}" or (self._older_names and name == "spark"))
+        return bool(name) and (name == f"spark:{self.name}" or (self._older_names and name == "spark"))
 
     def _number(self, note: str) -> int:
         """The last batch that was done when this query made a commit; -1 where the note does not say: older versions
@@ -411,7 +411,7 @@ class QueryClaims:
             generation,
             dict(self._done),
             self._topics.known,
-            self._name,
+            self.name,
             self._share,
             self.state.with_batch(claims),
         )
@@ -557,7 +557,7 @@ class QueryClaims:
             self.state.known |= bool(offset.state)
             self.state.read([*offset.state, *offset.claims, *offset.uncommitted])
             self._older_names = not offset.query
-            self._name = offset.query or self._name
+            self.name = offset.query or self.name
         return self._topics.restore(offset.topics)
 
     def _unknow(self, partitions: Iterable[TopicPartition]) -> None:

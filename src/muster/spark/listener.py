@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQueryListener
-from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
 
 from muster.spark.reports import Progress, progresses
 from muster.spark.word import tell
@@ -41,6 +41,8 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[Progress], None]] = []
+        self.ends: list[Callable[[str], None]] = []
+        """Called with the id of each query that has ended."""
 
     # --- Spark's names -----------------------------------------------------------------------------------------------
 
@@ -70,7 +72,8 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         pass
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        pass
+        for callback in self.ends:
+            callback(str(event.id))
 
     def _call(self, told: Progress) -> None:
         for callback in self.callbacks:
@@ -100,7 +103,7 @@ class TextListener:
         pass
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        pass
+        self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
 
     class Java:
         """For py4j."""

@@ -28,7 +28,7 @@ from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.batch import find_partitions
 from muster.spark.checkpoint import Checkpoint
 from muster.spark.claims import BatchState, QueryClaims
-from muster.spark.offsets import Claim, Claims
+from muster.spark.offsets import Claim, Claims, from_json
 from muster.spark.options import SourceOptions
 from muster.spark.pace import Pace
 from muster.spark.query_core import QueryCore
@@ -88,6 +88,7 @@ class Member:
         self._targets: dict[TopicPartition, int] | None = None
         self._started = False
         self._first = True
+        self._committed_batch: int | None = None
         self._ear: Ear | None = None
         self._look_at = 0
         self._closed = False
@@ -125,11 +126,14 @@ class Member:
         return self._run(self._behind())
 
     def standing(self) -> dict[str, Any]:
-        """The member's group as the member knows it, for the query's progress."""
-        if not self._options.grouped:
-            return {"group": self._options.group_id} if self._options.group_id is not None else {}
-        core = self._core
-        return {"group": self._options.group_id, "generation": core.generation, "rebalances": core.rebalances}
+        """The member's group as the member knows it, and which batch it has committed, for the query's progress."""
+        options, core = self._options, self._core
+        found: dict[str, Any] = {} if options.group_id is None else {"group": options.group_id}
+        if options.grouped:
+            found |= {"generation": core.generation, "rebalances": core.rebalances}
+        if options.commits and self._committed_batch is not None:
+            found["committedBatch"] = self._committed_batch
+        return found
 
     def close(self) -> None:
         """Commit what is known to be done, leave the group (rule 11). Safe to call twice, and from any thread."""
@@ -186,6 +190,8 @@ class Member:
         ends = self._core.bounds.offsets()
         if self._targets is not None:
             ends = {p: min(end, self._targets[p]) for p, end in ends.items() if p in self._targets}
+        if self._claims.all_acknowledged:
+            self._committed_batch = from_json(start).seq or None
         # No await from here on: the ownership that the claims state must hold for the claim that is made.
         if not last and self._pace.holds_back(self._claims.waiting(ends), self._now()):
             max_rows = 0

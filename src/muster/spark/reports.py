@@ -38,7 +38,7 @@ class Progress:
     """The query's name, or its id."""
     batch: int
     rows: int
-    """Rows of that batch, from all sources of the query."""
+    """Rows of that batch, from this source."""
     ends: dict[TopicPartition, int]
     lag: dict[TopicPartition, int]
     lag_seconds: dict[TopicPartition, float]
@@ -47,6 +47,18 @@ class Progress:
     members: int | None = None
     rebalances: int | None = None
     """Generations that followed the query's first one."""
+    committed_batch: int | None = None
+    """The last batch that the group has acknowledged, as the metadata of its commits counts batches."""
+    group_state: str | None = None
+    input_rows_per_second: float | None = None
+    """Spark's figures: what came since the trigger before, and how fast it was worked on."""
+    processed_rows_per_second: float | None = None
+    duration_ms: int | None = None
+    """How long the trigger took, with its batch."""
+    id: str = ""
+    """The query's id, which stays over restarts."""
+    source: int = 0
+    """Which of the query's sources this is."""
 
     @property
     def total_lag(self) -> int:
@@ -76,18 +88,25 @@ def progress(query: Any) -> Progress | None:
 def progresses(last: Any) -> Iterator[Progress]:
     """The progress of each source of this kind in a report of Spark's: a `StreamingQueryProgress`, or its JSON."""
     given: dict[str, Any] = last if isinstance(last, dict) else json.loads(last.json)
-    for source in given["sources"]:
+    for number, source in enumerate(given["sources"]):
         told = source.get("latestOffset")
         told = json.loads(told) if isinstance(told, str) else told
         if isinstance(told, dict) and {"ends", "lag", "totalLag"} <= told.keys():
             yield Progress(
                 query=given.get("name") or str(given["id"]),
                 batch=int(given["batchId"]),
-                rows=int(given["numInputRows"]),
+                rows=int(source["numInputRows"]),
                 ends=_flat(told["ends"]),
                 lag=_flat(told["lag"]),
                 lag_seconds=_flat(told.get("lagSeconds", {})),
                 **{name: told.get(name) for name in ("group", "generation", "members", "rebalances")},
+                committed_batch=told.get("committedBatch"),
+                group_state=told.get("groupState"),
+                input_rows_per_second=source.get("inputRowsPerSecond"),
+                processed_rows_per_second=source.get("processedRowsPerSecond"),
+                duration_ms=given.get("durationMs", {}).get("triggerExecution"),
+                id=str(given["id"]),
+                source=number,
             )
 
 

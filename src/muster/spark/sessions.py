@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from muster.metrics.port import MetricsPort
+    from muster.spark.listener import ProgressListener
     from muster.spark.reports import Progress
 
 ARROW_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -138,13 +140,43 @@ def on_progress(spark: SparkSession, callback: Callable[[Progress], None]) -> Ca
     Raises:
         RuntimeError: this Spark allows no listeners.
     """
+    callbacks = _listener(spark).callbacks
+    callbacks.append(callback)
+    return lambda: callbacks.remove(callback)
+
+
+def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> MetricsPort:
+    """Serve `/metrics` for Prometheus from the driver: how far the session's queries are that read with this source.
+
+    With port 0 a free one is taken; the answer's `address` tells it, and its `stop()` closes the port.
+
+    Raises:
+        ConfigError: prometheus-client is not installed.
+        MusterError: the port cannot be opened.
+        RuntimeError: this Spark allows no listeners.
+    """
+    from muster.client.driver import wall_clock_ms
+    from muster.metrics.exposition import check_installed
+    from muster.metrics.port import MetricsPort, check_port
+    from muster.spark.exporter import Exporter
+
+    check_installed()
+    check_port(port)
+    listener, exporter = _listener(spark), Exporter()
+    served = MetricsPort(host, port, {"/metrics": exporter.metrics})
+    served.start()
+    listener.callbacks.append(lambda told: exporter.heard(told, wall_clock_ms()))
+    listener.ends.append(exporter.ended)
+    return served
+
+
+def _listener(spark: SparkSession) -> ProgressListener:
     from muster.spark.listener import listen
 
     listener = listen(spark)
     if listener is None:
         raise RuntimeError("no listener can be installed in this session: ask with progress(query)")
-    listener.callbacks.append(callback)
-    return lambda: listener.callbacks.remove(callback)
+    return listener
 
 
 def prepare(*, local: bool = False) -> None:

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from typing import Any
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
@@ -24,8 +27,9 @@ from muster.arrow import COLUMNS, arrow_schema
 from muster.client.admin import Admin
 from muster.client.core.admin import GroupDescription
 from muster.client.core.produce.partitioner import partition_for_key
+from muster.history.lag_looks import Watch
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark import session
+from muster.spark import on_progress, serve_metrics, session
 from muster.spark.sessions import ARROW_BYTES, ARROW_LIMIT
 from muster.spark.source import spark_schema
 from tests.support.faces import PATIENCE_S, Cluster, flat, rest, until
@@ -269,6 +273,45 @@ def test_the_first_trigger_reads_and_its_batch_is_committed_without_a_second(str
     query.stop()
     assert query.exception() is None
     assert committed(cluster, topic, 2) == [20, 20]
+
+
+def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spark, cluster, tmp_path):
+    topic = cluster.topic(2)
+    cluster.produce(topic, 40, partitions=2)
+    by_muster_lag: dict[int, Any] = {}
+    reports: dict[int, Any] = {}
+
+    def look(frame, batch):
+        frame.count()
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            [group] = Watch(admin, [cluster.group]).look().groups
+        by_muster_lag[batch] = {part.place: part.lag for part in group.partitions}
+
+    def page():
+        with urlopen(f"http://{served.address}/metrics") as answer:
+            return answer.read().decode()
+
+    name = f"lags{uuid.uuid4().hex[:8]}"
+    frame = spark.readStream.format("muster").options(**options(cluster, topic, maxOffsetsPerTrigger="10")).load()
+    writer = frame.writeStream.foreachBatch(look).queryName(name)
+    stop = on_progress(spark, lambda told: reports.setdefault(told.batch, told) if told.query == name else None)
+    served = serve_metrics(spark, 0)
+    query = Stream(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
+    try:
+        until(lambda: 3 in reports, query.look)
+        until(lambda: "muster_query_rows_total" in page(), rest)
+        shown = page()
+    finally:
+        query.stop()
+        stop()
+    assert [by_muster_lag[batch] for batch in range(4)] == [reports[batch].lag for batch in range(4)]
+    assert [reports[batch].total_lag for batch in range(4)] == [40, 30, 20, 10]
+    last = reports[3]
+    assert (last.rows, last.group, last.rebalances, last.committed_batch) == (10, cluster.group, 0, 3)
+    assert all((last.input_rows_per_second, last.processed_rows_per_second, last.duration_ms))
+    assert f'muster_query_rows_total{{group="{cluster.group}",query="{name}",source="0"}} 40.0' in shown
+    until(lambda: name not in page(), rest)
+    served.stop()
 
 
 def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams, kafka_broker):

@@ -37,6 +37,28 @@ def test_a_batch_is_committed_when_spark_asks_for_the_next(worlds):
     assert audit(grid(100, 2), query.sink()) == (set(), {})
 
 
+def test_the_last_batch_that_the_group_has_acknowledged_is_told(worlds):
+    world = worlds(2)
+    world.produce(50, partitions=(0, 1))
+    query = world.query(maxOffsetsPerTrigger=30)
+
+    def committed():
+        return query.member.standing().get("committedBatch")
+
+    begin_batch(world, query)
+    assert committed() is None
+    query.finish()
+    assert query.trigger()
+    assert committed() == 1
+    query.crash()
+    again = world.query(maxOffsetsPerTrigger=30)
+    assert again.recover()  # batch 2
+    again.finish()
+    assert again.member.standing().get("committedBatch") is None
+    world.until(lambda: again.running == 2, again.trigger)
+    assert again.member.standing()["committedBatch"] == 2
+
+
 @pytest.mark.parametrize("how", ["commit", "word", "stop", "checkpoint"])
 def test_the_last_batch_is_committed_however_its_end_is_heard_of(worlds, how):
     world = worlds()
@@ -173,7 +195,8 @@ def test_progress_says_how_far_reading_is_behind(worlds):
     assert query.trigger()
     assert query.member.behind() == {P0: (10, 50), P1: (10, 50)}
     first = query.member.standing()
-    assert first == {"group": world.group, "generation": first["generation"], "rebalances": 0}
+    known = {"group": world.group, "rebalances": 0, "committedBatch": 1}
+    assert first == known | {"generation": first["generation"]}
     query.finish()
     other = world.consumer()
     world.until(lambda: len(other.held) == 1, query.run)
@@ -258,6 +281,7 @@ def test_commits_that_fail_are_told_once_hold_up_nobody_and_are_made_when_they_c
         drive(world, query)
     assert sum("could not be committed" in text for text in told(caplog)) == 1
     assert query.count(OffsetCommitRequest) < 25  # a little later each time
+    assert "committedBatch" not in query.member.standing()
     other.close()
     world.until(lambda: not world.cluster.alive)
     world.until(lambda: query.member._core.all_committed, query.run)
@@ -266,6 +290,7 @@ def test_commits_that_fail_are_told_once_hold_up_nobody_and_are_made_when_they_c
     read_all(world, 11, query)
     drive(world, query)
     assert world.committed() == {0: 11}
+    assert query.member.standing()["committedBatch"] == 11
 
 
 def test_without_a_group_nothing_is_committed_and_the_checkpoint_knows(worlds):
