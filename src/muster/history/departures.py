@@ -31,8 +31,8 @@ What makes silence say less:
   member, up to a poll interval. Where no other member got on (it stands still too, or there is none), silence is
   no proof of death: whatever it fits is a guess.
 - Partitions at rest while others are not: a client that commits only what it handled falls silent with them. Whether
-  they had records shows afterwards, when their next owner gets on with what has come meanwhile; until it does, whatever
-  the silence fits is a guess (`unproven`).
+  they had records shows afterwards, when their next owner gets on with what has come meanwhile (`unproven`): until it
+  does, whatever the silence fits is a guess; where it does not for as long, the silence shows nothing.
 - A member that commits nothing, as on a topic at rest, shows nothing at all once it has been there for a session: it is
   gone (`MEMBER_GONE`), and that is all that can be said.
 - Commits within transactions do not renew a session, so a member may expire a heartbeat sooner after one. The records
@@ -123,14 +123,18 @@ class Departure:
         silent = self.cause in (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
         return silent and self.confidence >= GUESS and self.member.instance_id is None
 
-    def unproven(self) -> Departure:
-        """The same, where no other member got on with its partitions: they had no records, perhaps."""
-        told = "No other member got on with its partitions soon afterwards, so it may have had nothing to commit."
-        known = {each.cause for each in self.alternatives}
-        also = () if Cause.LEFT in known else (replace(_LEFT, told_apart_by=AT_REST),)
-        return replace(
-            self, confidence=UNPROVEN, evidence=f"{self.evidence} {told}", alternatives=(*self.alternatives, *also)
-        )
+    def unproven(self, *, is_over: bool) -> Departure:
+        """The same, where no other member got on with its partitions: they had no records, perhaps. `is_over`: not for
+        as long as this one had been silent, so that its silence shows nothing."""
+        if is_over:
+            told = "No other member got on with its partitions for as long afterwards: they may have had no records."
+            cause, confidence, alternatives = _UNKNOWN
+        else:
+            told = "It is too soon to see whether its partitions had records."
+            also = () if _LEFT.cause in {each.cause for each in self.alternatives} else (_LEFT,)
+            cause, confidence, alternatives = self.cause, UNPROVEN, (*self.alternatives, *also)
+        evidence = f"{self.evidence} {told}"
+        return replace(self, cause=cause, confidence=confidence, evidence=evidence, alternatives=alternatives)
 
 
 @fixed

@@ -154,7 +154,8 @@ def _finalize(state: GroupState, rows: Rows, now_ms: int | None) -> None:
             break
         if each.is_open and state.epoch is not None:
             seal(state, state.epoch, each, None)
-        found, phase = each.judged(state.traces, window, state.verdict)
+        now = state.clock.now if now_ms is None else now_ms
+        found, phase = each.judged(state.traces, window, state.verdict, now)
         rows.rebalances.append(each.row(found, phase))
         state.verdict = found
         made += 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from muster.history.causes import Case, CoordinatorMove, Verdict, verdict
 from muster.history.classic_generations import with_end
 from muster.history.commit_times import NEVER, Clock, CommitTimes, Signs
+from muster.history.departures import Departure
 from muster.history.generations import ConsumerTable, Ids, Standing
 from muster.history.model import Cause, Generation, GroupKind, Limits, Member, Place, Rows, TopicPartition
 from muster.history.patterns import Lineage, Trace, trace
@@ -159,7 +160,7 @@ def add(
         _blame_move(state, case)
     state.traces.append(found)
     watches = [
-        Watch(each.member.member_id, each.member.assignment, case.at_ms + max(each.silent_ms, FEWEST_WATCHED_MS))
+        Watch(each.member.member_id, each.member.assignment, case.at_ms + _watched_ms(state, each))
         for each in case.departures
         if each.rests_on_silence
     ]
@@ -168,6 +169,11 @@ def add(
     state.pending.append(
         Pending(case, found, known, duration_ms, duration_is, silent, is_open=is_open, watches=watches)
     )
+
+
+def _watched_ms(state: GroupState, found: Departure) -> int:
+    """For how long another member may take to get on with what one had that was silent; not beyond the row's end."""
+    return min(max(found.silent_ms, FEWEST_WATCHED_MS), state.limits.pattern_ms)
 
 
 def _blame_move(state: GroupState, case: Case) -> None:

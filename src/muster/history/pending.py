@@ -71,11 +71,13 @@ class Pending:
         self.duration_ms, self.duration_is = duration_ms, duration_is
         look_at_partitions(self.case, self.known)
 
-    def judged(self, traces: list[Trace], window_ms: int, first: Verdict | None) -> tuple[Verdict, int]:
-        """The verdict, and the phase; `first`: the one on the rebalance before."""
-        unproven = {each.member_id for each in self.watches if not each.resumed}
+    def judged(self, traces: list[Trace], window_ms: int, first: Verdict | None, now_ms: int) -> tuple[Verdict, int]:
+        """The verdict, and the phase; `first`: the one on the rebalance before; `now_ms`: how far the log has been
+        read."""
+        is_over = {each.member_id: each.until_ms <= now_ms for each in self.watches if not each.resumed}
         self.case.departures = [
-            each.unproven() if each.member.member_id in unproven else each for each in self.case.departures
+            each.unproven(is_over=is_over[each.member.member_id]) if each.member.member_id in is_over else each
+            for each in self.case.departures
         ]
         found = verdict(self.case)
         if self.case.is_second_phase and found.cause is Cause.NOT_KNOWN and first is not None:

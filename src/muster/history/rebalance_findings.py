@@ -231,8 +231,8 @@ def _session_setting(view: View) -> str:
 def rolling_restart(view: View) -> Said | None:
     """Deploys that move every partition, though the members come back."""
     seen = view.part_of(Pattern.ROLLING_RESTART)
-    if not seen:
-        return None
+    if len(rounds(seen)) < 2:
+        return None  # of one that is left over, the others are part of another pattern
     longest_ms = max((_restarted_ms(view, each) for each in absences(view, seen)), default=0)
     longest = f" (the slowest restart took about {duration(longest_ms)})" if longest_ms else ""
     value = settings_value(max(2 * longest_ms, _USUAL_SESSION_MS))

@@ -272,6 +272,21 @@ INCIDENTS: tuple[Story, ...] = (
         _comes("back", "m4"),
         commit="manual",
     ),
+    _incident(
+        424,
+        "dries_up",
+        "java-consumer",
+        _start(3),
+        _does("wait", seconds=15),
+        _does("dry_up", "m2", seconds=17),
+        _does("leave", "m2"),
+        _does("wait", seconds=25),
+        _does("dry_up", "m3", seconds=5),
+        _does("kill", "m1"),
+        _does("wait", seconds=20),
+        commit="manual",
+        partitions=9,
+    ),
 )
 
 

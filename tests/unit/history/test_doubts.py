@@ -24,6 +24,7 @@ from tests.unit.history.test_causes import (
 
 C = M("c-1", "t:4-5")
 P_SHORT = 90_000
+SILENT = {Cause.LEFT, Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED}
 
 
 def causes_of(row: Rebalance) -> set[Cause]:
@@ -75,7 +76,7 @@ def leaves_to_one_that_commits_all_it_has() -> GroupLog:
 
 
 def leaves_a_whole_poll_interval_after_its_partitions_came_to_rest() -> GroupLog:
-    return handles_for_too_long().commits("t:0-1", 60_000)
+    return handles_for_too_long().commits("t:0-1", P + 10_000)
 
 
 def leaves_as_its_partitions_come_to_rest_848() -> GroupLog:
@@ -126,17 +127,13 @@ def static_member_goes_almost_a_session_after_its_leave() -> GroupLog:
         (dies_alone, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (handles_for_too_long_alone, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.LEFT, Cause.SESSION_EXPIRED}),
         (stands_still_long_after_the_topic_did, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.SESSION_EXPIRED}),
-        (leaves_as_its_partitions_come_to_rest, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
-        (leaves_before_its_partitions_have_records_again, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
-        (leaves_to_one_that_commits_all_it_has, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
+        (leaves_as_its_partitions_come_to_rest, Cause.MEMBER_GONE, 0.95, SILENT),
+        (leaves_before_its_partitions_have_records_again, Cause.MEMBER_GONE, 0.95, SILENT),
+        (leaves_to_one_that_commits_all_it_has, Cause.MEMBER_GONE, 0.95, SILENT),
         (dies, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),  # nothing has been seen yet of what follows
-        (
-            leaves_a_whole_poll_interval_after_its_partitions_came_to_rest,
-            Cause.POLL_INTERVAL_EXCEEDED,
-            0.55,
-            {Cause.LEFT, Cause.SESSION_EXPIRED},
-        ),
-        (leaves_as_its_partitions_come_to_rest_848, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
+        (leaves_a_whole_poll_interval_after_its_partitions_came_to_rest, Cause.MEMBER_GONE, 0.95, SILENT),
+        (handles_for_too_long, Cause.POLL_INTERVAL_EXCEEDED, 0.55, {Cause.LEFT, Cause.SESSION_EXPIRED}),
+        (leaves_as_its_partitions_come_to_rest_848, Cause.MEMBER_GONE, 0.95, SILENT),
         (closes_at_rest_848, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (dies_between_transactions, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
         (commits_each_minute, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),

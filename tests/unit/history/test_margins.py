@@ -14,10 +14,13 @@ from tests.unit.history.test_causes import ALL_A, A, B, P, S, epochs, last, runn
 from tests.unit.history.test_findings import (
     BACK_LATE,
     CALM,
+    FLAPS,
     HOUR_MS,
     INVOICES,
     NOW_MS,
     ORDERS,
+    RESTARTED,
+    ROLLS,
     SLOW,
     generation,
     note,
@@ -54,6 +57,13 @@ def test_applications_that_share_a_group_for_less_than_half_of_the_time_are_no_f
     both = replace(generation(ORDERS, INVOICES), started_ms=began_ms, ended_ms=until_ms)
     one: Generation = replace(generation(ORDERS), generation=3, started_ms=until_ms)
     assert rules(generations=[both, one]) == said
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, ["flapping"]), (2, ["rolling_restart", "flapping"])])
+def test_one_rebalance_is_no_restart_member_by_member(number: int, said: list[str]) -> None:
+    """As where the other restarts are those of a member that flaps."""
+    rolls = times(number, Cause.LEFT, 60_000, pattern=ROLLS, **RESTARTED)
+    assert sorted(rules(*rolls, *times(4, Cause.LEFT, 90_000, left=(SLOW,), pattern=FLAPS))) == sorted(said)
 
 
 def test_the_longest_wait_is_told() -> None:
