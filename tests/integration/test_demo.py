@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.demo.picture import STAGES
 from tests.support.alive import processes_of
 from tests.support.peers import Chromium, find_java, require
 
@@ -30,10 +31,16 @@ def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chrom
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["ok"] is True
-    assert figures["events_produced"] == figures["distinct_events_handled"] == 30_000
-    assert figures["lost"] == figures["out_of_order"] == figures["duplicates_outside_windows"] == 0
-    assert figures["differences_from_truth"] == 0
-    assert figures["broker_restarts"] == 1
+    assert figures["flights"] == figures["sent"]["count"] == figures["shared_group"]["distinct"] == 30_000
+    assert figures["table"] == figures["topic"] == {"count": 1_104, "wrong": 0, "repeated": 0}
+    assert figures["joined"] == {"count": 29_837, "wrong": 0, "repeated": 0}
+    assert (figures["dead"]["count"], figures["dead"]["wrong"]) == (104, 0)
+    shared = figures["shared_group"]
+    assert shared["lost"] == shared["out_of_order"] == shared["duplicates_outside_windows"] == 0
+    assert figures["outages"] == [
+        "the pipeline's driver killed and started again",
+        "broker killed and started again",
+    ]
     causes = " ".join(rebalance["cause"] for rebalance in figures["rebalances"])
     for cause in (
         "member joined (spark)",
@@ -45,17 +52,19 @@ def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chrom
     assert figures["causes_found"] == [
         {"step": "join", "cause": "joined", "found": True},
         {"step": "kill", "cause": "session_expired", "found": True},
+        {"step": "driver", "cause": "session_expired", "found": True},
         {"step": "leave", "cause": "left", "found": True},
     ]
+    assert figures["batches"].keys() == {"feed", "shared", "windows", "join", "check"}
     members = {path.name for path in (tmp_path / "out").glob("*.jsonl")}
-    assert members == {f"python-{number}.jsonl" for number in range(1, 5)}
-    assert list((tmp_path / "out" / "spark" / "parquet").glob("*.parquet"))
+    assert members == {*(f"python-{number}.jsonl" for number in range(1, 5)), "reader.jsonl"}
     page = chromium.dom(tmp_path / "out" / "report.html")
     assert "30,000" in page
-    assert page.count("<svg") == 3
+    assert page.count('class="stage ') == len(STAGES)
     diagnosis = chromium.dom(tmp_path / "out" / "doctor.html")
     assert "written by the broker" in diagnosis
     assert all(f"{cause}</b>" in diagnosis for cause in ("joined", "session_expired", "left"))
+    assert "flights-windows" in diagnosis
     assert not processes_of(tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import signal
 import time
 from importlib.util import find_spec
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     file_help = "a file of client settings for that cluster, as Kafka's own tools take it: client.properties"
     action = parser.add_argument("--command-config", dest="client_file", metavar="FILE", help=file_help)
     completed(action, FILES)
-    parser.add_argument("--spark-master", metavar="URL", default="local[2,4]", help="default local[2,4]")
+    parser.add_argument("--master", metavar="URL", default="local[2,4]", help="Spark's master (default local[2,4])")
     parser.add_argument("--group", help="default delays; with --bootstrap a fresh name")
     parser.add_argument("--topic", help="default flights; with --bootstrap a fresh name")
 
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         data_dir=(arguments.data_dir or out / "broker").resolve(),
         quick=arguments.quick,
         way=way,
-        spark_master=arguments.spark_master,
+        master=arguments.master,
         group=arguments.group or f"delays{suffix}",
         topic=arguments.topic or f"flights{suffix}",
     )
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as folders:
         for folder in dict.fromkeys((out, options.data_dir)):
             folders.enter_context(workplace(folder, "muster demo"))
+        (out / "logs").mkdir(exist_ok=True)
+        logging.basicConfig(filename=out / "logs" / "demo.log", format="%(asctime)s %(levelname)s %(name)s %(message)s")
         try:
             with open_view(console) as view:
                 finished = asyncio.run(interruptible(Job(options, view).run()))

@@ -1,13 +1,16 @@
-"""The demo looked at by the doctor: what was done to the group must be found, with its cause, in `__consumer_offsets`.
+"""The groups of the demo looked at: what was done must be found, with its cause, in `__consumer_offsets`.
 
-The causes are inferred from the records alone, as on any cluster. muster's broker wrote what it saw to `__group_events`
-as well; where it did, what was inferred is held against that too, so that a cause is not found for a wrong reason.
+Two look at the same records: Spark's job, which makes the history of all groups as tables, and the doctor. The causes
+are inferred from the records alone, as on any cluster. muster's broker wrote what it saw to `__group_events` as well;
+where it did, what was inferred is held against that too, so that a cause is not found for a wrong reason.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from muster.client.admin import Admin
 from muster.client.config import AdminConfig
@@ -18,56 +21,100 @@ from muster.history.live import ReaderConfig
 from muster.history.model import Cause, Rebalance
 from muster.history.report import Report
 
-CAUSES = {Step.JOIN: Cause.JOINED, Step.KILL: Cause.SESSION_EXPIRED, Step.LEAVE: Cause.LEFT}
-"""What each step must be found as. The broker's restart is none: members outlive it without a rebalance."""
+CAUSES = {
+    Step.JOIN: Cause.JOINED,
+    Step.KILL: Cause.SESSION_EXPIRED,
+    Step.DRIVER: Cause.SESSION_EXPIRED,
+    Step.LEAVE: Cause.LEFT,
+}
+"""What a step must be found as. A killed executor and a restarted broker cause no rebalance: members outlive them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A step, and what it must have caused in which group."""
+
+    deed: Deed
+    group: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rebalance, as far as it matters here."""
+
+    group: str
+    generation: int
+    at_ms: int
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the doctor made of one step: the causes that it inferred, and those that the broker told."""
+    """What was made of one step: the causes that Spark's job inferred, and those that the broker told."""
 
-    step: Step
-    expected: Cause
-    inferred: tuple[Cause, ...]
-    told: tuple[Cause, ...]
+    expected: Expected
+    inferred: tuple[str, ...]
+    told: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
         """Whether the cause is there, and the broker saw it so."""
-        return self.expected in self.inferred and (not self.told or self.expected in self.told)
+        cause = self.expected.cause
+        return cause in self.inferred and (not self.told or cause in self.told)
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The group's history, with the broker's own word where there is one, and what was found of each step."""
+    """The doctor's report of all groups, what was found of each step, and whether Spark and the doctor agree."""
 
     report: Report
     found: tuple[Found, ...]
+    rebalances: int
+    """Those of all groups in Spark's tables."""
+    disagreements: tuple[str, ...]
 
 
-def examine(way: Way, group: str, deeds: Iterable[Deed]) -> Examination:
-    """Read the group's history from the cluster, while it still runs."""
+def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Expected]) -> Examination:
+    """Read the groups' history from the cluster, and compare it with `tables`, the rebalances that Spark's job wrote as
+    lines of JSON."""
     config = ReaderConfig.of(way.settings(), client_id="muster-demo")
     with Admin(asdict(config.narrowed(AdminConfig))) as admin:
-        seen = look.at_cluster(admin, config, look.Asked([group]), None, _unheard)
-    report, inferred = seen.report(), seen.report(with_events=False)
-    return Examination(report, tuple(findings(deeds, report.rebalances, inferred.rebalances)))
+        seen = look.at_cluster(admin, config, look.Asked(list(groups)), None, _unheard)
+    report, inferred = seen.report(), [_row(row) for row in seen.report(with_events=False).rebalances]
+    told = [_row(row) for row in report.rebalances if row.source == "events"]
+    spark = read_rows(tables.read_text(encoding="utf-8").splitlines())
+    return Examination(report, tuple(findings(expected, spark, told)), len(spark), tuple(differences(spark, inferred)))
 
 
 def _unheard(_sentence: str) -> None:
     """The demo shows a summary; what could not be read stands among the report's warnings."""
 
 
-def findings(deeds: Iterable[Deed], rebalances: Iterable[Rebalance], inferred: Sequence[Rebalance]) -> list[Found]:
-    """Each step that must cause a rebalance, with the causes of the rebalances while it was done: those that a broker
-    told among `rebalances`, and those inferred."""
-    told = [row for row in rebalances if row.source == "events"]
-    return [
-        Found(deed.step, CAUSES[deed.step], _during(deed, inferred), _during(deed, told))
-        for deed in deeds
-        if deed.step in CAUSES
-    ]
+def _row(rebalance: Rebalance) -> Row:
+    return Row(rebalance.group, rebalance.generation, rebalance.at_ms, rebalance.cause)
 
 
-def _during(deed: Deed, rebalances: Sequence[Rebalance]) -> tuple[Cause, ...]:
-    return tuple(row.cause for row in rebalances if deed.start_ms <= row.at_ms <= deed.end_ms)
+def read_rows(lines: Iterable[str]) -> list[Row]:
+    """The rows of Spark's table."""
+    found = (json.loads(line) for line in lines)
+    return [Row(row["group"], row["generation"], row["at_ms"], row["cause"]) for row in found]
+
+
+def findings(expected: Iterable[Expected], inferred: Sequence[Row], told: Sequence[Row]) -> list[Found]:
+    """Each step that must have caused something, with the causes of its group's rebalances while it was done."""
+    return [Found(each, _during(each, inferred), _during(each, told)) for each in expected]
+
+
+def _during(expected: Expected, rebalances: Sequence[Row]) -> tuple[str, ...]:
+    deed = expected.deed
+    return tuple(
+        row.cause for row in rebalances if row.group == expected.group and deed.start_ms <= row.at_ms <= deed.end_ms
+    )
+
+
+def differences(spark: Iterable[Row], doctor: Iterable[Row]) -> list[str]:
+    """Rebalances that only one of the two has found, or with another cause."""
+    one, other = set(spark), set(doctor)
+    alone = [(row, who) for rows, who in ((one - other, "Spark"), (other - one, "the doctor")) for row in rows]
+    return sorted(f"{row.group} generation {row.generation}: {row.cause}, says {who} alone" for row, who in alone)

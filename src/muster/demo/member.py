@@ -1,4 +1,4 @@
-"""One Python member of the demo's group: reads flights, writes them as JSON lines, commits.
+"""One Python member of a group of the demo: reads records, writes them as JSON lines, commits.
 
 Each record is written and flushed before its offset is committed, each acknowledged commit is noted after it: the
 file says what this member had handled, and how much of it was safe, whenever it ended (`ledger.py` reads it). The
@@ -43,7 +43,9 @@ class Book:
                     "topic": partition.topic,
                     "partition": partition.partition,
                     "offset": record.offset,
-                    "value": json.loads(record.value),
+                    "key": _text(record.key),
+                    "value": _text(record.value),
+                    **({"headers": {name: _text(value) for name, value in record.headers}} if record.headers else {}),
                 }
             )
         self._stream.flush()
@@ -72,9 +74,13 @@ def _numbers(partitions: Sequence[TopicPartition]) -> list[int]:
     return sorted(partition.partition for partition in partitions)
 
 
-def run(consumer: Consumer, topic: str, book: Book, stop: threading.Event) -> None:
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+def run(consumer: Consumer, topics: list[str], book: Book, stop: threading.Event) -> None:
     """Handle records until told to stop, then leave the group."""
-    consumer.subscribe([topic], listener=Listener(book))
+    consumer.subscribe(topics, listener=Listener(book))
     while not stop.is_set():
         batches = consumer.poll(timeout_ms=300)
         for partition, records in batches.items():
@@ -100,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one member."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.member")
     Way.add_to(parser)
-    for name in ("group", "topic", "name", "file"):
+    for name in ("group", "topics", "name", "file"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
     stop = threading.Event()
@@ -118,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             session_timeout_ms=6_000,
             heartbeat_interval_ms=1_000,
         )
-        run(consumer, arguments.topic, Book(stream), stop)
+        run(consumer, arguments.topics.split(","), Book(stream), stop)
     return 0
 
 

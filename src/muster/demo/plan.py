@@ -11,17 +11,19 @@ from enum import StrEnum
 
 
 class Step(StrEnum):
-    """What is done to the group, in this order."""
+    """What is done, in this order."""
 
-    JOIN = "a fifth member joins"
-    KILL = "a member is killed with SIGKILL"
-    LEAVE = "a member leaves cleanly"
+    JOIN = "a fourth Python member joins"
+    KILL = "a Python member is killed with SIGKILL"
+    DRIVER = "the pipeline's Spark driver is killed with SIGKILL and started again"
+    EXECUTOR = "the pipeline's executors are killed with SIGKILL"
+    LEAVE = "a Python member leaves cleanly"
     RESTART = "the broker is killed with SIGKILL and started again"
 
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """A step that was done: from when it began until the group was seen at rest again."""
+    """A step that was done: from when it began until all was seen at rest again."""
 
     step: Step
     start_ms: int
@@ -44,7 +46,7 @@ class Pace:
         """How many events may have been sent by now."""
         share = elapsed_s / self.duration_s
         if steps_done < self.steps:
-            # What is behind the ceiling counts a twentieth: the data goes on, slowly, until the step is done.
+            # Above the ceiling time counts a twentieth: data flows on, slowly, until the step is done.
             ceiling = self.share_of(steps_done + 1)
             share = min(share, ceiling + max(0.0, share - ceiling) / 20, 0.98)
         return min(self.events, int(self.events * share))

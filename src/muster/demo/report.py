@@ -1,4 +1,5 @@
-"""The demo's last word: one HTML page with the delays, the story of the group and the figures that were checked.
+"""The demo's last word: one HTML page with the pipeline, what came out of it, the story of the shared group and the
+figures that were checked.
 
 The page needs nothing but itself: no script, no font, no address. `render` takes a `DemoReport`, which `outcome.py`
 fills in; times are milliseconds of one clock, and the page counts them from the first moment in the report.
@@ -6,11 +7,14 @@ fills in; times are milliseconds of one clock, and the page counts them from the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
-from muster.pages.charts import Band, Bar, Marker, Shade, bar_chart, clock, column_chart, timeline
+from muster.demo.course import Course, Outage
+from muster.demo.picture import KINDS, Box, picture
+from muster.history.page import moment
+from muster.pages.charts import Band, Bar, Marker, Shade, bar_chart, clock, column_chart, line_chart, timeline
 from muster.pages.document import document, scroll, section, table, tiles, value
 
 UNIT = "min"
@@ -48,15 +52,6 @@ class Rebalance:
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
-    """A time in which the broker did not serve."""
-
-    start_ms: int
-    end_ms: int
-    cause: str = "broker down"
-
-
-@dataclass(frozen=True, slots=True)
 class Figure:
     """One line of the table: what was counted, and whether that is as it must be (None: nothing to compare with)."""
 
@@ -70,9 +65,12 @@ class DemoReport:
     """Everything the page shows. The first figures named in `headline` stand large at its top."""
 
     group: str
+    boxes: Mapping[str, Box]
+    course: Course
     carriers: Sequence[DelayRow]
-    hours: Sequence[DelayRow]
-    """In the order of the day; the label is the hour."""
+    weeks: Sequence[DelayRow]
+    """In the order of the year; the label is the number of the week."""
+    weather: Sequence[DelayRow]
     spans: Sequence[OwnershipSpan]
     rebalances: Sequence[Rebalance]
     outages: Sequence[Outage]
@@ -86,11 +84,12 @@ class DemoReport:
 
 def render(report: DemoReport) -> str:
     """Return the page as HTML text."""
-    report = _from_zero(report)
-    title = f"Group “{report.group}”: New York’s flights of 2013, handled and checked"
+    title = "New York’s flights of 2013, through a pipeline on Spark, checked record by record"
     footer = f"<footer>{escape(report.footer)}</footer>" if report.footer else ""
-    parts = (_header(report, title), _timeline(report), _hours(report), _carriers(report), _figures(report))
-    return document(title, *parts, footer)
+    pipeline = (_pipeline(report), _lags(report), _watermarks(report))
+    outcome = (_weather(report), _carriers(report), _weeks(report))
+    story = _timeline(_from_zero(report))
+    return document(title, _header(report, title), *pipeline, *outcome, story, _figures(report), footer)
 
 
 def _from_zero(report: DemoReport) -> DemoReport:
@@ -113,10 +112,11 @@ def _header(report: DemoReport, title: str) -> str:
         if wrong
         else '<p class="verdict good">✓ Every figure that was checked is as it must be.</p>'
     )
-    broker = ", and the broker with them" if report.outages else ""
+    killed = " and ".join(dict.fromkeys(outage.cause for outage in report.course.outages))
     lead = (
-        f"Topic “{report.topic}” was consumed by one consumer group while members came, left and were killed{broker}. "
-        "Below: who owned what and when, what came out, and how it compares with the source file."
+        f"Topic “{report.topic}” went through three streaming queries, members of consumer groups of their own, while "
+        f"a Spark query and Python processes shared group “{report.group}”. Members came, left and were killed"
+        f"{f', {killed}' if killed else ''}. Below: the pipeline, what came out, and how it compares with the source."
     )
     shown = tiles((name, report.figures[name].value) for name in report.headline if name in report.figures)
     return f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{verdict}{shown}</header>'
@@ -168,14 +168,68 @@ def _rebalances(rebalances: Sequence[Rebalance]) -> str:
     return table(head, rows)
 
 
-def _hours(report: DemoReport) -> str:
-    title = "Mean departure delay by hour of the scheduled departure"
-    chart = column_chart(title, _bars(report.hours), UNIT, "hour of the scheduled departure")
-    return section(
-        "Delay by hour of day",
-        "Mean departure delay in minutes over the flights that left; a dash where none did.",
-        scroll(chart),
+def _pipeline(report: DemoReport) -> str:
+    items = [f'<li><i class="{kind}"></i>{escape(name)}</li>' for kind, name in KINDS.items()]
+    legend = f'<ul class="legend">{"".join(items)}</ul>'
+    hint = "From the files to the results. Records per second are those of the time in which a query’s batches ran."
+    return section("The pipeline", hint, legend, scroll(picture("The pipeline", report.boxes)), _queries(report.course))
+
+
+def _queries(course: Course) -> str:
+    head = [("query", False), ("batches", True), ("records", True), ("records/s", True), ("longest batch", True)]
+    head += [("rows in state", True), ("dropped by the watermark", True)]
+    rows = []
+    for query, batches in sorted(course.batches.items()):
+        stateful = any(batch.watermark_ms is not None for batch in batches)
+        cells = [f"{course.count(query):,}", f"{sum(batch.rows for batch in batches):,}", f"{course.rate(query):,.0f}"]
+        cells.append(clock(max(batch.took_ms for batch in batches)))
+        cells.append(f"{max(batch.state_rows for batch in batches):,}" if stateful else "")
+        cells.append(f"{sum(batch.dropped for batch in batches):,}" if stateful else "")
+        rows.append((escape(query), *cells))
+    return table(head, rows)
+
+
+def _lags(report: DemoReport) -> str:
+    """The lag of the groups over time, those that had any."""
+    charts = []
+    for group, points in report.course.lag_over_time.items():
+        if len(points) > 1 and any(lag for _, lag in points):
+            title = f"Lag of group {group}"
+            charts.append(f"<h3>{escape(title)}</h3>" + scroll(line_chart(title, points, "records")))
+    outages = ", ".join(
+        f"{outage.cause} at {moment(outage.start_ms)}, for {clock(outage.end_ms - outage.start_ms)}"
+        for outage in report.course.outages
     )
+    hint = "Records that were written and not yet committed by the group, as any operator can see them (UTC)."
+    return section("Lag", f"{hint} {outages}." if outages else hint, *charts)
+
+
+def _watermarks(report: DemoReport) -> str:
+    """How far the watermark of the windows is behind the newest event, in days of 2013."""
+    batches = report.course.batches.get("windows", ())
+    points = [
+        (batch.at_ms, (batch.newest_ms - batch.watermark_ms) / 86_400_000)
+        for batch in batches
+        if batch.newest_ms is not None and batch.watermark_ms
+    ]
+    if len(points) < 2:
+        return ""
+    title = "The newest event before the watermark"
+    hint = "Days of 2013 between the newest flight of a batch and the watermark, up to which windows are closed."
+    return section("Watermark", hint, scroll(line_chart(title, points, "days")))
+
+
+def _weather(report: DemoReport) -> str:
+    chart = bar_chart("Mean departure delay by the weather of the hour", _bars(report.weather), UNIT)
+    hint = "Flights joined with the weather of their hour, as the stream-stream join found it: mean delay in minutes."
+    return section("Delay by weather", hint, scroll(chart))
+
+
+def _weeks(report: DemoReport) -> str:
+    title = "Mean departure delay by week of the year"
+    chart = column_chart(title, _bars(report.weeks), UNIT, "week of 2013")
+    hint = "From the windows of days in the table: mean departure delay in minutes."
+    return section("Delay by week", hint, scroll(chart))
 
 
 def _carriers(report: DemoReport) -> str:
@@ -196,5 +250,7 @@ def _figures(report: DemoReport) -> str:
     ]
     head = [("figure", False), ("value", True), ("check", False), ("", False)]
     return section(
-        "Checked figures", "Counted from what the members wrote, compared with the source file.", table(head, rows)
+        "Checked figures",
+        "Counted from what the pipeline and the members wrote, compared with the source files.",
+        table(head, rows),
     )

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.demo.report import NOT_KNOWN, Outage, OwnershipSpan, Rebalance
+from muster.demo.course import Outage
+from muster.demo.report import NOT_KNOWN, OwnershipSpan, Rebalance
+from muster.history.lag import lag, total
 
 STABLE = "Stable"
 GONE = ("Empty", "Dead")
@@ -29,7 +31,7 @@ class Snapshot:
     @property
     def lag(self) -> int:
         """Records that are written and not yet committed as handled."""
-        return sum(max(0, end - self.positions.get(partition, 0)) for partition, end in self.ends.items())
+        return total(lag(self.positions.get(partition, 0), end) for partition, end in self.ends.items())
 
     @property
     def settled(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Protocol, Self
 
 from rich.console import Console, Group
@@ -13,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from muster.demo.course import Course
 from muster.demo.story import Snapshot, Story
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -29,8 +31,8 @@ class View(Protocol):
     def note(self, text: str) -> None:
         """Something happened."""
 
-    def progress(self, story: Story, sent: int, total: int) -> None:
-        """The group and the data, now."""
+    def progress(self, story: Story, course: Course, sent: int, total: int) -> None:
+        """The groups, the queries and the data, now."""
 
 
 def open_view(console: Console) -> View:
@@ -58,7 +60,7 @@ class PlainView:
         """Print it."""
         self._console.print(f"{self._seconds():6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def progress(self, story: Story, sent: int, total: int) -> None:
+    def progress(self, story: Story, course: Course, sent: int, total: int) -> None:
         """Print a line, if the last one is old enough."""
         snapshot = story.latest
         if snapshot is None:
@@ -70,7 +72,10 @@ class PlainView:
             self._last = self._now
             owners = ", ".join(f"{name} {partitions}" for name, partitions in _by_owner(snapshot))
             generation = f" generation {story.generation}" if story.generation >= 0 else ""
-            self.note(f"{sent}/{total} sent, lag {snapshot.lag}; {snapshot.state}{generation}: {owners or 'no owners'}")
+            state = f"shared group {snapshot.state}{generation}, lag {snapshot.lag}: {owners or 'no owners'}"
+            self.note(f"{sent}/{total} sent; {state}")
+            if course.batches:
+                self.note("  " + ", ".join(f"{name} at batch {of[-1].number}" for name, of in course.batches.items()))
 
     def _seconds(self) -> float:
         return self._now / 1000
@@ -83,6 +88,7 @@ class LiveView:
         self._notes: deque[str] = deque(maxlen=_NOTES)
         self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._table: Table | Text = Text("starting …")
+        self._queries: Table | Text = Text("")
         self._bar: Table | Text = Text("")
 
     def __enter__(self) -> Self:
@@ -97,22 +103,23 @@ class LiveView:
         self._notes.append(text)
         self._draw()
 
-    def progress(self, story: Story, sent: int, total: int) -> None:
+    def progress(self, story: Story, course: Course, sent: int, total: int) -> None:
         """Redraw."""
         snapshot = story.latest
         if snapshot is not None:
             self._table = _partition_table(story, snapshot)
+            self._queries = _query_table(course)
             self._bar = _bar(snapshot, sent, total)
         self._draw()
 
     def _draw(self) -> None:
         notes = Panel(Text("\n".join(self._notes)), title="what happens", title_align="left", height=_NOTES + 2)
-        self._live.update(Group(self._table, self._bar, notes))
+        self._live.update(Group(self._table, self._queries, self._bar, notes))
 
 
 def _partition_table(story: Story, snapshot: Snapshot) -> Table:
     generation = str(story.generation) if story.generation >= 0 else "?"
-    title = f"group {story.group}: {snapshot.state}, generation {generation}, {len(snapshot.members)} members"
+    title = f"shared group {story.group}: {snapshot.state}, generation {generation}, {len(snapshot.members)} members"
     table = Table(title=title, title_justify="left", expand=True)
     for column, justify in (
         ("partition", "right"),
@@ -128,6 +135,20 @@ def _partition_table(story: Story, snapshot: Snapshot) -> Table:
         position = snapshot.positions.get(partition, 0)
         name = Text(owner, style=colours.get(owner, "dim"))
         table.add_row(str(partition), name, f"{position:,}", f"{end:,}", f"{max(0, end - position):,}")
+    return table
+
+
+def _query_table(course: Course) -> Table:
+    table = Table(title="queries on Spark", title_justify="left", expand=True)
+    for column in ("query", "batch", "records/s", "watermark", "rows in state"):
+        table.add_column(column, justify="left" if column == "query" else "right")
+    for query, batches in sorted(course.batches.items()):
+        last = batches[-1]
+        watermark = (
+            "" if last.watermark_ms is None else f"{datetime.fromtimestamp(last.watermark_ms / 1_000, UTC):%d %b %Y}"
+        )
+        rows = f"{last.state_rows:,}" if last.state_rows else ""
+        table.add_row(query, str(last.number), f"{course.rate(query):,.0f}", watermark, rows)
     return table
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +14,75 @@ from muster.client.async_admin import AsyncAdmin
 from muster.client.driver import wall_clock_ms
 from muster.demo.story import Snapshot
 from muster.demo.way import Way
-from muster.errors import MusterError
+from muster.errors import KafkaError, MusterError
+from muster.history.lag import lag, total
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 
 LOOK_EVERY_S = 0.4
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment: the shared group, and the lag of every group that has committed."""
+
+    shared: Snapshot
+    lags: dict[str, int]
+
+
 class Watcher:
-    """Asks the cluster about one group and one topic, again and again; a cluster that is away is asked again."""
+    """Asks the cluster about some groups, again and again; a cluster that is away is asked again."""
 
-    def __init__(self, way: Way, group: str, topic: str, partitions: int) -> None:
+    def __init__(self, way: Way, shared: str, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
+        """`shared` is the group that is looked at closely; `partitions` are those that each group reads."""
         self._admin = AsyncAdmin(way.settings(), client_id="muster-demo-watch", request_timeout_ms=5_000)
-        self._group = group
-        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self._shared = shared
+        self._partitions = partitions
 
-    async def run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+    async def run(self, on_look: Callable[[Look], None]) -> None:
         """Look until cancelled."""
         async with self._admin:
             while True:
                 try:
                     async with asyncio.timeout(5):
-                        snapshot = await self.look()
+                        look = await self.look()
                 except (MusterError, TimeoutError):
                     pass  # the broker is away: the next look tells
                 else:
-                    on_snapshot(snapshot)
+                    on_look(look)
                 await asyncio.sleep(LOOK_EVERY_S)
 
-    async def look(self) -> Snapshot:
-        """The group now."""
-        described = (await self._admin.describe_consumer_groups([self._group]))[self._group]
+    async def look(self) -> Look:
+        """The groups now."""
+        described = (await self._admin.describe_consumer_groups([self._shared]))[self._shared]
         if isinstance(described, Exception):
             raise described
-        committed = await self._admin.list_consumer_group_offsets(self._group, self._partitions)
-        ends = await self._admin.list_offsets(dict.fromkeys(self._partitions, LATEST_TIMESTAMP))
-        owners = {
-            partition.partition: member.client_id for member in described.members for partition in member.assignment
+        found = await self._admin.list_offsets_of_consumer_groups(self._partitions)
+        every = dict.fromkeys(chain(*self._partitions.values()), LATEST_TIMESTAMP)
+        ends = {
+            partition: end.offset
+            for partition, end in (await self._admin.list_offsets(every)).items()
+            if isinstance(end, OffsetAndTimestamp)
         }
-        return Snapshot(
+        committed = {group: _offsets(offsets) for group, offsets in found.items() if not isinstance(offsets, Exception)}
+        shared, own = self._partitions[self._shared], committed.get(self._shared, {})
+        snapshot = Snapshot(
             at_ms=wall_clock_ms(),
             state=described.state,
             members=sorted(member.client_id for member in described.members),
-            owners=owners,
-            positions={
-                p.partition: offset.offset for p, offset in committed.items() if isinstance(offset, OffsetAndMetadata)
-            },
-            ends={p.partition: found.offset for p, found in ends.items() if isinstance(found, OffsetAndTimestamp)},
+            owners={p.partition: member.client_id for member in described.members for p in member.assignment},
+            positions={p.partition: own[p] for p in shared if p in own},
+            ends={p.partition: ends[p] for p in shared if p in ends},
         )
+        lags = {
+            group: total(lag(offsets.get(p, 0), ends[p]) for p in self._partitions[group] if p in ends)
+            for group, offsets in committed.items()
+        }
+        return Look(snapshot, lags)
+
+
+def _offsets(found: Mapping[TopicPartition, OffsetAndMetadata | KafkaError]) -> dict[TopicPartition, int]:
+    return {partition: each.offset for partition, each in found.items() if isinstance(each, OffsetAndMetadata)}
 
 
 async def tail_events(path: Path, on_event: Callable[[dict[str, Any]], None]) -> None:

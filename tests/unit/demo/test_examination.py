@@ -1,4 +1,4 @@
-"""What the doctor must find of each step of the demo."""
+"""What the history must have of each step of the demo, and that Spark's and the doctor's are the same."""
 
 from __future__ import annotations
 
@@ -6,43 +6,68 @@ from dataclasses import replace
 
 import pytest
 
-from muster.demo.examination import CAUSES, findings
+from muster.demo.examination import CAUSES, Expected, Row, differences, findings, read_rows
 from muster.demo.plan import Deed, Step
-from muster.history.model import Cause, Rebalance
-from tests.support.history_report import busy
+from muster.history.model import Cause
 
 AT_MS = 1_790_000_100_000
-DEED = Deed(Step.KILL, AT_MS, AT_MS + 10_000)
+EXPECTED = Expected(Deed(Step.KILL, AT_MS, AT_MS + 10_000), "delays", Cause.SESSION_EXPIRED)
 
 
-def row(cause: Cause, at_ms: int = AT_MS + 5_000, source: str = "records") -> Rebalance:
-    return replace(busy()[1][0], cause=cause, at_ms=at_ms, source=source)
+def row(cause: Cause, at_ms: int = AT_MS + 5_000, group: str = "delays") -> Row:
+    return Row(group, 7, at_ms, cause)
 
 
-def found(inferred: list[Rebalance], told: list[Rebalance]) -> bool:
-    (only,) = findings([DEED, replace(DEED, step=Step.RESTART)], told, inferred)
+def found(inferred: list[Row], told: list[Row]) -> bool:
+    (only,) = findings([EXPECTED], inferred, told)
     return only.ok
 
 
 @pytest.mark.parametrize(
     ("inferred", "told", "expected"),
     [
-        ([row(Cause.SESSION_EXPIRED)], [row(Cause.SESSION_EXPIRED, source="events")], True),
         ([row(Cause.SESSION_EXPIRED)], [row(Cause.SESSION_EXPIRED)], True),
+        ([row(Cause.SESSION_EXPIRED)], [], True),
         ([row(Cause.JOINED), row(Cause.SESSION_EXPIRED)], [], True),
-        ([row(Cause.LEFT)], [row(Cause.SESSION_EXPIRED, source="events")], False),
-        ([row(Cause.SESSION_EXPIRED)], [row(Cause.LEFT, source="events")], False),
+        ([row(Cause.LEFT)], [row(Cause.SESSION_EXPIRED)], False),
+        ([row(Cause.SESSION_EXPIRED)], [row(Cause.LEFT)], False),
         ([row(Cause.SESSION_EXPIRED, AT_MS - 1)], [], False),
         ([row(Cause.SESSION_EXPIRED, AT_MS + 10_001)], [], False),
+        ([row(Cause.SESSION_EXPIRED, group="other")], [], False),
         ([], [], False),
     ],
-    ids=["both", "no events", "one of two", "inferred otherwise", "told otherwise", "before", "after", "nothing"],
+    ids=[
+        "both",
+        "no events",
+        "one of two",
+        "inferred otherwise",
+        "told otherwise",
+        "before",
+        "after",
+        "other",
+        "nothing",
+    ],
 )
-def test_a_step_is_found_by_its_cause_in_its_time(
-    inferred: list[Rebalance], told: list[Rebalance], expected: bool
+def test_a_step_is_found_by_its_cause_in_its_time_and_group(
+    inferred: list[Row], told: list[Row], expected: bool
 ) -> None:
     assert found(inferred, told) is expected
 
 
-def test_every_step_but_the_broker_s_restart_has_a_cause() -> None:
-    assert CAUSES.keys() == set(Step) - {Step.RESTART}
+def test_every_step_that_takes_a_member_away_or_adds_one_has_a_cause() -> None:
+    assert CAUSES.keys() == set(Step) - {Step.RESTART, Step.EXECUTOR}
+
+
+def test_a_rebalance_that_one_of_the_two_has_not_or_explains_otherwise_is_a_difference() -> None:
+    one = row(Cause.LEFT)
+    assert differences([one], [one]) == []
+    assert differences([one], []) == ["delays generation 7: left, says Spark alone"]
+    assert differences([one], [replace(one, cause=Cause.JOINED)]) == [
+        "delays generation 7: joined, says the doctor alone",
+        "delays generation 7: left, says Spark alone",
+    ]
+
+
+def test_rows_of_spark_are_read_from_lines_of_json() -> None:
+    line = '{"group":"delays","generation":7,"at_ms":1790000105000,"cause":"left","confidence":0.9,"is_rebalance":true}'
+    assert read_rows([line]) == [row(Cause.LEFT)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import io
-import json
 import sys
 import zipfile
 from collections import Counter
@@ -13,7 +12,7 @@ from collections import Counter
 import pytest
 
 from muster.demo import flights as source
-from muster.demo.flights import Delay, Flight, SourceError, parse
+from muster.demo.flights import Flight, SourceError, parse
 
 COLUMNS = "year,month,day,dep_time,sched_dep_time,dep_delay,carrier,flight,tailnum,hour"
 
@@ -53,9 +52,9 @@ def test_the_key_is_the_tail_number_or_carrier_and_flight(year: list[Flight]) ->
     assert all(flight.key == flight.row["tailnum"] for flight in year if flight.row["tailnum"] is not None)
 
 
-def test_the_first_value_is_json_with_numbers_as_numbers(year: list[Flight]) -> None:
+def test_numbers_are_numbers_and_what_is_missing_is_none(year: list[Flight]) -> None:
     assert year[0].key == "N14228"
-    assert json.loads(year[0].value()) == {
+    assert year[0].row == {
         "year": 2013,
         "month": 1,
         "day": 1,
@@ -76,39 +75,19 @@ def test_the_first_value_is_json_with_numbers_as_numbers(year: list[Flight]) -> 
         "minute": 15,
         "time_hour": "2013-01-01T10:00:00Z",
     }
-
-
-def test_what_is_missing_is_null(year: list[Flight]) -> None:
-    never_left = next(flight for flight in year if flight.row["dep_time"] is None)
-    assert b'"dep_time":null' in never_left.value()
-    assert b'"NA"' not in b"".join(flight.value() for flight in year)
+    assert sum(flight.row["dep_time"] is None for flight in year) == 8_255
+    assert all("NA" not in flight.row.values() for flight in year)
 
 
 def test_a_limit_takes_the_first_in_order(year: list[Flight]) -> None:
     assert list(source.flights(source.QUICK_FLIGHTS)) == year[: source.QUICK_FLIGHTS]
 
 
-def test_the_truth_is_that_of_the_plain_file(year: list[Flight], rows: list[dict[str, str]]) -> None:
-    truth = source.truth(year)
-    assert (truth.total.flights, truth.total.departed, truth.without_tailnum) == (336_776, 336_776 - 8_255, 2_512)
-    assert truth.total.total_minutes == sum(int(row["dep_delay"]) for row in rows if row["dep_delay"] != "NA")
-    assert set(truth.by_hour) == {1, *range(5, 24)}
-    assert truth.by_hour[1] == Delay(flights=1)  # scheduled for 01:06, it never left
-    for carrier, delay in truth.by_carrier.items():
-        own = [row["dep_delay"] for row in rows if row["carrier"] == carrier]
-        left = [int(minutes) for minutes in own if minutes != "NA"]
-        assert (delay.flights, delay.departed, delay.total_minutes) == (len(own), len(left), sum(left))
-    assert truth.by_carrier.keys() == source.airlines().keys()
-
-
-def test_a_mean_of_nothing_is_none() -> None:
-    delay = Delay()
-    delay.add(None)
-    assert delay.mean_minutes is None
-    delay.add(3)
-    delay.add(-4)
-    assert delay == Delay(flights=3, departed=2, total_minutes=-1)
-    assert delay.mean_minutes == -0.5
+def test_carriers_and_airports_have_names(year: list[Flight]) -> None:
+    assert {str(flight.row["carrier"]) for flight in year} == source.airlines().keys()
+    airports = source.airports()
+    assert airports["JFK"] == "John F Kennedy Intl"
+    assert {str(flight.row["dest"]) for flight in year} - airports.keys() == {"BQN", "PSE", "SJU", "STT"}
 
 
 def test_ties_keep_the_order_of_the_file_and_those_that_never_left_go_by_schedule() -> None:

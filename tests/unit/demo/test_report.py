@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from muster.demo.course import Course, Outage
+from muster.demo.picture import FLOWS, KINDS, STAGES, Box, picture
 from muster.demo.report import NOT_KNOWN, DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
 from muster.pages.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
-from tests.support.demo_report import sample
+from tests.support.demo_report import course, sample
 from tests.support.pages import Nesting, shapes
 
 
@@ -24,11 +27,11 @@ def page(report: DemoReport) -> str:
     return render(report)
 
 
-def test_every_element_is_closed_and_there_are_three_charts_and_two_tables(page: str) -> None:
+def test_every_element_is_closed_and_every_chart_and_table_is_there(page: str) -> None:
     nesting = Nesting()
     nesting.feed(page)
     assert nesting.open == []
-    assert (nesting.seen["svg"], nesting.seen["table"], nesting.seen["h1"], nesting.seen["h2"]) == (3, 2, 1, 4)
+    assert (nesting.seen["svg"], nesting.seen["table"], nesting.seen["h1"], nesting.seen["h2"]) == (7, 3, 1, 8)
 
 
 def test_the_page_asks_for_nothing_but_itself(page: str) -> None:
@@ -59,12 +62,23 @@ def test_one_wrong_figure_is_said_at_the_top(report: DemoReport) -> None:
 
 def test_a_cluster_that_exists_is_not_said_to_be_killed_and_causes_are_looked_for_elsewhere(report: DemoReport) -> None:
     own = render(report)
-    assert "were killed, and the broker with them." in own
+    assert "were killed, broker killed and started again." in own
     assert "doctor.html" not in own
     unknown = [replace(rebalance, cause=NOT_KNOWN) for rebalance in report.rebalances]
-    other = render(replace(report, outages=[], rebalances=unknown))
-    assert "members came, left and were killed. Below" in other
+    other = render(replace(report, outages=[], rebalances=unknown, course=Course()))
+    assert "Members came, left and were killed. Below" in other
     assert "doctor.html, beside this page" in other
+
+
+def test_the_picture_has_every_stage_and_every_flow() -> None:
+    svg = picture("the pipeline", {"feed": Box("feed & more", ["7 batches"])})
+    assert svg.count('class="flow"') == len(FLOWS)
+    assert [group.get("class") for group in shapes(svg, "stage")] == [
+        f"stage {stage.kind}" for stage in STAGES.values()
+    ]
+    assert "feed &amp; more" in svg
+    assert {stage.kind for stage in STAGES.values()} == KINDS.keys()
+    assert {name for flow in FLOWS for name in flow} == STAGES.keys()
 
 
 def test_what_comes_from_outside_is_escaped(report: DemoReport) -> None:
@@ -79,6 +93,8 @@ def test_what_comes_from_outside_is_escaped(report: DemoReport) -> None:
             spans=[OwnershipSpan(0, nasty, 0, 9_000)],
             rebalances=[Rebalance(0, 5, 1, nasty)],
             carriers=[DelayRow(nasty, 1, 2.0)],
+            boxes={"feed": Box(nasty, [nasty])},
+            course=course(Outage(0, 1, nasty)),
             figures={nasty: Figure(nasty, ok=True, note=nasty)},
             headline=(nasty,),
         )
@@ -88,7 +104,8 @@ def test_what_comes_from_outside_is_escaped(report: DemoReport) -> None:
 
 
 def test_a_run_without_anything_still_gives_a_page(report: DemoReport) -> None:
-    empty = replace(report, carriers=[], hours=[], spans=[], rebalances=[], outages=[], figures={}, members=())
+    nothing: dict[str, Any] = {"carriers": [], "weeks": [], "weather": [], "spans": [], "rebalances": [], "outages": []}
+    empty = replace(report, **nothing, boxes={}, course=Course(), figures={}, members=())
     nesting = Nesting()
     nesting.feed(render(empty))
     assert nesting.open == []
