@@ -1,8 +1,9 @@
 """The groups of the demo looked at: what was done must be found, with its cause, in `__consumer_offsets`.
 
-Two look at the same records: Spark's job, which makes the history of all groups as tables, and the doctor. The causes
-are inferred from the records alone, as on any cluster. muster's broker wrote what it saw to `__group_events` as well;
-where it did, what was inferred is held against that too, so that a cause is not found for a wrong reason.
+Two look at the same records: Spark's job, which makes the history of all groups as tables, and the doctor. They must
+find the same. The causes of the steps are inferred from the records alone, as on any cluster. muster's broker wrote
+what it saw to `__group_events` as well; where it did, what was inferred is held against that too, so that a cause is
+not found for a wrong reason.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ class Row:
     generation: int
     at_ms: int
     cause: str
+    source: str = "records"
+    """`events` where the broker told the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was made of one step: the causes that Spark's job inferred, and those that the broker told."""
+    """What was made of one step: the causes that were inferred, and those that the broker told."""
 
     expected: Expected
     inferred: tuple[str, ...]
@@ -81,10 +84,11 @@ def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Ex
     config = ReaderConfig.of(way.settings(), client_id="muster-demo")
     with Admin(asdict(config.narrowed(AdminConfig))) as admin:
         seen = look.at_cluster(admin, config, look.Asked(list(groups)), None, _unheard)
-    report, inferred = seen.report(), [_row(row) for row in seen.report(with_events=False).rebalances]
-    told = [_row(row) for row in report.rebalances if row.source == "events"]
+    report, inferred = seen.report(), seen.report(with_events=False)
     spark = read_rows(tables.read_text(encoding="utf-8").splitlines())
-    return Examination(report, tuple(findings(expected, spark, told)), len(spark), tuple(differences(spark, inferred)))
+    told = [row for row in spark if row.source == "events"]
+    found = findings(expected, [_row(each) for each in inferred.rebalances], told)
+    return Examination(report, tuple(found), len(spark), tuple(differences(spark, map(_row, report.rebalances))))
 
 
 def _unheard(_sentence: str) -> None:
@@ -92,13 +96,13 @@ def _unheard(_sentence: str) -> None:
 
 
 def _row(rebalance: Rebalance) -> Row:
-    return Row(rebalance.group, rebalance.generation, rebalance.at_ms, rebalance.cause)
+    return Row(rebalance.group, rebalance.generation, rebalance.at_ms, rebalance.cause, rebalance.source)
 
 
 def read_rows(lines: Iterable[str]) -> list[Row]:
     """The rows of Spark's table."""
     found = (json.loads(line) for line in lines)
-    return [Row(row["group"], row["generation"], row["at_ms"], row["cause"]) for row in found]
+    return [Row(row["group"], row["generation"], row["at_ms"], row["cause"], row["source"]) for row in found]
 
 
 def findings(expected: Iterable[Expected], inferred: Sequence[Row], told: Sequence[Row]) -> list[Found]:

@@ -86,7 +86,7 @@ def collect(spark: SparkSession, way: Way, out: Path, groups: Sequence[str]) -> 
         name.replace(".", "_"): value for name, value in way.options().items() if "bootstrap" not in name
     }
     with history.tables(spark, bootstrap=way.bootstrap, groups=groups, **options) as found:
-        rows = found.rebalances.select("group", "generation", "at_ms", "cause", "confidence", "is_rebalance", "is_stop")
+        rows = found.rebalances.select("group", "generation", "at_ms", "cause", "confidence", "source")
         _write(rows, out, "rebalances")
 
 

@@ -69,5 +69,5 @@ def test_a_rebalance_that_one_of_the_two_has_not_or_explains_otherwise_is_a_diff
 
 
 def test_rows_of_spark_are_read_from_lines_of_json() -> None:
-    line = '{"group":"delays","generation":7,"at_ms":1790000105000,"cause":"left","confidence":0.9,"is_rebalance":true}'
+    line = '{"group":"delays","generation":7,"at_ms":1790000105000,"cause":"left","confidence":0.9,"source":"records"}'
     assert read_rows([line]) == [row(Cause.LEFT)]
