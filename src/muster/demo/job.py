@@ -40,6 +40,8 @@ _START_TIMEOUT_S = 300
 _STALL_TIMEOUT_S = 120
 _SLICE_EVERY_S = 0.5
 _FILES_AHEAD = 2
+_LEAST = 250
+"""Flights of one file: a batch of the feed takes as long for a few as for a thousand."""
 
 
 class DemoError(MusterError):
@@ -308,8 +310,8 @@ class Job:
         rest = events(self._options.events)
         while run.sent < self._options.events:
             due = min(pace.allowed(time.monotonic() - started, self._steps_done) - run.sent, MOST)
-            some = await asyncio.to_thread(_take, rest, max(0, due)) if self._feed_keeps_up() else []
-            if some:
+            if due >= min(_LEAST, self._options.events - run.sent) and self._feed_keeps_up():
+                some = await asyncio.to_thread(_take, rest, due)
                 await asyncio.to_thread(self._slices.write, some)
                 flights = sum(each.stream == FLIGHTS_STREAM for each in some)
                 run.sent += flights

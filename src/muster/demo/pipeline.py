@@ -44,14 +44,17 @@ FLIGHT = (
 )
 WEATHER = "station STRING, hour TIMESTAMP, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE"
 WATERMARK = "14 days"
-TRIGGER = "1 second"
+TRIGGER = "2 seconds"
+
+_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": 2,
     "spark.ui.enabled": False,
     "spark.sql.session.timeZone": "UTC",
     # For a run of a minute or three on small batches: compiling well costs more than it gains.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": _SMALL,
+    "spark.executor.extraJavaOptions": _SMALL,
     # The demo judges batches by their offsets, and Spark would forget those before the last hundred.
     "spark.sql.streaming.minBatchesToRetain": 1_000_000,
     # For demos on clusters: two programs share one.

@@ -34,6 +34,8 @@ def found(inferred: list[Row], told: list[Row]) -> bool:
         ([row(Cause.SESSION_EXPIRED, AT_MS - 1)], [], False),
         ([row(Cause.SESSION_EXPIRED, AT_MS + 10_001)], [], False),
         ([row(Cause.SESSION_EXPIRED, group="other")], [], False),
+        ([replace(row(Cause.LEFT), alternatives=frozenset(["session_expired"]))], [], True),
+        ([replace(row(Cause.LEFT), alternatives=frozenset(["joined"]))], [], False),
         ([], [], False),
     ],
     ids=[
@@ -45,6 +47,8 @@ def found(inferred: list[Row], told: list[Row]) -> bool:
         "before",
         "after",
         "other",
+        "allowed",
+        "not allowed",
         "nothing",
     ],
 )

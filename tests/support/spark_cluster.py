@@ -1,0 +1,85 @@
+"""A Spark standalone cluster on this machine: a master and two workers, each a JVM, from the installed pyspark."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyspark
+
+from muster.spark import sessions
+
+PATIENCE_S = 120
+WORKERS = 2
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_CLASSES = "org.apache.spark.deploy"
+
+
+class SparkCluster:
+    """Use it as a context manager. Its executors have this Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = ""
+        """What `--master` takes."""
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> SparkCluster:
+        self.folder.mkdir(parents=True)
+        with ExitStack() as stack:
+            stack.callback(self._stop)
+            # Port 0 is a free one; a worker's web page is on another.
+            master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+            self.url = self._wait(master, _MASTER, 1)
+            for number in range(WORKERS):
+                at = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "2", "--memory", "2g"]
+                place = self.folder / f"work-{number}"
+                self._start(f"worker-{number}", "worker.Worker", *at, "--work-dir", str(place), self.url)
+            self._wait(master, re.compile(r"(Registering worker) "), WORKERS)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self, name: str, cls: str, *arguments: str) -> Path:
+        log = self.folder / f"{name}.log"
+        home = Path(pyspark.__file__).parent
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "192m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        sessions.use_java()
+        if "JAVA_HOME" in os.environ:
+            environment["JAVA_HOME"] = os.environ["JAVA_HOME"]
+        command = [str(home / "bin" / "spark-class"), f"{_CLASSES}.{cls}", *arguments]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        self._processes.append(process)
+        return log
+
+    def _wait(self, log: Path, line: re.Pattern[str], times: int) -> str:
+        """Wait until a line of a log has come so many times; its first group."""
+        give_up = time.monotonic() + PATIENCE_S
+        while len(found := line.findall(log.read_text(errors="replace"))) < times:
+            ended = [process.args for process in self._processes if process.poll() is not None]
+            assert not ended, f"{ended} ended:\n{log.read_text(errors='replace')[-3000:]}"
+            assert time.monotonic() < give_up, log.read_text(errors="replace")[-3000:]
+            time.sleep(0.05)
+        return str(found[0])
+
+    def _stop(self) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait(PATIENCE_S)
