@@ -75,6 +75,8 @@ class GroupLog:
     entries: list[Entry] = field(default_factory=list)
     rows: list[tuple[int, int, TopicPartition, int, int]] = field(default_factory=list)
     """Of commits: log offset, time, partition, offset, leader epoch."""
+    notes: dict[int, str] = field(default_factory=dict)
+    """Metadata of commits by log offset."""
     committed: dict[TopicPartition, int] = field(default_factory=dict)
 
     def wait(self, ms: int) -> GroupLog:
@@ -194,12 +196,14 @@ class GroupLog:
 
     # --- commits
 
-    def commit(self, where: str, by: int = 10) -> GroupLog:
+    def commit(self, where: str, by: int = 10, note: str = "") -> GroupLog:
         """A commit for each of these partitions, `by` further than the last."""
         for place in places(where):
             self.committed[place] = self.committed.get(place, 0) + by
             at = self._place()
             self.rows.append((at.offset, at.timestamp_ms, place, self.committed[place], self.leader_epoch))
+            if note:
+                self.notes[at.offset] = note
         return self
 
     def expire(self, where: str) -> GroupLog:
@@ -229,6 +233,7 @@ class GroupLog:
         def column(values: Iterable[int]) -> np.ndarray:
             return np.array(list(values), dtype=np.int64)
 
+        notes = [(at, self.notes[row[0]]) for at, row in enumerate(rows) if row[0] in self.notes]
         commits = Commits(
             names,
             column(row[0] for row in rows),
@@ -237,6 +242,7 @@ class GroupLog:
             column(row[3] for row in rows),
             column(-1 if row[3] < 0 else row[1] for row in rows),
             column(row[4] for row in rows),
+            notes,
         )
         entries = [each for each in self.entries if first <= each.at.offset < end]
         return Chunk(self.group, entries, commits, now_ms)

@@ -103,6 +103,20 @@ class Case:
     """Members that joined long after the others."""
     waited_ms: int | None = None
     """For how long the others waited for these."""
+    queries_gone: dict[str, int] = field(default_factory=dict)
+    """Spark queries whose members went, and the last batch that each had done."""
+    queries_back: set[str] = field(default_factory=set)
+    """Those of them that committed again soon."""
+    batches: tuple[str, ...] = ()
+    """What is to be said of the batches of Spark queries."""
+
+    @property
+    def began_by_ms(self) -> int:
+        """When all had joined, by the group's clock."""
+        after = self.after
+        if after.prepared_ms is None:
+            return self.at_ms
+        return self.at_ms - min(max(0, after.started_ms - after.prepared_ms), 3_600_000)
 
     @property
     def stayed(self) -> int:
@@ -124,7 +138,7 @@ def verdict(case: Case) -> Verdict:
     former, now = case.before.protocol if case.before is not None else None, case.after.protocol
     if former and now and former != now:
         found = found.but(f"The assignor changed from {former} to {now}.")
-    return found
+    return found.but(*case.batches) if case.batches else found
 
 
 def _missed(case: Case) -> str:

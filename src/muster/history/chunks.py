@@ -72,16 +72,30 @@ class _AllCommits:
         partitions = _numbers(sorted_.column("partition").combine_chunks())
         self._places = (_numbers(topics.indices) << 32) | (partitions & 0xFFFFFFFF)
         self._columns = {name: _numbers(sorted_.column(name).combine_chunks()) for name in _COLUMNS}
+        self._noted, self._texts = _notes(table.column("metadata").combine_chunks(), self._part.rows)
 
     def of(self, code: int) -> Commits:
         span = self._part.span(code)
         places, partition = np.unique(self._places[span], return_inverse=True)
         columns = {name: column[span] for name, column in self._columns.items()}
-        return Commits([self._name(int(place)) for place in places], partition=partition.astype(np.int64), **columns)
+        names = [self._name(int(place)) for place in places]
+        first, end = np.searchsorted(self._noted, (span.start, span.stop)).tolist()
+        rows = (self._noted[first:end] - span.start).tolist()
+        notes = list(zip(rows, self._texts[first:end], strict=True))
+        return Commits(names, partition=partition.astype(np.int64), **columns, notes=notes)
 
     def _name(self, place: int) -> TopicPartition:
         partition = place & 0xFFFFFFFF
         return self._topics[place >> 32], partition - (partition >> 31 << 32)
+
+
+def _notes(metadata: pa.Array[Any], rows: Int64s) -> tuple[Int64s, list[str]]:
+    """Which of these rows a Spark query has committed, and their metadata."""
+    noted = pc.starts_with(metadata, "spark:").fill_null(False).to_numpy(zero_copy_only=False)
+    if not noted.any():
+        return np.empty(0, np.int64), []
+    found = np.flatnonzero(noted[rows])
+    return found, [str(text) for text in metadata.take(rows[found]).to_pylist()]
 
 
 class _Others:

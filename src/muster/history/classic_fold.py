@@ -160,7 +160,7 @@ def _look_at_wait(state: GroupState, case: Case) -> None:
         return
     members = [change.member for change in case.differs.stayed]
     shown = [pair for pair in zip(members, signs_of_stayed(state, case), strict=True) if pair[1].commits]
-    all_joined_ms = _began_by(case)
+    all_joined_ms = case.began_by_ms
     late = [(member, signs) for member, signs in shown if all_joined_ms - signs.last_ms <= AT_ONCE_MS]
     others = [signs for _, signs in shown if all_joined_ms - signs.last_ms > AT_ONCE_MS]
     if not late or not others:
@@ -173,14 +173,6 @@ def _look_at_wait(state: GroupState, case: Case) -> None:
     busy_ms = min(signs.longest_gap_ms for _, signs in late)
     if is_regular and HELD_UP_MS <= surely_ms <= busy_ms:
         case.waited_ms, case.waited_for = min(waited_ms, busy_ms), tuple(member for member, _ in late)
-
-
-def _began_by(case: Case) -> int:
-    """When all had joined, by the group's clock."""
-    after = case.after
-    if after.prepared_ms is None:
-        return case.at_ms
-    return case.at_ms - min(max(0, after.started_ms - after.prepared_ms), 3_600_000)
 
 
 def _classic_departure(state: GroupState, case: Case, member: Member, signs: Signs, latest_ms: int) -> Departure:
@@ -196,7 +188,7 @@ def _classic_departure(state: GroupState, case: Case, member: Member, signs: Sig
             member=member,
             signs=signs,
             joined_ms=state.current_ms,
-            began_by_ms=_began_by(case),
+            began_by_ms=case.began_by_ms,
             others_until_ms=until,
             others_gap_ms=gap,
             others_moved_on_ms=stayed_moved_on_ms(state, case),
@@ -217,4 +209,4 @@ def _classic_duration(state: GroupState, case: Case) -> tuple[int | None, str]:
         shown = [each.last_ms for each in signs if each.commits and each.last_ms >= earliest]
         if shown:
             return case.at_ms - min(shown), "at most"
-    return case.at_ms - _began_by(case), "at least"
+    return case.at_ms - case.began_by_ms, "at least"

@@ -24,6 +24,7 @@ from muster.history.generations import CONSUMER_KINDS, OTHER_EPOCHS, other_gener
 from muster.history.group_state import GroupState
 from muster.history.model import Chunk, Entry, Generation, GroupKind, Limits, Place, Rows
 from muster.history.patterns import MOST_TRACES
+from muster.history.query_batches import departures
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.record_kinds import TypedRecord
 
@@ -125,6 +126,10 @@ class _Fold:
             _heard(state, int(stretches.times[first + at]), int(epochs[-1]))
         state.heard_ms = int(stretches.times[end - 1])
         stretches.take(first, end)
+        if self.chunk.commits.notes:
+            window = state.limits.pattern_ms
+            cases = [(each.case, each.at_ms + window) for each in state.pending]
+            state.queries.take(self.chunk.commits, stretches.times, range(first, end), cases)
 
     def _watch(self, stretches: Stretches, first: int, end: int) -> None:
         """See whether other members get on with the partitions of those that were silent."""
@@ -154,6 +159,7 @@ def _finalize(state: GroupState, rows: Rows, now_ms: int | None) -> None:
             break
         if each.is_open and state.epoch is not None:
             seal(state, state.epoch, each, None)
+        each.case.batches += departures(each.case)
         now = state.clock.now if now_ms is None else now_ms
         found, phase = each.judged(state.traces, window, state.verdict, now)
         rows.rebalances.append(each.row(found, phase))

@@ -16,6 +16,7 @@ from muster.history.generations import ConsumerTable, Ids, Standing
 from muster.history.model import Cause, Generation, GroupKind, Limits, Member, Place, Rows, TopicPartition
 from muster.history.patterns import Lineage, Trace, trace
 from muster.history.pending import Pending, Watch
+from muster.history.query_batches import QueryBatches
 from muster.history.rebalances import counts
 
 FEWEST_WATCHED_MS = 10_000
@@ -81,6 +82,7 @@ class GroupState:
     """When each member of a KIP-848 group last came forward."""
     others: Generation | None = None
     """The open epoch of a share or streams group."""
+    queries: QueryBatches = field(default_factory=QueryBatches)
 
 
 def ended(state: GroupState, generation: Generation, at: Place, at_ms: int, rows: Rows) -> None:
@@ -152,6 +154,7 @@ def add(
     """Note a rebalance; its row is made when it is final."""
     if case.before is not None:
         state.lineage.keep(case.before.members)
+    state.queries.look(case, state.times)
     times = (case.at_ms, state.limits.pattern_ms)
     members = 0 if case.before is None else len(case.before.members)
     found, case.returned = trace(state.lineage, case.departures, case.differs.gone, case.differs.came, times, members)

@@ -89,6 +89,8 @@ class Commits:
     offset: Int64s
     commit_ms: Int64s
     leader_epoch: Int64s
+    notes: Sequence[tuple[int, str]] = ()
+    """Of those that a Spark query made: the row, and their metadata."""
 
 
 @dataclass(slots=True)

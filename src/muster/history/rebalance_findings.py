@@ -32,6 +32,8 @@ _USUAL_SESSION_MS = 45_000
 _EAGER = frozenset({"range", "roundrobin", "sticky"})
 _STICKY = frozenset({"sticky", "cooperative-sticky", "uniform"})
 """These keep what they can with its member."""
+_QUERY = "muster-spark"
+"""The client.id of queries of muster's Spark source, unless they set another."""
 _AWAY_MS = 1_000
 """A member that is back sooner did not wait for its handler."""
 _SCALED_AT_ONCE_MS = 60_000
@@ -478,10 +480,19 @@ def held_up(view: View) -> Said | None:
         return None
     members = [member for row in seen for member in row.waited_for]
     longest = max(seen, key=lambda row: row.waited_ms or 0)
-    advice = (
-        "A member joins when it polls next, and all others wait for it: lower its max.poll.records, so that one poll's "
-        f"records are handled in a few seconds.{_gentler(view)}"
-    )
+    queries = [member for member in members if member.client_id == _QUERY]
+    said = []
+    if len(queries) < len(members):
+        said.append(
+            "A member joins when it polls next, and all others wait for it: lower its max.poll.records, so that one "
+            "poll's records are handled in a few seconds."
+        )
+    if queries:
+        said.append(
+            "A Spark query joins when its batch is done: lower its maxOffsetsPerTrigger, so that a batch takes a few "
+            "seconds; its drain.timeout bounds the wait."
+        )
+    advice = f"{' '.join(said)}{_gentler(view)}"
     what = (
         f"Members waited in a rebalance for {distinct(members)}, busy handling records, for up to "
         f"{duration(longest.waited_ms or 0)}"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from muster.history.labels import Label, Telling, is_told
 from muster.history.model import Cause, Rebalance
+from muster.history.query_batches import ABOUT
 
 EVENTS = "events"
 _NEAR_MS = 60_000
@@ -92,13 +93,14 @@ def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
     has_records = row.source != EVENTS
     known = has_records and _knows_better(row.cause, label)
     inferred = (_inferred(row),) if has_records else ()
+    facts = tuple(line for line in row.evidence if line.startswith(ABOUT))
     return replace(
         row,
         duration_ms=max(0, label.finished_ms - label.started_ms),
         duration_is="exact",
         cause=row.cause if known else label.cause,
         confidence=row.confidence if known else 1.0,
-        evidence=(_said(label), *row.evidence) if known else (_said(label), *inferred),
+        evidence=(_said(label), *row.evidence) if known else (_said(label), *inferred, *facts),
         alternatives=row.alternatives if known else (),
         phase=label.phase,
         source=EVENTS,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQueryListener
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 
 from muster.spark.reports import Progress, progresses
 from muster.spark.word import tell
@@ -72,8 +72,12 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         pass
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.ended(str(event.id))
+
+    def ended(self, query: str) -> None:
+        """The query with this id has ended."""
         for callback in self.ends:
-            callback(str(event.id))
+            callback(query)
 
     def _call(self, told: Progress) -> None:
         for callback in self.callbacks:
@@ -103,7 +107,8 @@ class TextListener:
         pass
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
+        if self._listener.ends:
+            self._listener.ended(event.id().toString())
 
     class Java:
         """For py4j."""

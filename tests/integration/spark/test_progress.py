@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -33,3 +36,22 @@ def test_the_age_of_what_is_not_read_and_the_members_of_the_group(cluster, queri
     standing = query.member.standing()
     assert standing.pop("generation") >= 1
     assert standing == {"group": cluster.group, "rebalances": 0, "committedBatch": 1}
+
+
+def test_the_doctor_knows_a_query_that_was_started_again(cluster, queries):
+    topic = cluster.topic(2)
+    for start in (0, 20):
+        cluster.produce(topic, 20, partitions=2, start=start)
+        query = queries(topic)
+        until(lambda: len(query.sink()) == start + 20, query.run)  # noqa: B023 - called here
+        name = query.member._claims.name
+        query.stop()
+    words = ["doctor", "--group", cluster.group, "--engine", "small", "--json", "--bootstrap", cluster.bootstrap]
+    done = subprocess.run([sys.executable, "-m", "muster", *words], capture_output=True, text=True, check=False)
+    told = [line for row in json.loads(done.stdout)["rebalances"] for line in row["evidence"] if "Spark" in line]
+    went = "was a member that went;"
+    on = "it went on as another member: it was started again, or had been removed from the group meanwhile."
+    assert told == [
+        f"Spark query {name}, with batch 1 done, {went} {on}",
+        f"Spark query {name}, with batch 2 done, {went} no commit of it followed soon.",
+    ]

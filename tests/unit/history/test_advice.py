@@ -135,3 +135,15 @@ def test_a_crash_loop_is_told_as_one_after_a_clean_stop(change: dict[str, Any]) 
     stop = rebalance(Cause.LEFT, ago_ms=5_000, left=(SLOW, CALM), members_after=0)
     (found,) = findings([view(*seen, stop)])
     assert "most likely it dies or stands still without leaving (kill -9" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("clients", "polls", "batches"),
+    [(("slow",), True, False), (("muster-spark",), False, True), (("slow", "muster-spark"), True, True)],
+)
+def test_a_query_that_others_wait_for_is_not_advised_to_poll_fewer_records(
+    clients: tuple[str, ...], polls: bool, batches: bool
+) -> None:
+    members = tuple(replace(SLOW, client_id=client) for client in clients)
+    found = only(findings([view(rebalance(Cause.JOINED, waited_ms=21_700, waited_for=members))]))
+    assert ("max.poll.records" in found.advice, "maxOffsetsPerTrigger" in found.advice) == (polls, batches)

@@ -89,6 +89,10 @@ def test_the_jvm_is_asked_for_a_report_s_text_only(monkeypatch):
     event = SimpleNamespace(progress=lambda: SimpleNamespace(json=lambda: json.dumps(REPORT)))
     calls = [heard.onQueryStarted, heard.onQueryProgress, heard.onQueryIdle, heard.onQueryTerminated]
     assert while_listening(lambda: [call(event) for call in calls]) == [(digest(END), False)]
+    ended: list[str] = []
+    listener.ends.append(ended.append)
+    heard.onQueryTerminated(SimpleNamespace(id=lambda: SimpleNamespace(toString=lambda: "11-22")))
+    assert ended == ["11-22"]
 
 
 def test_another_query_hears_nothing():
