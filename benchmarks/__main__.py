@@ -4,6 +4,7 @@ load       muster and Apache Kafka under the same load, in turn (the default)
 assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
 sink       the Spark sink beside the connector's
+pipeline   the demo's pipeline beside the same with the connector
 json       decode=json beside from_json, and what `columns` leaves out
 clients    the consumer and the producer beside other clients for Python
 concurrent records handled many at a time, beside one at a time and beside Confluent's parallel consumer
@@ -26,6 +27,7 @@ OTHERS = {
     "assignors": "benchmarks.assignors",
     "spark": "benchmarks.spark_source",
     "sink": "benchmarks.spark_sink",
+    "pipeline": "benchmarks.spark_pipeline",
     "json": "benchmarks.spark_json",
     "clients": "benchmarks.clients",
     "concurrent": "benchmarks.concurrent",

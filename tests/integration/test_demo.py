@@ -51,8 +51,8 @@ def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chrom
         assert cause in causes
     assert figures["causes_found"] == [
         {"step": "join", "cause": "joined", "found": True},
-        {"step": "kill", "cause": "session_expired", "found": True},
         {"step": "driver", "cause": "session_expired", "found": True},
+        {"step": "kill", "cause": "session_expired", "found": True},
         {"step": "leave", "cause": "left", "found": True},
     ]
     assert figures["batches"].keys() == {"feed", "shared", "windows", "join", "check"}

@@ -123,6 +123,7 @@ class Job:
         self._way = options.way or Way("")
         self._steps_done = 0
         self._stack = AsyncExitStack()
+        self._driver_is_back: asyncio.Task[None] | None = None
         self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.run_record = Run(options, Story(options.group, has_events=options.way is None))
 
@@ -326,10 +327,10 @@ class Job:
     def _steps(self) -> Steps:
         steps: Steps = [
             (Step.JOIN, self._join),
-            (Step.KILL, self._kill),
             (Step.DRIVER, self._kill_driver),
-            (Step.EXECUTOR, self._kill_executor),
+            (Step.KILL, self._kill),
             (Step.LEAVE, self._leave),
+            (Step.EXECUTOR, self._kill_executor),
         ]
         if self._broker is not None:
             steps.append((Step.RESTART, self._restart))
@@ -342,7 +343,8 @@ class Job:
             self._view.note(f"→ {step}")
             began = wall_clock_ms()
             await act()
-            self.run_record.deeds.append(Deed(step, began, wall_clock_ms()))
+            if step is not Step.DRIVER:  # which goes on beside the next ones
+                self.run_record.deeds.append(Deed(step, began, wall_clock_ms()))
             self._steps_done += 1
 
     async def _join(self) -> None:
@@ -355,20 +357,29 @@ class Job:
         await self._settled(4, "the four that are left")
 
     async def _kill_driver(self) -> None:
-        await self._batches_of_pipeline()  # what is killed has state
+        """Kill it while it has state; it starts again while the group of the Python members changes."""
+        await self._batches_of_pipeline(since_ms=0)
         down = wall_clock_ms()
         await self._members[PIPELINE].kill()
+        self._driver_is_back = asyncio.create_task(self._start_driver(down))
+        self._stack.callback(self._driver_is_back.cancel)
+
+    async def _start_driver(self, down: int) -> None:
         await self._start_spark(PIPELINE)
         await self._batches_of_pipeline()
-        self._course.outages.append(Outage(down, wall_clock_ms(), "the pipeline's driver killed and started again"))
+        back = wall_clock_ms()
+        self._course.outages.append(Outage(down, back, "the pipeline's driver killed and started again"))
+        self.run_record.deeds.append(Deed(Step.DRIVER, down, back))
 
     async def _kill_executor(self) -> None:
+        assert self._driver_is_back is not None
+        await self._driver_is_back
         await self._ask(PIPELINE, 120, do="lose an executor")
         await self._batches_of_pipeline()
 
-    async def _batches_of_pipeline(self) -> None:
-        """Wait until each query of the pipeline has done one more batch."""
-        since = wall_clock_ms()
+    async def _batches_of_pipeline(self, since_ms: int | None = None) -> None:
+        """Wait until each query of the pipeline has done a batch, from now on or since then."""
+        since = wall_clock_ms() if since_ms is None else since_ms
         queries = {query for query, _ in self._options.names.groups.values()}
         await self._until(
             lambda: all(self._course.last_batch_ms(query) > since for query in queries),
@@ -433,7 +444,7 @@ class Job:
         shared, pipeline = self._options.group, self._options.names.group("windows")
         return [
             Expected(deed, shared if deed.step is not Step.DRIVER else pipeline, CAUSES[deed.step])
-            for deed in self.run_record.deeds
+            for deed in sorted(self.run_record.deeds, key=lambda deed: list(Step).index(deed.step))
             if deed.step in CAUSES
         ]
 

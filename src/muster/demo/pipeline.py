@@ -22,10 +22,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -36,7 +37,7 @@ from muster.demo.flights import airlines, airports
 from muster.demo.names import KEYS, SESSION_TIMEOUT_MS, Names
 from muster.demo.way import Way
 from muster.spark import session
-from muster.spark.upsert import into_parquet, into_topic
+from muster.spark.upsert import Write, into_parquet, into_topic
 
 FLIGHT = (
     "id LONG, seen_at TIMESTAMP, time_hour TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, "
@@ -44,7 +45,6 @@ FLIGHT = (
 )
 WEATHER = "station STRING, hour TIMESTAMP, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE"
 WATERMARK = "14 days"
-TRIGGER = "2 seconds"
 
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -64,15 +64,18 @@ SETTINGS = {
 
 
 class Pipeline:
-    """The three queries."""
+    """The three queries. How they read and write is in methods of their own, and so is when: another connector can take
+    their places."""
+
+    trigger: Mapping[str, Any] = {"processingTime": "2 seconds"}
 
     def __init__(self, spark: SparkSession, way: Way, names: Names, out: Path) -> None:
         self._spark = spark
         self._way = way
         self._names = names
         self._out = out
-        self._airlines = spark.createDataFrame(list(airlines().items()), "carrier STRING, airline STRING")
-        self._airports = spark.createDataFrame(list(airports().items()), "code STRING, airport STRING")
+        self._airlines = _named(spark, airlines(), "carrier", "airline")
+        self._airports = _named(spark, airports(), "origin", "airport")
 
     def start(self) -> list[StreamingQuery]:
         """Start them, each on its checkpoint."""
@@ -89,7 +92,7 @@ class Pipeline:
         )
         rows = by_day.withColumn("day", f.to_date("window.start")).drop("window")
         into_table = into_parquet(str(self._out / "delays"), KEYS)
-        into_results = into_topic(self._names.windows, KEYS, **self._way.options())
+        into_results = self._into_results()
 
         def write(batch: DataFrame, number: int) -> None:
             batch.persist()  # else each sink would compute the windows anew
@@ -114,8 +117,13 @@ class Pipeline:
         letters = dead.select(
             "key", "value", f.array(_header("fault", f.col("fault")), _header("source", place)).alias("headers")
         )
-        options = self._way.options() | {"topic": self._names.dead}
-        return self._query("check", letters.writeStream.format("muster").options(**options))
+        return self._query("check", self._to_topic(letters, self._names.dead))
+
+    def _into_results(self) -> Write:
+        return into_topic(self._names.windows, KEYS, **self._way.options())
+
+    def _to_topic(self, rows: DataFrame, topic: str) -> Any:
+        return rows.writeStream.format("muster").options(**self._way.options(), topic=topic)
 
     def _flights(self, query: str) -> DataFrame:
         """Flights as a query reads them: their records, their columns, and `fault`, which is null for good ones."""
@@ -124,7 +132,7 @@ class Pipeline:
         parsed = records.select("topic", "partition", "offset", "key", "value", flight.alias("flight"))
         columns = parsed.select("topic", "partition", "offset", "key", "value", "flight.*")
         named = columns.join(f.broadcast(self._airlines), "carrier", "left").join(
-            f.broadcast(self._airports.withColumnRenamed("code", "origin")), "origin", "left"
+            f.broadcast(self._airports), "origin", "left"
         )
         oldest = f.col("seen_at") - f.expr(f"INTERVAL {ALLOWED_LATENESS.days} DAYS")
         fault = (
@@ -152,15 +160,17 @@ class Pipeline:
 
     def _query(self, name: str, writer: Any) -> StreamingQuery:
         started: StreamingQuery = (
-            writer.option("checkpointLocation", self._checkpoint(name))
-            .queryName(name)
-            .trigger(processingTime=TRIGGER)
-            .start()
+            writer.option("checkpointLocation", self._checkpoint(name)).queryName(name).trigger(**self.trigger).start()
         )
         return started
 
     def _checkpoint(self, query: str) -> str:
         return str(self._out / "checkpoints" / query)
+
+
+def _named(spark: SparkSession, names: Mapping[str, str], code: str, name: str) -> DataFrame:
+    """A static table. From Arrow it is a part of the plan, which costs a batch no job of its own."""
+    return spark.createDataFrame(pa.table({code: list(names), name: list(names.values())}))
 
 
 def _header(name: str, value: Column) -> Column:

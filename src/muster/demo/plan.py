@@ -14,10 +14,10 @@ class Step(StrEnum):
     """What is done, in this order."""
 
     JOIN = "a fourth Python member joins"
-    KILL = "a Python member is killed with SIGKILL"
     DRIVER = "the pipeline's Spark driver is killed with SIGKILL and started again"
-    EXECUTOR = "the pipeline's executors are killed with SIGKILL"
+    KILL = "a Python member is killed with SIGKILL"
     LEAVE = "a Python member leaves cleanly"
+    EXECUTOR = "an executor of the pipeline is killed with SIGKILL"
     RESTART = "the broker is killed with SIGKILL and started again"
 
 

@@ -189,7 +189,8 @@ class _Broker(LocalBroker):
     """With its data where the user wants it, and its log among those of the demo."""
 
     def __init__(self, data_dir: Path, logs: Path, events: Path) -> None:
-        super().__init__(logs)
+        # Kafka waits three seconds for more members of a new group; the demo has five groups to start, some twice.
+        super().__init__(logs, settings={"group.initial.rebalance.delay.ms": 1_000})
         self._data_dir = data_dir
         self._events = events
 
