@@ -12,12 +12,12 @@ that there were fewer, events are missing, and those go that were not named for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from muster.history.engine import History, read_history
-from muster.history.labels import Label, events_by_group, labels
+from muster.history.labels import Label, Telling, events_by_group
 from muster.history.model import Limits, Rebalance
 from muster.history.remarks import Remarks
 from muster.history.told import EVENTS
@@ -42,21 +42,18 @@ def history_of(events: Iterable[Any], known: Iterable[str], remarks: Remarks) ->
     """What events tell of groups other than those known."""
     left_out = frozenset(known)
     written = WrittenDown()
-    began: set[tuple[str, int, int]] = set()
+    groups: dict[str, ToldGroup] = {}
     for group, own in events_by_group(events).items():
         if group not in left_out and group == _text({"name": group}, "name"):
-            told = _Group(group, own, written)
-            began |= {(group, *which) for which in told.rebalances()}
+            told = groups[group] = ToldGroup(group)
+            told.take(own, written, is_last=True)
             if told.is_incomplete:
                 remarks.add(f"events of group {group} are missing, so some of its members are not known by name")
     found = read_history(written, Limits(), None, None)
     if not found.kinds:
         return History()
     found.counts = {}
-    rows = found.rows
-    rows.rebalances = [
-        replace(row, source=EVENTS) for row in rows.rebalances if (row.group, row.generation, row.at_ms) in began
-    ]
+    found.rows.rebalances = [each for row in found.rows.rebalances for each in groups[row.group].rows([row])]
     remarks.add(
         f"{len(found.kinds)} group(s) have no records in the log, as groups that are kept in ZooKeeper: what is said "
         "of them is from the brokers' events, which tell causes and durations; what members subscribe to and own, "
@@ -65,87 +62,115 @@ def history_of(events: Iterable[Any], known: Iterable[str], remarks: Remarks) ->
     return found
 
 
-def _which(row: Rebalance) -> tuple[str, int, int]:
-    return row.group, row.generation, row.at_ms
+@dataclass(slots=True)
+class ToldGroup:
+    """One group, from its events in the order of their time: plain data."""
 
+    group: str
+    began: set[_Rebalance] = field(default_factory=set)
+    """The generations that a rebalance or a takeover led to."""
+    is_incomplete: bool = False
+    _telling: Telling = field(default_factory=Telling)
+    _named: dict[str, MemberMetadata] = field(default_factory=dict)
+    _roster: dict[str, None] | None = None
+    """The members that are there, by id: those that were named last come last."""
+    _generation: int | None = None
+    _written: int = 0
 
-class _Group:
-    """One group, from its events in the order of their time."""
+    def take(self, events: Sequence[Event], written: WrittenDown, *, is_last: bool = False) -> None:
+        """Write down the generations that these events tell of, which follow all that were taken before."""
+        if self._roster is None:
+            self._roster = dict.fromkeys(_there_before(events))
+        fresh = _named(events)
+        self._named |= fresh
+        found = self._telling.labels(events)
+        # A member that takes its place again begins a rebalance at once, or none.
+        for label in [*found, *(self._telling.rest() if is_last or not self.is_rebalancing else ())]:
+            self._rebalance(label, written) if label.rebalanced else self._seen(label, written)
+        if not self.is_rebalancing:
+            self._named = {each: known for each, known in self._named.items() if each in self._there or each in fresh}
 
-    def __init__(self, group: str, events: Sequence[Event], written: WrittenDown) -> None:
-        self.is_incomplete = False
-        self._group = group
-        self._written = written
-        self._labels = labels(events)
-        self._named = _named(events)
-        self._roster = dict.fromkeys(_there_before(events))
-        """The members that are there, by id: those that were named last come last."""
-        self._generation: int | None = None
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a rebalance has begun, and has not ended so far."""
+        return self._telling.has_started
 
-    def rebalances(self) -> Iterator[_Rebalance]:
-        """Write its generations down; those that a rebalance or a takeover led to."""
-        for label in self._labels:
-            yield from self._rebalance(label) if label.rebalanced else self._seen(label)
+    def rows(self, rows: Iterable[Rebalance]) -> list[Rebalance]:
+        """Of rows of this group those that led to a generation: the others say what was there when events began."""
+        return [replace(row, source=EVENTS) for row in rows if (row.generation, row.at_ms) in self.began]
 
-    def _rebalance(self, label: Label) -> Iterator[_Rebalance]:
+    def _rebalance(self, label: Label, written: WrittenDown) -> None:
+        roster = self._there
         first = next(event for event in label.events if event.get("event") == "RebalanceStarted")
         if self._generation is None and first.get("state") == "Stable":
-            before = dict(self._roster)
+            before = dict(roster)
             self._apply(label.events)
-            unnamed = max(0, _number(label.members) - len(self._roster))
+            unnamed = max(0, _number(label.members) - len(roster))
             self._roster = before
-            self._write(first.get("generation_id"), label.started_ms, len(before) + unnamed)
+            self._write(written, first.get("generation_id"), label.started_ms, len(before) + unnamed)
         self._apply(label.events)
         if label.generation is not None and label.finished_ms is not None:
-            completed = label.events[-1]
-            protocol, leader = _text(completed, "protocol_name"), _text(completed, "leader")
-            self._write(label.generation, label.finished_ms, _number(label.members), protocol or None, leader or None)
-            yield label.generation, label.finished_ms
+            told = label.events[-1]
+            protocol, leader = _text(told, "protocol_name") or None, _text(told, "leader") or None
+            self._write(written, label.generation, label.finished_ms, _number(label.members), protocol, leader)
+            self.began.add((label.generation, label.finished_ms))
 
-    def _seen(self, label: Label) -> Iterator[_Rebalance]:
+    def _seen(self, label: Label, written: WrittenDown) -> None:
         """A static member took its place again, or another coordinator has read the group: there was no rebalance."""
         is_takeover = label.members is None
         self._apply(label.events)
         if label.generation is None:
             return
         if is_takeover or self._generation != label.generation:
-            members = len(self._roster) if is_takeover else _number(label.members)
-            self._write(label.generation, label.started_ms, members)
+            members = len(self._there) if is_takeover else _number(label.members)
+            self._write(written, label.generation, label.started_ms, members)
         if is_takeover:
-            yield label.generation, label.started_ms
+            self.began.add((label.generation, label.started_ms))
+
+    @property
+    def _there(self) -> dict[str, None]:
+        assert self._roster is not None
+        return self._roster
 
     def _apply(self, events: Iterable[Event]) -> None:
+        roster = self._there
         for event in events:
             member = _member_of(event)
             if not member:
                 continue
-            was_there = member in self._roster
-            self._roster.pop(member, None)
+            was_there = member in roster
+            roster.pop(member, None)
             kind = event.get("event")
             if kind == "MemberFenced":
-                self._roster[_text(event, "new_member_id")] = None
+                roster[_text(event, "new_member_id")] = None
             elif _comes(event) or (was_there and kind not in _GOES):
-                self._roster[member] = None
+                roster[member] = None
 
     def _write(
-        self, generation: object, at_ms: int, count: int, protocol: str | None = None, leader: str | None = None
+        self,
+        written: WrittenDown,
+        generation: object,
+        at_ms: int,
+        count: int,
+        protocol: str | None = None,
+        leader: str | None = None,
     ) -> None:
         if not isinstance(generation, int) or not 0 <= generation < 1 << 31:
             return
         self._settle(count)
-        members = [self._named.get(member) or _member(member) for member in sorted(self._roster)]
+        members = [self._named.get(member) or _member(member) for member in sorted(self._there)]
         value = GroupMetadataValue("consumer", generation, protocol, leader, -1, members)
-        self._written.write(GroupMetadataRecord(GroupMetadataKey(self._group), value), at_ms)
-        self._generation = generation
+        written.write(GroupMetadataRecord(GroupMetadataKey(self.group), value), at_ms, self._written)
+        self._generation, self._written = generation, self._written + 1
 
     def _settle(self, count: int) -> None:
         """Have as many members as were told."""
-        self.is_incomplete |= len(self._roster) != count
-        for member in [*self._roster][: max(0, len(self._roster) - count)]:
-            del self._roster[member]
-        known = len(self._roster)
-        for number in range(count - known):
-            self._roster[f"unnamed-{number + 1}"] = None
+        roster = self._there
+        self.is_incomplete |= len(roster) != count
+        for member in [*roster][: max(0, len(roster) - count)]:
+            del roster[member]
+        for number in range(count - len(roster)):
+            roster[f"unnamed-{number + 1}"] = None
 
 
 def _there_before(events: Iterable[Event]) -> list[str]:

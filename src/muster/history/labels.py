@@ -119,6 +119,11 @@ class Telling:
         self._loaded_ms: int | None = None
         self._last: Label | None = None
 
+    @property
+    def has_started(self) -> bool:
+        """Whether a rebalance has begun that is not done."""
+        return self._started
+
     def labels(self, events: Iterable[Event]) -> list[Label]:
         """Go on with these events, in the order of their time; what is known to be done by them."""
         found: list[Label] = []

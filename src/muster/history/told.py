@@ -63,6 +63,8 @@ class Heard:
     waiting: list[Event] = field(default_factory=list)
     done: list[Label] = field(default_factory=list)
     """Labels of the events that were taken for good."""
+    is_all: bool = False
+    """Nothing else tells of the group: no log has it."""
 
     def hear(self, events: Iterable[Event]) -> None:
         """More events, in any order."""

@@ -17,9 +17,9 @@ class WrittenDown:
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, int, bytes, bytes | None]] = []
 
-    def write(self, record: GroupMetadataRecord | OffsetCommitRecord, at_ms: int) -> None:
-        """Append a record."""
-        self._rows.append((0, len(self._rows), at_ms, -1, *encode_record(record)))
+    def write(self, record: GroupMetadataRecord | OffsetCommitRecord, at_ms: int, offset: int | None = None) -> None:
+        """Append a record. Only those of one group need offsets that grow; else each has its own."""
+        self._rows.append((0, len(self._rows) if offset is None else offset, at_ms, -1, *encode_record(record)))
 
     @property
     def records(self) -> dict[int, int]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from muster.client.admin import Admin
+from muster.client.consumer import Consumer
 from muster.client.core.admin import NewTopic
 from muster.client.producer import Producer
 from muster.errors import KafkaError
@@ -18,6 +22,7 @@ from muster.history.model import Cause
 from muster.history.report import Report
 from tests.support.muster_cluster import Cluster, eventually
 from tests.support.outsiders import Member
+from tests.support.peers import find_java, require
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -100,3 +105,28 @@ def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(cluster: Clust
     filed = at_folder([broker.folder for broker in cluster.brokers.values()], Asked()).report()
     assert [row for row in filed.rebalances if row.at_ms <= live.until_ms] == live.rebalances
     assert causes(filed)[-1] is Cause.LEFT
+
+
+def test_the_job_writes_what_brokers_told_and_each_row_once(cluster: Cluster, tmp_path: Path) -> None:
+    require("Java 17 or newer", find_java(), "Spark runs on it")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        created = admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC]
+        assert not isinstance(created, KafkaError), created
+
+    def visit(client_id: str) -> None:
+        with Consumer(bootstrap_servers=cluster.bootstrap, group_id=GROUP, client_id=client_id) as member:
+            member.subscribe([TOPIC])
+            eventually(lambda: member.poll(100) is not None and member.assignment())
+
+    out = tmp_path / "history"
+    command = [sys.executable, "-m", "muster", "history", "--bootstrap", cluster.bootstrap, "--out", str(out)]
+    found: list[list[str]] = []
+    for client_id in ("first", "second"):
+        visit(client_id)
+        eventually(lambda: is_told(cluster) and causes(look(cluster))[-1] is Cause.LEFT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        rows = ds.dataset(out / "open" / "rebalances", format="parquet").to_table().to_pylist()
+        assert {row["source"] for row in rows} == {"events"}
+        found.append([row["cause"] for row in sorted(rows, key=lambda row: row["generation"])])
+    assert found == [["started", "left"], ["started", "left"] * 2]

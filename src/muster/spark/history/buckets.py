@@ -11,7 +11,9 @@ A group is forgotten when it has nothing left: no generation under way, no offse
 state would grow with each group that ever was, and there are tools that make up a name for each run.
 
 What a broker told of its groups (`__group_events`, which muster's has) is heard before the records of the same time
-are folded; each row of a rebalance has the broker's word in it before it is told on.
+are folded; each row of a rebalance has the broker's word in it before it is told on. Of groups that no log has the
+events themselves are written down as records (from_events.py) and folded, at a tick or the end: by then those of
+several partitions are in the order of their time.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from muster.history.chunks import chunks, no_commits
+from muster.history.decode import decode
 from muster.history.findings import View, findings
 from muster.history.fold import finish, fold, start
+from muster.history.from_events import ToldGroup
 from muster.history.group_state import GroupState
 from muster.history.lag_rows import CommitSeries, Committed, Standing, standing
 from muster.history.model import (
     Chunk,
     Finding,
+    Generation,
     GroupKind,
     Limits,
     Rows,
@@ -39,6 +44,7 @@ from muster.history.model import (
 )
 from muster.history.past import Past
 from muster.history.told import Event, Heard, event_at, explained
+from muster.history.written_down import WrittenDown
 
 _REMEMBERED = 20_000
 """How many of a group's rows its findings are made of, at most."""
@@ -63,6 +69,10 @@ class _Group:
     state: GroupState
     committed: dict[TopicPartition, Committed] = field(default_factory=dict)
     last_ms: int = 0
+    told: ToldGroup | None = None
+    """Of a group that no log has: what was made of its events,"""
+    told_to: dict[int, int] = field(default_factory=dict)
+    """and up to which one of each partition."""
 
 
 @dataclass(slots=True)
@@ -112,13 +122,30 @@ class Bucket:
             group.last_ms = max(group.last_ms, _last_ms(chunk))
             self._forget_events(chunk.group, group, group.last_ms)
 
-    def hear(self, events: pa.Table) -> None:
-        """Take in what brokers told (rows of EVENTS)."""
+    def hear(self, events: pa.Table, *, is_all: bool = False) -> None:
+        """Take in what brokers told (rows of EVENTS). `is_all`: no log has anything of these groups."""
         for name, rows in _by_group(events).items():
-            self._heard.setdefault(name, Heard()).hear(rows)
+            heard = self._heard.setdefault(name, Heard(is_all=is_all))
+            heard.hear(rows)
+
+    def _write_down(self, *, is_last: bool = False) -> None:
+        """Fold what was told of groups that no log has."""
+        for name, heard in self._heard.items():
+            if heard.is_all:
+                group = self._group(name)
+                fresh = [each for each in heard.waiting if each.offset > group.told_to.get(each.partition, -1)]
+                group.told = group.told or ToldGroup(name)
+                written = WrittenDown()
+                group.told.take([each.fields for each in fresh], written, is_last=is_last)
+                for each in fresh:
+                    group.told_to[each.partition] = max(each.offset, group.told_to.get(each.partition, -1))
+                    group.last_ms = max(group.last_ms, each.at_ms)
+                for piece in written.read(0):
+                    self.read(decode(pa.Table.from_batches([piece])).entries)
 
     def tick(self, now_ms: int) -> None:
         """All that was written before `now_ms` has been read: close what waits for that, and say how things stand."""
+        self._write_down()
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
             self._tell(name, fold(group.state, Chunk(name, (), no_commits(), now_ms)))
@@ -132,6 +159,7 @@ class Bucket:
 
     def end(self, now_ms: int) -> None:
         """There is nothing behind what was read: all rows are final."""
+        self._write_down(is_last=True)
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
             rows = self._tell(name, finish(group.state, now_ms))
@@ -144,7 +172,9 @@ class Bucket:
         return rows
 
     def _explained(self, name: str, rows: Rows) -> Rows:
-        heard = self._heard.get(name)
+        heard, group = self._heard.get(name), self._thawed.get(name)
+        if group is not None and group.told is not None:
+            rows.rebalances = group.told.rows(rows.rebalances)
         if heard is not None and rows.rebalances:
             rows.rebalances = explained(rows.rebalances, {name: heard.labels()})
         return rows
@@ -154,19 +184,26 @@ class Bucket:
         heard = self._heard.get(name)
         if heard is not None:
             pending = () if group is None else group.state.pending
-            heard.forget(min((now_ms, *(each.at_ms for each in pending))) - 2 * self._limits.pattern_ms)
+            before_ms = min((now_ms, *(each.at_ms for each in pending))) - 2 * self._limits.pattern_ms
+            heard.forget(before_ms)
+            if group is not None and group.told is not None:
+                group.told.began = {each for each in group.told.began if each[1] >= before_ms}
             if heard.is_empty and group is None:
                 del self._heard[name]
 
     def _told_all(self, name: str, group: _Group, rows: Rows, now_ms: int) -> bool:
         """Say how things stand with a group; whether it may be forgotten."""
         lives = group.committed or group.last_ms + self._limits.pattern_ms >= now_ms
-        lives = lives or any(each.kind is not GroupKind.OFFSETS_ONLY for each in rows.generations)
+        lasting = [each for each in rows.generations if _lasts(each, group)]
+        lives = lives or any(each.kind is not GroupKind.OFFSETS_ONLY for each in lasting)
+        lives = lives or (group.told is not None and group.told.is_rebalancing)
         if lives or rows.rebalances:
             self.told.open.extend(rows)
             self.told.stands.append(_stand(name, group, rows))
             return False
         self.told.final.extend(rows)
+        if group.told is not None:
+            del self._heard[name]  # what is left of it was written down
         return True
 
     def _thaw(self, frozen: bytes) -> _Group:
@@ -181,6 +218,11 @@ class Bucket:
             group = self._thaw(frozen) if frozen is not None else _Group(start(name, self._limits))
             self._thawed[name] = group
         return group
+
+
+def _lasts(generation: Generation, group: _Group) -> bool:
+    """Whether a group is kept for this. A log says when an empty group is gone; no event does."""
+    return bool(generation.members) or group.told is None
 
 
 def _freeze(group: _Group) -> bytes:

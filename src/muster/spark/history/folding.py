@@ -25,6 +25,7 @@ from muster.spark.history.packed import (
     IN_ENTRIES,
     IN_EVENTS,
     IN_TICK,
+    IN_TOLD,
     from_bytes,
     to_bytes,
 )
@@ -79,11 +80,11 @@ def fold_in_order(limits: Limits, now_ms: int | None) -> Callable[[Batches], Bat
             for partition, slot, _, what, at_ms, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                 if what == IN_COUNTS:
                     yield told_batch([("counts", data)])
-                elif what in (IN_EVENTS, IN_ENTRIES):
+                elif what in (IN_EVENTS, IN_TOLD, IN_ENTRIES):
                     if bucket is None or bucket.key != (partition, slot):
                         yield from bucket.end() if bucket is not None else ()
                         bucket = _Whole((partition, slot), limits, now_ms)
-                    yield from bucket.hear(data) if what == IN_EVENTS else bucket.read(data, at_ms)
+                    yield from bucket.read(data, at_ms) if what == IN_ENTRIES else bucket.hear(what, data, at_ms)
         yield from bucket.end() if bucket is not None else ()
 
     return run
@@ -100,8 +101,9 @@ class _Whole:
         self._views = Views(limits)
         self._last_ms = 0
 
-    def hear(self, data: bytes) -> Batches:
-        self._bucket.hear(from_bytes(data))
+    def hear(self, what: str, data: bytes, at_ms: int) -> Batches:
+        self._bucket.hear(from_bytes(data), is_all=what == IN_TOLD)
+        self._last_ms = max(self._last_ms, at_ms)
         return iter(())
 
     def read(self, data: bytes, at_ms: int) -> Batches:
@@ -151,8 +153,8 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
                     bucket.tick(int(bytes(data)))
                 elif what == IN_ENTRIES:
                     bucket.read(from_bytes(data))
-                elif what == IN_EVENTS:
-                    bucket.hear(from_bytes(data))
+                elif what in (IN_EVENTS, IN_TOLD):
+                    bucket.hear(from_bytes(data), is_all=what == IN_TOLD)
             stored = bucket.store()
             if stored:
                 state.update((stored,))

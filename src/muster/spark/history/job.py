@@ -14,10 +14,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
 from muster.client.admin import Admin
+from muster.client.core.admin import TopicDescription
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.history.cluster_limits import limits_of
 from muster.history.model import Limits
-from muster.history.raw import OFFSETS_TOPIC
+from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.tables import ENTRIES
 from muster.spark.history.folding import SCHEMAS, STATE_DDL, TOLD_DDL, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import IN_ENTRIES
@@ -34,7 +35,16 @@ from muster.spark.history.sink import (
     tasks,
     written,
 )
-from muster.spark.history.source import CLOCK_MS, FOLDER, NAME, TICK_MS, HistoryDataSource, groups_option, take_options
+from muster.spark.history.source import (
+    CLOCK_MS,
+    FOLDER,
+    NAME,
+    TICK_MS,
+    TOLD,
+    HistoryDataSource,
+    groups_option,
+    take_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -187,7 +197,8 @@ def follow(
             "that is the driver; tables(), entries() and read() work here"
         )
     _register(spark)
-    given = spark_options(bootstrap, options) | _own(groups, now_ms) | {TICK_MS: str(int(every_s * 500))}
+    given = spark_options(bootstrap, options)
+    given |= _what_is_read(given) | _own(groups, now_ms) | {TICK_MS: str(int(every_s * 500))}
     source, _ = take_options(given, streaming=True)
     limits = limits or _asked_limits(spark_options(bootstrap, options))
     Place(spark, out).claim(None if checkpoint else CHECKPOINT, FINAL)
@@ -226,12 +237,26 @@ def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str
 
 
 def _see_topic(admin: Admin) -> None:
-    found = admin.describe_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
-    if isinstance(found, KafkaError) and found.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise MusterError(
-            f"there is no {OFFSETS_TOPIC} to read: no group has committed anything yet, or the cluster keeps its "
-            "groups in ZooKeeper, whose history `muster doctor` reads from the brokers' events"
-        )
+    if _is_missing(admin.describe_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]) and not _told_alone(admin):
+        raise MusterError(f"there is no history yet: no group has committed anything, so there is no {OFFSETS_TOPIC}")
+
+
+def _told_alone(admin: Admin) -> bool:
+    """Whether no log has the groups of a cluster, and its brokers tell of them."""
+    found = admin.describe_topics([OFFSETS_TOPIC, EVENTS_TOPIC])
+    told = found[EVENTS_TOPIC]
+    return _is_missing(found[OFFSETS_TOPIC]) and isinstance(told, TopicDescription) and told.is_internal
+
+
+def _is_missing(topic: TopicDescription | KafkaError) -> bool:
+    return isinstance(topic, KafkaError) and topic.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _what_is_read(options: Mapping[str, str]) -> dict[str, str]:
+    """The option that says so where only events tell of groups."""
+    source, _ = take_options(options, streaming=False)
+    with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_ASKED_MS) as admin:
+        return {TOLD: "true"} if _told_alone(admin) else {}
 
 
 def _asked_limits(options: Mapping[str, str], see: Callable[[Admin], None] | None = None) -> Limits:
@@ -272,7 +297,7 @@ def packed(
     if folder is not None:
         given |= {FOLDER: folder}
     else:
-        take_options(given, streaming=False)  # Spark's own error for a bad option is a page
+        given |= _what_is_read(spark_options(bootstrap, options))  # Spark's own error for a bad option is a page
     return spark.read.format(NAME).options(**given).load()
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SLOTS = 8
 """Into how many buckets the groups of a log partition go. A checkpoint depends on it."""
 
-IN_ENTRIES, IN_EVENTS, IN_COUNTS, IN_TICK = "entries", "events", "counts", "tick"
+IN_ENTRIES, IN_EVENTS, IN_TOLD, IN_COUNTS, IN_TICK = "entries", "events", "told", "counts", "tick"
 
 COUNTS_SLOT = -1
 
@@ -44,8 +44,8 @@ _PACKED: list[pa.Field[Any]] = [
 PACKED = pa.schema(_PACKED)
 PACKED_DDL = "log_partition int, slot int, log_offset long, what string, at_ms long, data binary"
 """Rows on their way to the fold. `entries`: a stream of ENTRIES that begins at `log_offset`. `events`: rows of EVENTS
-of these groups, before all entries. `counts`: rows of COUNTS. `tick`: a look at the time `at_ms`, and in `data` up to
-which time the log partition has been read."""
+of these groups, before all entries. `told`: the same of groups that have no entries, as no log has them. `counts`: rows
+of COUNTS. `tick`: a look at the time `at_ms`, and in `data` up to which time the log partition has been read."""
 
 _EVENTS: list[pa.Field[Any]] = [
     pa.field("group", pa.string()),
@@ -107,9 +107,9 @@ def pack(
     return packed_rows(rows)
 
 
-def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None]) -> pa.RecordBatch:
+def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None], what: str = IN_EVENTS) -> pa.RecordBatch:
     """Records of `__group_events`, of schema RAW, as rows of PACKED. A record's key is its group; `place_of` says in
-    which log partition that one stands, None for one that is not wanted."""
+    which log partition that one stands, None for one that is not wanted. `what` is IN_EVENTS or IN_TOLD."""
     names = [_name(key) for key in events.column("key").to_pylist()]
     places = {name: place for name in set(names) if name is not None and (place := place_of(name)) is not None}
     own: dict[tuple[int, int], list[int]] = {}
@@ -119,7 +119,8 @@ def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None]) -
     groups = pa.array([name if name in places else None for name in names], pa.string())
     columns = [groups, *(events.column(name) for name in EVENTS.names[1:])]
     table = pa.RecordBatch.from_arrays(columns, schema=EVENTS)
-    rows = [(*place, -1, IN_EVENTS, 0, to_bytes(table.take(pa.array(some)))) for place, some in sorted(own.items())]
+    at_ms = 0 if what == IN_EVENTS else int(pc.max(events.column("timestamp_ms")).as_py())
+    rows = [(*place, -1, what, at_ms, to_bytes(table.take(pa.array(some)))) for place, some in sorted(own.items())]
     return packed_rows(rows)
 
 

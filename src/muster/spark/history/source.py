@@ -5,7 +5,7 @@ that fetches them: to have Spark carry each to the JVM and back to Python would 
 
 As a stream its offset is that of the muster source with more in it (`events`: events.py):
 
-    {"history": 3, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
+    {"history": 4, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
 
 A batch in which `until` grows has a tick for each bucket of every log partition; there may be nothing else in it. `at`
 says up to which time each of these has been read by the end of this batch, 0 where that was never known: all that was
@@ -38,9 +38,10 @@ from muster.history.engine import span
 from muster.history.folder import FolderTopic
 from muster.history.raw import DECODED, EVENTS_TOPIC, to_raw
 from muster.history.remarks import Remarks
+from muster.history.tables import RAW
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.history import events
-from muster.spark.history.packed import PACKED_DDL, pack, tick_rows
+from muster.spark.history.packed import IN_TOLD, PACKED_DDL, pack, pack_events, tick_rows
 from muster.spark.offsets import from_json
 from muster.spark.options import COMMITS_TOPIC, SourceOptions, parse_options
 from muster.spark.ranges import read_range
@@ -51,10 +52,11 @@ log = logging.getLogger("muster.spark.history")
 
 NAME = "muster-history"
 
-FORMAT = 3
+FORMAT = 4
 """Of the offsets, and of the state that Spark keeps with them."""
 
 TICK_MS, CLOCK_MS, GROUPS = "history.tick.ms", "history.clock.ms", "history.groups"
+TOLD = "history.told"
 FOLDER = "history.folder"
 
 TICK_DEFAULT_MS = 60_000
@@ -68,6 +70,10 @@ SKEW_MS = 30_000
 COLUMNS = ("partition", *DECODED)
 
 _FIXED = {"subscribe": COMMITS_TOPIC, "mode": "assign", "columns": ",".join(COLUMNS)}
+_ALL_TOLD = _FIXED | {"subscribe": EVENTS_TOPIC}
+"""Of a cluster that keeps its groups in ZooKeeper: what its brokers told is all there is."""
+TOLD_PARTITION = 0
+"""In which log partition groups stand that no log has."""
 _DEFAULTS = {"startingoffsets": "earliest", "isolationlevel": "read_committed"}
 """A commit in a transaction counts once the transaction is committed."""
 
@@ -82,6 +88,17 @@ class HistoryOptions:
     """What time it is, for a topic of another time; None: this machine's clock says."""
     groups: frozenset[str] = frozenset()
     """Empty: all."""
+    is_all_told: bool = False
+    """Whether no log has the groups, but brokers have told of them."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that is read."""
+        return EVENTS_TOPIC if self.is_all_told else COMMITS_TOPIC
+
+    def packed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Its records, packed."""
+        return all_told(batches, self.groups) if self.is_all_told else fetched(batches, self.groups)
 
 
 def take_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOptions, HistoryOptions]:
@@ -91,15 +108,17 @@ def take_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOp
         ConfigError: as `parse_options`.
     """
     options = {name.lower(): value for name, value in given.items()}
-    tick, clock, groups = (options.pop(name, None) for name in (TICK_MS, CLOCK_MS, GROUPS))
+    tick, clock, groups, told = (options.pop(name, None) for name in (TICK_MS, CLOCK_MS, GROUPS, TOLD))
+    fixed = _FIXED if told is None else _ALL_TOLD
     for name in _FIXED:
         if name in options:
             raise ConfigError(f"{name} cannot be set: the history reads {COMMITS_TOPIC} as a whole")
-    source = parse_options(_DEFAULTS | options | _FIXED, streaming=streaming)
+    source = parse_options(_DEFAULTS | options | fixed, streaming=streaming)
     return source, HistoryOptions(
         TICK_DEFAULT_MS if tick is None else int(tick),
         None if clock is None else int(clock),
         _groups_in(groups),
+        told is not None,
     )
 
 
@@ -147,12 +166,18 @@ class PackedBatchReader(BatchReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         found = super().partitions()
+        if self._history.is_all_told:
+            return found
         return [*found, *events.tasks_of(events.look(_cluster(self._settings), {}))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, events.EventsTask):
             return events.read_events(self._settings, partition, self._history.groups)
-        return fetched(super().read(partition), self._history.groups)
+        return self._history.packed(super().read(partition))
+
+
+_ALL = -1
+"""In place of a log partition, where there is none: all that the brokers told."""
 
 
 class FolderTask(InputPartition):  # type: ignore[misc]
@@ -170,10 +195,17 @@ class FolderReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         topic = self._topic(self._folder)
+        if not topic.records:
+            return [FolderTask(_ALL)]
         return [FolderTask(partition) for partition in topic.records]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FolderTask)
+        if partition.log_partition == _ALL:
+            told = self._topic(self._folder, EVENTS_TOPIC)
+            for index in told.records:
+                yield from all_told(told.read(index), self._groups)
+            return
         own = self._folder / f"{COMMITS_TOPIC}-{partition.log_partition}"
         topic = self._topic(own if own.is_dir() else self._folder)
         seen: set[str] = set()
@@ -211,7 +243,7 @@ class PackedStreamReader(StreamReader):
         return _offset(0, {}, {}, super().initialOffset())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._stop_at = self._now_ms(), _ends(_cluster(self._settings))
+        self._stop_at = self._now_ms(), _ends(_cluster(self._settings), self._history.topic)
         super().prepareForTriggerAvailableNow()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -220,7 +252,7 @@ class PackedStreamReader(StreamReader):
         try:
             cluster = _cluster(self._settings)
             now_ms, ends = self._stop_at or self._look(cluster, until)
-            told = events.look(cluster, start["events"])
+            told = {} if self._history.is_all_told else events.look(cluster, start["events"])
         except KafkaConnectionError:
             if self._stop_at is not None:
                 raise
@@ -248,7 +280,7 @@ class PackedStreamReader(StreamReader):
             return iter([tick_rows(partition.read_to_ms, partition.look_ms)])
         if isinstance(partition, events.EventsTask):
             return events.read_events(self._settings, partition, self._history.groups)
-        return fetched(read_range(self._settings, partition), self._history.groups)
+        return self._history.packed(read_range(self._settings, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
         super().commit(end["read"])
@@ -258,7 +290,7 @@ class PackedStreamReader(StreamReader):
     def _look(self, cluster: Cluster, until_ms: int) -> tuple[int, Ends]:
         """What time it is, and where the log partitions end then, if time is to pass."""
         now_ms = self._now_ms()
-        return now_ms, _ends(cluster) if now_ms >= until_ms + self._history.tick_ms else {}
+        return now_ms, _ends(cluster, self._history.topic) if now_ms >= until_ms + self._history.tick_ms else {}
 
     def _now_ms(self) -> int:
         """Before which time nothing more is going to be written, wherever a partition has been read to its end."""
@@ -290,9 +322,9 @@ def batch_end(
     return start if read is None else _offset(until, start["at"], told, now)
 
 
-def _ends(cluster: Cluster) -> Ends:
+def _ends(cluster: Cluster, topic: str) -> Ends:
     """The ends of all log partitions that have a leader, whether transactions are open or not."""
-    led = cluster.led([COMMITS_TOPIC])
+    led = cluster.led([topic])
     found = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP)) if led else {}
     return {place.partition: end for place, end in found.items()}
 
@@ -311,6 +343,18 @@ def _check(offset: Mapping[str, Any]) -> None:
 
 def _cluster(settings: FetchSettings) -> Cluster:
     return connect(settings.client)
+
+
+def all_told(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    """Events, of groups that no log has, packed; each batch is of one partition."""
+
+    def place_of(group: str) -> int | None:
+        return TOLD_PARTITION if not groups or group in groups else None
+
+    for batch in batches:
+        if batch.num_rows:
+            raw = batch if batch.schema.equals(RAW) else to_raw(batch, int(batch.column("partition")[0].as_py()))
+            yield pack_events(raw, place_of, IN_TOLD)
 
 
 def fetched(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from muster.history.model import Limits
 from muster.history.rows import from_table
 from muster.spark.history.folding import KINDS, PAST, STANDS
 from muster.spark.history.job import folded, packed
-from muster.spark.history.packed import IN_EVENTS, from_bytes, span_of
+from muster.spark.history.packed import IN_EVENTS, IN_TOLD, from_bytes, span_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def whole(
         ConfigError: an option is unknown, or does not fit.
     """
     # What the brokers say of causes is not heard here, but when the rows are put together, as from any engine.
-    records = packed(spark, bootstrap, folder, groups, options).where(f.col("what") != IN_EVENTS)
+    records = packed(spark, bootstrap, folder, groups, options).where(~f.col("what").isin(IN_EVENTS, IN_TOLD))
     told = folded(spark, records, limits, now_ms)
     rows = told.where(f.col("name").isin(*_ROWS, STANDS, PAST, "counts")).select("name", "data").toArrow()
     return collected(zip(*(column.to_pylist() for column in rows.columns), strict=True))

@@ -1,0 +1,110 @@
+"""The history in Spark of groups that no log has: what brokers told of them gives the rows of the small engine."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.history.engine import report
+from muster.history.from_events import history_of
+from muster.history.model import Limits
+from muster.history.remarks import Remarks
+from muster.spark.history.folding import OPEN, STANDS, fold_in_order, fold_on
+from muster.spark.history.packed import IN_TOLD, PACKED, SLOTS, pack_events, tick_rows
+from tests.support.history_topic import Written, raw, told
+from tests.unit.spark.test_history_folding import TABLES, TOLD, State, ordered, tables
+
+LIMITS = Limits(pattern_ms=20_000)
+LATER_MS = 10**8
+
+
+def packed(events: list[tuple[int, Written]]) -> list[dict[str, Any]]:
+    """What tasks hand over, of events and their offsets."""
+    rows: list[dict[str, Any]] = []
+    for offset, event in reversed(events):  # Spark keeps no order
+        for batch in raw([event], offset).to_batches():
+            rows += pack_events(batch, lambda _: 0, IN_TOLD).to_pylist()
+    return rows
+
+
+def expected(events: list[Written]) -> dict[str, list[Any]]:
+    in_order = sorted(events, key=lambda event: event.partition)  # as a topic is read
+    values = [json.loads(event.value or b"") for event in in_order]
+    made = report(history_of(values, (), Remarks()), "", 0, events=values)
+    return {name: ordered(getattr(made, name)) for name in TABLES}
+
+
+def generations(rows: dict[str, list[Any]]) -> list[tuple[str, int, tuple[str, ...]]]:
+    return [(row.group, row.generation, tuple(each.member_id for each in row.members)) for row in rows["generations"]]
+
+
+@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_whole_topic(name: str, partitions: int) -> None:
+    events = told([name], partitions)
+    rows = sorted(packed(list(enumerate(events))), key=lambda row: (row["slot"], row["log_offset"]))
+    batches = iter([pa.RecordBatch.from_pylist(rows, PACKED)])
+    end_ms = events[-1].timestamp_ms + LATER_MS
+    made = [row for batch in fold_in_order(Limits(), end_ms)(batches) for row in batch.to_pylist()]
+    found = tables((row["name"], row["data"]) for row in made if row["name"] != STANDS)
+    assert {each: found[each] for each in TABLES} == expected(events)
+    assert found["rebalances"]
+
+
+class Stream:
+    """Micro-batches with a tick each, and the state that Spark keeps in between."""
+
+    def __init__(self) -> None:
+        self._states = {slot: State() for slot in range(SLOTS)}
+        self.final: list[tuple[str, bytes]] = []
+        self.open: list[tuple[str, bytes]] = []
+
+    def batch(self, events: list[tuple[int, Written]], tick_ms: int) -> None:
+        rows = [*tick_rows({0: tick_ms}, tick_ms).to_pylist(), *packed(events)]
+        self.open = []
+        for slot, state in self._states.items():
+            own = [row for row in rows if row["slot"] == slot]
+            for frame in fold_on(LIMITS)((0, slot), iter([pd.DataFrame(own, columns=PACKED.names)]), state):
+                for name, _, data in frame.itertuples(index=False):
+                    (self.open if name.startswith(OPEN) else self.final).append((name, data))
+
+    @property
+    def keeps_nothing(self) -> bool:
+        return not any(state.exists for state in self._states.values())
+
+    def rows(self) -> dict[str, list[Any]]:
+        final, still = tables(iter(self.final)), tables(iter(self.open))
+        return {name: ordered([*final[name], *still.get(OPEN + name, [])]) for name in TABLES}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(TOLD), min_size=1, max_size=3, unique=True), st.data())
+def test_in_pieces_each_row_is_told_once(names: list[str], data: st.DataObject) -> None:
+    events = told(names, data.draw(st.integers(1, 3)))
+    # What happens at once is read at once.
+    between = [at for at in range(1, len(events)) if events[at - 1].timestamp_ms < events[at].timestamp_ms]
+    cuts = sorted(data.draw(st.lists(st.sampled_from(between), max_size=4)))
+    stream = Stream()
+    for begin, end in pairwise([0, *cuts, len(events)]):
+        following = events[end].timestamp_ms if end < len(events) else events[-1].timestamp_ms
+        stream.batch([(number, events[number]) for number in range(begin, end)], following)
+    stream.batch([], events[-1].timestamp_ms + 1)
+    wanted = expected(events)
+    found = stream.rows()
+    assert generations(found) == generations(wanted)
+    assert [(row.group, row.generation, row.cause, row.at_ms) for row in found["rebalances"]] == [
+        (row.group, row.generation, row.cause, row.at_ms) for row in wanted["rebalances"]
+    ]
+    before = stream.rows()
+    stream.batch([], events[-1].timestamp_ms + LATER_MS)
+    stream.batch([], events[-1].timestamp_ms + 2 * LATER_MS)
+    assert stream.rows() == before
+    if all(not row.members for row in wanted["generations"] if row.ended_ms is None):
+        assert stream.keeps_nothing
