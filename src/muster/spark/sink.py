@@ -29,8 +29,9 @@ from muster.spark.given import as_typed
 from muster.spark.sink_options import SinkOptions
 from muster.spark.worker import keep_memory, spare_collections
 
-CHUNK_BYTES = 8 * 1024 * 1024
-"""Arrow batches are collected up to here: one alone may have a few records only for each partition."""
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Arrow batches are collected up to here: one alone may have a few records only for each partition. What is larger than
+a processor's cache costs more."""
 
 MOST_BYTES = 2 * CHUNK_BYTES
 """An Arrow batch that is larger is cut. Its parts are not collected again: that would be a copy."""

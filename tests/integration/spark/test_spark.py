@@ -414,7 +414,7 @@ def test_large_values_come_to_python_by_megabytes_unless_the_user_has_set_a_limi
 
     found = [row.bytes for row in rows.mapInArrow(sizes, "bytes long").collect()]
     assert ARROW_BYTES < found[0] < ARROW_BYTES + 20_000
-    assert len(found) == 4
+    assert len(found) == 7
     spark.conf.set(ARROW_LIMIT, "1000000")
     try:
         assert session("again").conf.get(ARROW_LIMIT) == "1000000"
