@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -40,6 +40,20 @@ class WatchingError(Exception):
     """The doctor would watch the groups: there are no events of them."""
 
 
+@pytest.fixture
+def begin(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], Member]]:
+    """Starts a member of the group; none outlives the test."""
+    members: list[Member] = []
+
+    def begun(client: str) -> Member:
+        members.append(Member(client, cluster.bootstrap, GROUP, TOPIC, tmp_path))
+        return members[-1]
+
+    yield begun
+    for member in members:
+        member.destroy()
+
+
 def look(cluster: Cluster) -> Report:
     config = ReaderConfig(bootstrap_servers=tuple(cluster.bootstrap.split(",")))
 
@@ -62,20 +76,22 @@ def causes(report: Report) -> list[Cause]:
     return [row.cause for row in report.rebalances]
 
 
-def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(
+    cluster: Cluster, begin: Callable[[str], Member]
+) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         created = admin.create_topics([NewTopic(TOPIC, 3)])[TOPIC]
         assert not isinstance(created, KafkaError), created
     clients = ("with-muster", "with-confluent", "with-kafka-python")
-    first = Member(clients[0], cluster.bootstrap, GROUP, TOPIC, tmp_path)
+    first = begin(clients[0])
     eventually(lambda: is_told(cluster))
 
     def told(*after: Cause) -> bool:
         return tuple(causes(look(cluster))[-len(after) :]) == after
 
-    frozen = Member(clients[1], cluster.bootstrap, GROUP, TOPIC, tmp_path)
+    frozen = begin(clients[1])
     eventually(lambda: told(Cause.STARTED, Cause.JOINED))
-    killed = Member(clients[2], cluster.bootstrap, GROUP, TOPIC, tmp_path)
+    killed = begin(clients[2])
     eventually(lambda: told(Cause.JOINED, Cause.JOINED))
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for partition in range(3):
