@@ -124,6 +124,8 @@ class Job:
         self._steps_done = 0
         self._stack = AsyncExitStack()
         self._driver_is_back: asyncio.Task[None] | None = None
+        self._failed: DemoError | None = None
+        """A query of a Spark program has ended with an error."""
         self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.run_record = Run(options, Story(options.group, has_events=options.way is None))
 
@@ -236,25 +238,26 @@ class Job:
         """Take what a Spark program prints into account: batches, and answers to what it was told."""
         while (line := await process.next_line()) is not None:
             message = json.loads(line)
-            if message["event"] == "batch":
-                self._course.on_batch(wall_clock_ms(), message)
-            else:
-                await self._answers.put(message)
+            match message["event"]:
+                case "batch":
+                    self._course.on_batch(wall_clock_ms(), message)
+                case "failed":
+                    self._failed = DemoError(f"{process.name} failed: {message['error']}")
+                case _:
+                    await self._answers.put(message)
 
     async def _ask(self, key: str, timeout_s: float, **command: Any) -> None:
         """Tell a Spark program to do something, and wait until it has.
 
         Raises:
-            DemoError: it answered something else, or nothing in time.
+            DemoError: it has not answered in time.
         """
         await self._members[key].say(json.dumps(command))
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._answers.get()
+                await self._answers.get()
         except TimeoutError:
             raise DemoError(f"{self._members[key].name} did not {command['do']} within {timeout_s:.0f} s") from None
-        if answer["event"] == "failed":
-            raise DemoError(f"{self._members[key].name} failed: {answer['error']}")
 
     def _partitions(self) -> dict[str, list[TopicPartition]]:
         """What each group reads."""
@@ -279,6 +282,8 @@ class Job:
 
     async def _watch_processes(self) -> None:
         while True:
+            if self._failed is not None:
+                raise self._failed
             for process in self._members.values():
                 process.check()
             if self._broker is not None:

@@ -37,6 +37,7 @@ from muster.demo.flights import airlines, airports
 from muster.demo.names import KEYS, SESSION_TIMEOUT_MS, Names
 from muster.demo.way import Way
 from muster.spark import session
+from muster.spark.stopping import stoppable
 from muster.spark.upsert import Write, into_parquet, into_topic
 
 FLIGHT = (
@@ -94,6 +95,7 @@ class Pipeline:
         into_table = into_parquet(str(self._out / "delays"), KEYS)
         into_results = self._into_results()
 
+        @stoppable
         def write(batch: DataFrame, number: int) -> None:
             batch.persist()  # else each sink would compute the windows anew
             into_table(batch, number)

@@ -44,6 +44,7 @@ from pyspark.sql.types import (
 
 from muster.errors import ConfigError, MusterError
 from muster.spark.history.place import Place
+from muster.spark.stopping import stoppable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,6 +107,7 @@ def into_database(
     """
     _check_list(keys)
 
+    @stoppable
     def write(rows: DataFrame, batch: int) -> None:
         columns = rows.columns
         _check_keys(keys, columns)
@@ -285,6 +287,7 @@ def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, 
     """
     _check_list(keys, 1)
 
+    @stoppable
     def write(rows: DataFrame, batch: int) -> None:
         _check_keys(keys, rows.columns)
         place = Place(rows.sparkSession, folder)
@@ -372,6 +375,7 @@ def into_topic(topic: str, keys: Sequence[str], **options: str) -> Write:
     """
     _check_list(keys, 1)
 
+    @stoppable
     def write(rows: DataFrame, batch: int) -> None:
         _check_keys(keys, rows.columns)
         rest = [column for column in rows.columns if column not in keys]

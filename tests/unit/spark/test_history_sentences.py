@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from muster.errors import MusterError
-from muster.history.model import Limits
 from muster.spark.history.sentences import JAVA_GONE, PROCESS_GONE, said, sentence
-from muster.spark.history.sink import Interrupted, Sink
-from muster.spark.history.source import take_options
+from muster.spark.stopping import Interrupted, stoppable
 
 FAILED = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {} SQLSTATE: XXKST\n=== Streaming Query ===\n"
@@ -75,36 +72,33 @@ SPARKS = re.compile(
 """How Spark 4 knows a stopped query's batch by its error: StreamExecution.PROXY_ERROR."""
 
 
-def batch_that_fails(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+def batch_that_fails(text: str) -> str:
     """What Spark is told of a batch whose writing has failed with this text."""
-    source, _ = take_options({"bootstrap": "a:1"}, streaming=True)
-    sink: Any = Sink("out", Limits(), source.fetch_settings())
 
-    def fail(*_: Any) -> None:
+    @stoppable
+    def write() -> None:
         raise PySparkException(message=text)
 
-    monkeypatch.setattr(Sink, "_write_batch", fail)
     with pytest.raises((Interrupted, PySparkException)) as failed:
-        sink.write(None, 0)
+        write()
     return "".join(traceback.format_exception(failed.value))
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize(
     "text",
     [
+        "[SPARK_JOB_CANCELLED] Job 64 cancelled Query windows [id = 38d363be] was stopped",
         "An error occurred while calling o1.parquet.\n: java.lang.InterruptedException\n" + "\tat x\n" * 500,
         "o1: java.nio.channels.ClosedByInterruptException",
         "Job 5 cancelled part of cancelled job group abc",
     ],
 )
-def test_a_batch_in_which_the_query_is_stopped_says_what_spark_looks_for_and_little_else(monkeypatch, text):
-    told = batch_that_fails(monkeypatch, text)
+def test_a_batch_in_which_the_query_is_stopped_says_what_spark_looks_for_and_little_else(text):
+    told = batch_that_fails(text)
     found = SPARKS.search(told)
     assert found is not None
     assert len(found[1]) + len(told) - found.end() < 50
 
 
-@pytest.mark.interpreted
-def test_any_other_error_of_a_batch_is_handed_on(monkeypatch):
-    assert "no space left" in batch_that_fails(monkeypatch, "no space left")
+def test_any_other_error_of_a_batch_is_handed_on():
+    assert "no space left" in batch_that_fails("no space left")

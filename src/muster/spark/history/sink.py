@@ -18,8 +18,7 @@ from datetime import date, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -31,6 +30,7 @@ from muster.spark.history.compaction import OLD, Compaction, away
 from muster.spark.history.folding import GROUPED_DDL, OPEN, PAST, SCHEMAS, STANDS, find, pack_groups, unpack
 from muster.spark.history.lags import MOST_ASKED, MOST_COUNTED, behind, count, over_time, split
 from muster.spark.history.place import Place
+from muster.spark.stopping import stoppable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -132,26 +132,6 @@ def is_remote(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-_STOPPED = re.compile(
-    r"java\.lang\.InterruptedException|java\.io\.InterruptedIOException|ClosedByInterruptException"
-    r"|cancelled part of cancelled job group"
-)
-
-
-class Interrupted(Exception):  # noqa: N818 - it is none
-    """A query was stopped in the midst of a batch.
-
-    Spark tells that from an error by the text of what foreachBatch has raised, for which it has a regular expression
-    (StreamExecution.PROXY_ERROR). With the pages of a Py4JJavaError Java's stack overflows over it, which ends the
-    query's thread by an error, and Ctrl-C with a thousand lines. So this says what is looked for, and nothing else.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
-        )
-
-
 class Sink:
     """Takes the batches of one query."""
 
@@ -172,20 +152,9 @@ class Sink:
         self._has_open = set(OPEN_TABLES)
         """Tables of which rows that are open may be there."""
 
+    @stoppable
     def write(self, told: DataFrame, batch: int) -> None:
-        """For foreachBatch.
-
-        Raises:
-            Interrupted: the query is stopped meanwhile.
-        """
-        try:
-            self._write_batch(told, batch)
-        except (Py4JJavaError, PySparkException) as error:
-            if _STOPPED.search(str(error)):
-                raise Interrupted from None
-            raise
-
-    def _write_batch(self, told: DataFrame, batch: int) -> None:
+        """For foreachBatch."""
         self._compact(told.sparkSession, batch)
         told = told.persist(_STORAGE)
         try:

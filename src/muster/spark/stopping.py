@@ -1,0 +1,48 @@
+"""Stopping a query in the midst of a batch that Python writes.
+
+Spark tells a stop from an error by the text of what foreachBatch has raised, for which it has a regular expression
+(StreamExecution.PROXY_ERROR). With the pages of a Py4JJavaError Java's stack overflows over it, which ends the query's
+thread by an error, and Ctrl-C with a thousand lines. So a batch that was interrupted raises what is looked for, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+P = ParamSpec("P")
+
+_STOPPED = re.compile(
+    r"java\.lang\.InterruptedException|java\.io\.InterruptedIOException|ClosedByInterruptException"
+    r"|cancelled part of cancelled job group|SPARK_JOB_CANCELLED"
+)
+
+
+class Interrupted(Exception):  # noqa: N818 - it is none
+    """A query was stopped in the midst of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: java.lang.InterruptedException"
+        )
+
+
+def stoppable(write: Callable[P, Any]) -> Callable[P, None]:
+    """Make a function for foreachBatch raise `Interrupted` where the query is stopped meanwhile."""
+
+    @wraps(write)
+    def written(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            write(*args, **kwargs)
+        except (Py4JJavaError, PySparkException) as error:
+            if _STOPPED.search(str(error)):
+                raise Interrupted from None
+            raise
+
+    return written
