@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -32,6 +33,8 @@ from muster.model import TopicPartition
 
 PIPELINE = "pipeline"
 READER = "reader"
+
+log = logging.getLogger("muster.demo")
 
 Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
 """What happens, in order, and what does it."""
@@ -236,15 +239,23 @@ class Job:
 
     async def _read(self, process: Process) -> None:
         """Take what a Spark program prints into account: batches, and answers to what it was told."""
-        while (line := await process.next_line()) is not None:
-            message = json.loads(line)
-            match message["event"]:
-                case "batch":
-                    self._course.on_batch(wall_clock_ms(), message)
-                case "failed":
-                    self._failed = DemoError(f"{process.name} failed: {message['error']}")
-                case _:
-                    await self._answers.put(message)
+        try:
+            while (line := await process.next_line()) is not None:
+                if line.startswith("{"):
+                    await self._take(process, json.loads(line))
+                else:
+                    log.warning("%s printed %r", process.name, line)  # the JVM has the same standard output
+        except Exception as error:
+            self._failed = DemoError(f"what {process.name} printed was not understood: {error!r}")
+
+    async def _take(self, process: Process, message: dict[str, Any]) -> None:
+        match message["event"]:
+            case "batch":
+                self._course.on_batch(wall_clock_ms(), message)
+            case "failed":
+                self._failed = DemoError(f"{process.name} failed: {message['error']}")
+            case _:
+                await self._answers.put(message)
 
     async def _ask(self, key: str, timeout_s: float, **command: Any) -> None:
         """Tell a Spark program to do something, and wait until it has.

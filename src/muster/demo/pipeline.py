@@ -247,8 +247,9 @@ def _kill_executor(keeps_jvm: Iterable[bool]) -> None:
 
 
 def say(message: dict[str, Any]) -> None:
-    """Print a line for the demo."""
-    print(json.dumps(message), flush=True)
+    """Print a line for the demo, in one piece: two threads print."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -272,6 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "finish":
                 reporter.stop()
                 for query in queries:
+                    query.processAllAvailable()
                     query.stop()
                 say({"event": "finished"})
     spark.stop()
