@@ -62,7 +62,7 @@ def test_one_wrong_figure_is_said_at_the_top(report: DemoReport) -> None:
 
 def test_a_cluster_that_exists_is_not_said_to_be_killed_and_causes_are_looked_for_elsewhere(report: DemoReport) -> None:
     own = render(report)
-    assert "were killed, broker killed and started again." in own
+    assert "were killed; broker killed and started again." in own
     assert "doctor.html" not in own
     unknown = [replace(rebalance, cause=NOT_KNOWN) for rebalance in report.rebalances]
     other = render(replace(report, outages=[], rebalances=unknown, course=Course()))
