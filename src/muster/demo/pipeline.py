@@ -47,7 +47,8 @@ FLIGHT = (
 WEATHER = "station STRING, hour TIMESTAMP, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE"
 WATERMARK = "14 days"
 
-_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+"""With one compiler only the code cache has 48 MB. Full, it ends compilation, and says so on standard output."""
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": 2,

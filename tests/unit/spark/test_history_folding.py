@@ -255,6 +255,20 @@ def test_a_row_that_is_final_at_once_has_the_broker_s_word_of_the_same_batch():
     assert {row.source for row in final} == {"events"}
 
 
+def test_a_row_that_waits_to_be_final_keeps_the_broker_s_word():
+    names_of = ["crash-java-range.muster"]
+    records, events = recorded(names_of, 1), told(names_of)
+    last_ms = records[-1].timestamp_ms
+    stream, end_ms = Stream(), last_ms + 3 * LIMITS.pattern_ms
+    stream.batch(records, 0, last_ms, list(enumerate(events)))
+    for tick_ms in range(last_ms + LIMITS.pattern_ms // 4, end_ms, LIMITS.pattern_ms // 4):
+        stream.batch([], len(records), tick_ms)
+    stream.batch([], len(records), end_ms)
+    found = stream.tables()["rebalances"]
+    assert found == small(records, end_ms, events)["rebalances"]
+    assert {row.source for row in found} == {"events"}
+
+
 def test_a_group_that_has_nothing_left_is_forgotten():
     records = recorded(["life-java-range"], 1)
     ends_ms = records[-1].timestamp_ms
