@@ -40,7 +40,7 @@ Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
 """What happens, in order, and what does it."""
 
 _START_TIMEOUT_S = 300
-_STALL_TIMEOUT_S = 120
+_STALL_TIMEOUT_S = 240
 _SLICE_EVERY_S = 0.5
 _FILES_AHEAD = 2
 _LEAST = 250
@@ -307,7 +307,8 @@ class Job:
         while not done():
             if time.monotonic() > give_up:
                 latest = self._story.latest
-                raise DemoError(f"{what} did not happen within {timeout_s:.0f} s; the group was last seen as {latest}")
+                seen = f"the shared group was last seen as {latest}, lags as {self._course.lags}"
+                raise DemoError(f"{what} did not happen within {timeout_s:.0f} s; {seen}")
             await asyncio.sleep(0.1)
 
     async def _settled(self, members: int, who: str, timeout_s: float = 60) -> None:
@@ -390,18 +391,23 @@ class Job:
     async def _kill_executor(self) -> None:
         assert self._driver_is_back is not None
         await self._driver_is_back
-        await self._ask(PIPELINE, 120, do="lose an executor")
+        await self._ask(PIPELINE, _STALL_TIMEOUT_S, do="lose an executor")
         await self._batches_of_pipeline()
 
     async def _batches_of_pipeline(self, since_ms: int | None = None) -> None:
-        """Wait until each query of the pipeline has done a batch, from now on or since then."""
-        since = wall_clock_ms() if since_ms is None else since_ms
-        queries = {query for query, _ in self._options.names.groups.values()}
-        await self._until(
-            lambda: all(self._course.last_batch_ms(query) > since for query in queries),
-            "a batch of each query of the pipeline",
-            _STALL_TIMEOUT_S,
-        )
+        """Wait until each query of the pipeline has done a batch, from now on or since then. One that has nothing left
+        to read has none: on a slow machine the data runs dry before a step is done."""
+        since, groups, course = since_ms, self._options.names.groups, self._course
+        if since is None:
+            since = wall_clock_ms()
+
+        def done(query: str) -> bool:
+            own = [group for group, (member, _) in groups.items() if member == query]
+            at_rest = since_ms is None and course.looked_ms > since and course.total_lag(*own) == 0
+            return course.last_batch_ms(query) > since or at_rest
+
+        queries = {query for query, _ in groups.values()}
+        await self._until(lambda: all(map(done, queries)), "a batch of each query of the pipeline", _STALL_TIMEOUT_S)
 
     async def _leave(self) -> None:
         await self._members["python-1"].stop()
@@ -439,13 +445,13 @@ class Job:
 
     async def _finish(self) -> None:
         """End the queries, let the reader of their results read to the end, and collect."""
-        await self._ask(PIPELINE, 120, do="finish")
+        await self._ask(PIPELINE, _STALL_TIMEOUT_S, do="finish")
         await self._members[PIPELINE].close_input()
         await self._read_results()
         for name, process in self._members.items():
             if name not in (SPARK, PIPELINE):
                 await process.stop()
-        await self._ask(SPARK, 120, do="stop")
+        await self._ask(SPARK, _STALL_TIMEOUT_S, do="stop")
         self._view.note("all members have left; Spark makes the history of the groups, and reads the results")
         await self._ask(SPARK, 300, do="collect", groups=self.run_record.groups)
         await self._members[SPARK].close_input()
