@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from muster.demo.names import KEYS, SESSION_TIMEOUT_MS, SPARK
-from muster.demo.pipeline import SETTINGS, Reporter, say
+from muster.demo.names import KEYS, SPARK
+from muster.demo.pipeline import SETTINGS, Reporter, read_topic, say
 from muster.demo.way import Way
 from muster.spark import history, session
 from muster.spark.upsert import latest
@@ -50,19 +50,7 @@ def start_feed(spark: SparkSession, way: Way, out: Path) -> StreamingQuery:
 def start_shared(spark: SparkSession, way: Way, out: Path, group: str, topic: str) -> StreamingQuery:
     """A member of the group that writes what it handles."""
     checkpoint = str(out / "checkpoints" / "shared")
-    source = (
-        spark.readStream.format("muster")
-        .options(**way.options())
-        .option("subscribe", topic)
-        .option("group.id", group)
-        .option("kafka.client.id", SPARK)
-        .option("startingOffsets", "earliest")
-        .option("maxPartitions", "1")
-        .option("kafka.session.timeout.ms", str(SESSION_TIMEOUT_MS))
-        .option("kafka.heartbeat.interval.ms", "1000")
-        .option("checkpointLocation", checkpoint)
-        .load()
-    )
+    source = read_topic(spark, way, topic, group, SPARK, checkpoint)
     handled = source.select("partition", "offset", f.col("value").cast("string").alias("value"))
     started: StreamingQuery = (
         handled.writeStream.format("parquet")

@@ -375,7 +375,7 @@ class Job:
 
     async def _kill_driver(self) -> None:
         """Kill it while it has state; it starts again while the group of the Python members changes."""
-        await self._batches_of_pipeline(since_ms=0)
+        await self._until_each(lambda query: self._course.count(query) > 0)
         down = wall_clock_ms()
         await self._members[PIPELINE].kill()
         self._driver_is_back = asyncio.create_task(self._start_driver(down))
@@ -394,19 +394,20 @@ class Job:
         await self._ask(PIPELINE, _STALL_TIMEOUT_S, do="lose an executor")
         await self._batches_of_pipeline()
 
-    async def _batches_of_pipeline(self, since_ms: int | None = None) -> None:
-        """Wait until each query of the pipeline has done a batch, from now on or since then. One that has nothing left
-        to read has none: on a slow machine the data runs dry before a step is done."""
-        since, groups, course = since_ms, self._options.names.groups, self._course
-        if since is None:
-            since = wall_clock_ms()
+    async def _batches_of_pipeline(self) -> None:
+        """Wait until each query of the pipeline has done one more batch. One that has nothing left to read does none:
+        on a slow machine the data runs dry before a step is done."""
+        since, groups, course = wall_clock_ms(), self._options.names.groups, self._course
 
         def done(query: str) -> bool:
             own = [group for group, (member, _) in groups.items() if member == query]
-            at_rest = since_ms is None and course.looked_ms > since and course.total_lag(*own) == 0
-            return course.last_batch_ms(query) > since or at_rest
+            at_rest = course.looked_ms > since and course.total_lag(*own) == 0
+            return at_rest or course.last_batch_ms(query) > since
 
-        queries = {query for query, _ in groups.values()}
+        await self._until_each(done)
+
+    async def _until_each(self, done: Callable[[str], bool]) -> None:
+        queries = {query for query, _ in self._options.names.groups.values()}
         await self._until(lambda: all(map(done, queries)), "a batch of each query of the pipeline", _STALL_TIMEOUT_S)
 
     async def _leave(self) -> None:

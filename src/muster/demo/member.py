@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from muster.client.consumer import Consumer
 from muster.client.driver import wall_clock_ms
 from muster.client.listener import RebalanceListener
+from muster.demo.names import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from muster.demo.way import Way
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -121,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             partition_assignment_strategy="cooperative-sticky",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=1_000,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
         )
         run(consumer, arguments.topics.split(","), Book(stream), stop)
     return 0

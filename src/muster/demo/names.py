@@ -11,6 +11,7 @@ KEYS = ["day", "origin", "carrier"]
 """Of the pipeline's table and of its compacted topic."""
 
 SESSION_TIMEOUT_MS = 6_000
+HEARTBEAT_INTERVAL_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from muster.demo.events import ALLOWED_LATENESS, Fault
 from muster.demo.flights import airlines, airports
-from muster.demo.names import KEYS, SESSION_TIMEOUT_MS, Names
+from muster.demo.names import HEARTBEAT_INTERVAL_MS, KEYS, SESSION_TIMEOUT_MS, Names
 from muster.demo.way import Way
 from muster.spark import session
 from muster.spark.stopping import stoppable
@@ -147,19 +147,8 @@ class Pipeline:
         return named.withColumn("fault", fault)
 
     def _source(self, group: str, topic: str) -> DataFrame:
-        return (
-            self._spark.readStream.format("muster")
-            .options(**self._way.options())
-            .option("subscribe", topic)
-            .option("group.id", self._names.group(group))
-            .option("kafka.client.id", group)
-            .option("startingOffsets", "earliest")
-            .option("maxPartitions", "1")
-            .option("kafka.session.timeout.ms", str(SESSION_TIMEOUT_MS))
-            .option("kafka.heartbeat.interval.ms", "1000")
-            .option("checkpointLocation", self._checkpoint(group.partition("-")[0]))
-            .load()
-        )
+        checkpoint = self._checkpoint(group.partition("-")[0])
+        return read_topic(self._spark, self._way, topic, self._names.group(group), group, checkpoint)
 
     def _query(self, name: str, writer: Any) -> StreamingQuery:
         started: StreamingQuery = (
@@ -169,6 +158,23 @@ class Pipeline:
 
     def _checkpoint(self, query: str) -> str:
         return str(self._out / "checkpoints" / query)
+
+
+def read_topic(spark: SparkSession, way: Way, topic: str, group: str, client_id: str, checkpoint: str) -> DataFrame:
+    """A topic's records, as a member of a group reads them from their beginning on."""
+    return (
+        spark.readStream.format("muster")
+        .options(**way.options())
+        .option("subscribe", topic)
+        .option("group.id", group)
+        .option("kafka.client.id", client_id)
+        .option("startingOffsets", "earliest")
+        .option("maxPartitions", "1")
+        .option("kafka.session.timeout.ms", str(SESSION_TIMEOUT_MS))
+        .option("kafka.heartbeat.interval.ms", str(HEARTBEAT_INTERVAL_MS))
+        .option("checkpointLocation", checkpoint)
+        .load()
+    )
 
 
 def _named(spark: SparkSession, names: Mapping[str, str], code: str, name: str) -> DataFrame:
