@@ -192,8 +192,8 @@ async def test_something_else_in_the_place_of_its_folder(
         assert produced.responses[0].partition_responses[0].base_offset == 1
 
 
-@pytest.mark.parametrize("odd", [folder_as_file, folder_as_link])
-async def test_a_topic_with_something_else_in_the_place_of_a_folder_can_be_deleted(
+@pytest.mark.parametrize("odd", [as_folder, folder_as_file, folder_as_link])
+async def test_a_topic_with_something_else_in_the_place_of_a_file_or_folder_can_be_deleted_and_created_again(
     tmp_path: Path, odd: Callable[[Path], None]
 ):
     await write(tmp_path, "t", clean=True)
@@ -239,17 +239,6 @@ async def test_one_that_is_deleted_while_checkpoints_are_written(tmp_path: Path)
             store._checkpoints[name] = Deleting(offsets)
         store.write_checkpoints()
         assert list(store.offline) == [TopicPartition("t", 1)]
-
-
-async def test_its_topic_can_be_deleted_and_created_again(tmp_path: Path):
-    await write(tmp_path, "t", clean=True)
-    as_folder(tmp_path / "t-0" / FIRST)
-    async with running(tmp_path) as broker:
-        topic = broker.topics.get("t")
-        assert topic is not None
-        broker.changes.delete_topic(topic)
-        broker.changes.create_topic("t", 2, {})
-        assert set((await errors(broker, "t", 0)).values()) == {ErrorCode.NONE}
 
 
 def commit(group_id: str, offset: int) -> m.OffsetCommitRequest:
