@@ -44,7 +44,7 @@ TRANSITIONS: Final[Mapping[tuple[MemberState, MemberState], str]] = {
     (
         MemberState.STABLE,
         MemberState.PREPARING_REBALANCE,
-    ): "JoinGroup is sent, as a heartbeat told of a rebalance or what it reads has changed",
+    ): "JoinGroup is sent, because a heartbeat announced a rebalance or its subscription has changed",
     **{(state, MemberState.UNJOINED): "its generation is over, or it leaves" for state in MemberState},
 }
 """Which state follows which, and why. docs/rebalancing.md has the diagram."""
