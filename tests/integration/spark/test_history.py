@@ -10,6 +10,7 @@ from shutil import copytree
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 
 from muster.client.admin import Admin
 from muster.client.plain.cluster import connect, disconnect
@@ -31,7 +32,7 @@ from muster.history.rows import from_table, to_table
 from muster.history.shown import as_json
 from muster.history.told import explained
 from muster.spark import history, session
-from muster.spark.history.compaction import NEW, OLD, Compaction
+from muster.spark.history.compaction import NEW, OLD, Compaction, replace
 from muster.spark.history.folding import KINDS, SCHEMAS, STANDS, TOLD_DDL
 from muster.spark.history.packed import to_bytes
 from muster.spark.history.place import MARK, Place
@@ -255,6 +256,27 @@ def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_ou
     assert write(0, open_generations=[goes_on], generations=[generation(0, 19 * day_ms)]) == [(1, None)]
     assert write(1, generations=[ended]) == [(1, 21 * day_ms)]
     spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+def test_rows_that_are_replaced_stay_until_the_next_are_written(spark, tmp_path):
+    """A job that is stopped while it writes how things stand leaves them as they were at its last look."""
+    place = Place(spark, str(tmp_path))
+
+    def there():
+        return [row["id"] for file in (tmp_path / "open").rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+
+    def stops(batches):
+        yield from batches
+        raise RuntimeError("stopped")
+
+    replace(place, "open/rows", spark.range(3).coalesce(1))
+    with pytest.raises(PySparkException, match="stopped"):
+        replace(place, "open/rows", spark.range(7).coalesce(1).mapInArrow(stops, "id long"))
+    assert there() == [0, 1, 2]
+    replace(place, "open/rows", spark.range(5).coalesce(1))
+    assert there() == [0, 1, 2, 3, 4]
+    replace(place, "open/rows", spark.range(0).coalesce(1))
+    assert there() == []
 
 
 def test_errors_are_sentences(spark, tmp_path):

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from muster.spark.history.place import Place
@@ -102,6 +102,17 @@ def swap(place: Place, name: str, fresh: str, old: str) -> None:
     if not _exchange(place.local(name), place.local(fresh)):
         place.rename(name, old)
         place.rename(fresh, name)
+
+
+def replace(place: Place, name: str, frame: DataFrame) -> None:
+    """Write a table in place of what a folder has, which stays until all is written: a job that is stopped or killed
+    meanwhile takes no rows away. Where folders cannot be exchanged in one step, there are none for a moment."""
+    fresh = f"{NEW}/{name}"
+    frame.write.mode("overwrite").parquet(place.full(fresh))
+    if not _exchange(place.local(name), place.local(fresh)):
+        place.delete(name)
+        place.rename(fresh, name)
+    place.delete(fresh)
 
 
 def recover(place: Place) -> None:

@@ -1,8 +1,8 @@
 """Writes what the streaming engine tells as Parquet, each row once whatever is killed.
 
     DIR/generations/day=2026-11-22/batch=17/part-….parquet     and rebalances, notes, lag, counts
-    DIR/open/generations/part-….parquet                        what is open now: replaced as a whole
-    DIR/findings/part-….parquet                                what there is to say now: replaced as a whole
+    DIR/open/generations/part-….parquet                        what is open now: replaced once the next is written
+    DIR/findings/part-….parquet                                what there is to say now: likewise
 
 A batch that is run again (Spark does so after a kill) has the same rows, and replaces the folders that it wrote before:
 `batch=N` holds nothing else. The time in rows of the lag is that of the batch's tick, which is replayed too, so they go
@@ -26,7 +26,7 @@ from pyspark.storagelevel import StorageLevel
 
 from muster.client.plain.fetch import FetchSettings
 from muster.history.model import Limits
-from muster.spark.history.compaction import OLD, Compaction, away
+from muster.spark.history.compaction import OLD, Compaction, away, replace
 from muster.spark.history.folding import GROUPED_DDL, OPEN, PAST, SCHEMAS, STANDS, find, pack_groups, unpack
 from muster.spark.history.lags import MOST_ASKED, MOST_COUNTED, behind, count, over_time, split
 from muster.spark.history.place import Place
@@ -172,8 +172,11 @@ class Sink:
     def _compact(self, spark: SparkSession, batch: int) -> None:
         if self._compaction is None:
             schemas = {name: schema_of(name) for name in FINAL}
-            self._compaction = Compaction(spark, Place(spark, self._out), schemas)
+            self._compaction = Compaction(spark, self._place(spark), schemas)
         self._compaction.run(batch, day(self._now_ms()))
+
+    def _place(self, spark: SparkSession) -> Place:
+        return Place(spark, self._out)
 
     def _now_ms(self) -> int:
         return time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms
@@ -188,8 +191,7 @@ class Sink:
             else:
                 self._has_open.discard(name)
             frame = told.where(f.col("name") == OPEN + name).select("data").mapInArrow(unpack, schema_of(name))
-            frame = self._recent(name, frame).coalesce(_files(size))
-            frame.write.mode("overwrite").parquet(f"{self._out}/{OPEN}{name}")
+            replace(self._place(told.sparkSession), OPEN + name, self._recent(name, frame).coalesce(_files(size)))
         now_ms = self._now_ms()
         lag = lag_frame(told, self._settings, self._limits, self._clock_ms, tick_ms).persist(_STORAGE)
         try:
@@ -202,7 +204,7 @@ class Sink:
         since = day(now_ms) - timedelta(days=_FINDINGS_DAYS - 1)
         parts = {name: written(spark, self._out, name).where(f.col("day") >= since) for name in OPEN_TABLES}
         found = findings_frame(parts | {"lag": lag}, self._limits, now_ms)
-        found.coalesce(1).write.mode("overwrite").parquet(f"{self._out}/findings")
+        replace(self._place(spark), "findings", found.coalesce(1))
 
     def _write(self, name: str, frame: DataFrame, batch: int, size: int) -> None:
         (
