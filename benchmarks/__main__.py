@@ -5,7 +5,7 @@ assignors  the assignors beside Kafka's own
 spark      the Spark source beside Spark's own Kafka connector
 sink       the Spark sink beside the connector's
 pipeline   the demo's pipeline beside the same with the connector
-json       decode=json beside from_json, and what `columns` leaves out
+columns    what the Spark source's option `columns` saves
 clients    the consumer and the producer beside other clients for Python
 concurrent records handled many at a time, beside one at a time and beside Confluent's parallel consumer
 hostile    well-behaved clients beside hostile ones
@@ -28,7 +28,7 @@ OTHERS = {
     "spark": "benchmarks.spark_source",
     "sink": "benchmarks.spark_sink",
     "pipeline": "benchmarks.spark_pipeline",
-    "json": "benchmarks.spark_json",
+    "columns": "benchmarks.spark_columns",
     "clients": "benchmarks.clients",
     "concurrent": "benchmarks.concurrent",
     "hostile": "benchmarks.hostile",

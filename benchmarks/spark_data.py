@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable
 from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -37,19 +36,14 @@ class Topic(NamedTuple):
 
 
 def fill(bootstrap: str, value_bytes: int, codec: str, records: int) -> Topic:
-    """A new topic of about so many records."""
+    """A new topic of about so many records: those of some batches, again and again."""
     filler = [os.urandom(value_bytes).hex()[: value_bytes - 12].encode() for _ in range(64)]
-    return fill_with(bootstrap, lambda at: b"%012d" % at + filler[at & 63], codec, records)
-
-
-def fill_with(bootstrap: str, value: Callable[[int], bytes], codec: str, records: int) -> Topic:
-    """A new topic of about so many records, with these values: those of some batches, again and again."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
         future.result(30)
-    in_batch = max(1, BATCH_BYTES // (len(value(10**9)) + 18))
-    batches = [_batch(number, in_batch, value, Compression[codec.upper()]) for number in range(DIFFERENT)]
+    in_batch = max(1, BATCH_BYTES // (value_bytes + 18))
+    batches = [_batch(number, in_batch, filler, Compression[codec.upper()]) for number in range(DIFFERENT)]
     rounds = -(-records // (in_batch * PARTITIONS))
     host, _, port = bootstrap.rpartition(":")
     with Asker((host, int(port))) as asker:
@@ -66,11 +60,13 @@ def drop(bootstrap: str, topic: Topic) -> None:
         future.result(30)
 
 
-def _batch(number: int, records: int, value: Callable[[int], bytes], codec: Compression) -> bytes:
+def _batch(number: int, records: int, filler: list[bytes], codec: Compression) -> bytes:
     """Keys that differ, values that compress about as JSON does."""
     now = time.time_ns() // 1_000_000
     first = number * records
-    found: list[RecordFields] = [(now, b"k%010d" % at, value(at), []) for at in range(first, first + records)]
+    found: list[RecordFields] = [
+        (now, b"k%010d" % at, b"%012d" % at + filler[at & 63], []) for at in range(first, first + records)
+    ]
     return bytes(build_batch(found, compression=codec))
 
 

@@ -209,7 +209,7 @@ def test_a_session_of_spark(place: Place, java: str) -> None:
     place.run("muster topics create flights --partitions 8")
     place.run("""echo '{"carrier": "UA"}' | muster produce flights""")
     place.run("muster topics create carriers && muster topics create carriers-copied")
-    begin, read = sample("spark.md", "from muster.spark import session"), sample("spark.md", "decode")
+    begin, read = sample("spark.md", "from muster.spark import session"), sample("spark.md", "from_json")
     write = sample("spark.md", "rows.write.format")
     end = "query.processAllAvailable()\nquery.stop()\nspark.stop()\n"
     (place.folder / "sample.py").write_text(begin.text + read.text + write.text + end)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from muster.arrow import COLUMNS, HEADERS, LEADER_EPOCH
 from muster.client.config import ClientConfig, ConsumerConfig
@@ -20,7 +19,6 @@ from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.spark.choices import ENDING, Choice, ending, overruled, starting
 from muster.spark.claims import Replay, Resume
-from muster.spark.decoding import Decoding, Mode, local_zone
 from muster.spark.given import Given, Names, as_typed
 from muster.spark.offsets import ALL, Share
 
@@ -70,11 +68,6 @@ KNOWN = (
     "maxRecordsPerPartition",
     "includeHeaders",
     "columns",
-    "decode",
-    "decode.mode",
-    "decode.schema",
-    "columnNameOfCorruptRecord",
-    "timeZone",
     "isolationLevel",
     "resume",
     "replay",
@@ -98,6 +91,7 @@ _DECIDED_HERE = {
     "fetchoffset.numretries": "offsets are asked for again until join.timeout has passed",
     "fetchoffset.retryintervalms": "offsets are asked for again until join.timeout has passed",
     "topic": "it is for writing; say what to read with subscribe",
+    "decode": "values are binary; make columns of JSON in the query, with from_json",
     "path": "name topics with subscribe, not with load()",
 }
 
@@ -137,8 +131,6 @@ class SourceOptions:
     poll_timeout_ms: int
     checkpoint: str | None
     consumer: dict[str, str]
-    decoding: Decoding | None = None
-    """How values are decoded to columns, if they are."""
     notes: tuple[str, ...] = ()
     """What the user is to be told: options that do not count."""
 
@@ -163,12 +155,12 @@ class SourceOptions:
         """Whether finished batches are committed to a group. A member must commit, or no other could take over."""
         return self.group_id is not None and (self.grouped or not self.feeds_itself)
 
-    def fetch_settings(self, columns: tuple[str, ...] | None = None) -> FetchSettings:
-        """How the executors read, and which columns if others than those that are shown."""
+    def fetch_settings(self) -> FetchSettings:
+        """How the executors read."""
         config = self.consumer_config()
         return FetchSettings(
             client=config.narrowed(ClientConfig),
-            columns=self.columns if columns is None else columns,
+            columns=self.columns,
             isolation_level=1 if self.read_committed else 0,
             fail_on_data_loss=self.fail_on_data_loss,
             timeout_s=self.poll_timeout_ms / 1000,
@@ -243,7 +235,6 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 120_000, 1) or 1,
         checkpoint=options.get("checkpointLocation"),
         consumer=_consumer_settings(options),
-        decoding=_decoding(options),
         notes=tuple(_notes(options, streaming, group_id)),
     )
     parsed.consumer_config()
@@ -334,8 +325,6 @@ def _columns(options: Given) -> tuple[str, ...]:
     known = {name.lower(): name for name in (*COLUMNS, HEADERS, LEADER_EPOCH)}
     value = options.get("columns")
     headers = options.flag("includeHeaders", False)
-    if value is None and options.get("decode") is not None:
-        return (HEADERS,) if headers else ()  # what the documents hold comes first to mind
     if value is None:
         return (*COLUMNS, HEADERS) if headers else COLUMNS
     chosen = tuple(part.strip() for part in value.split(",") if part.strip())
@@ -346,24 +335,6 @@ def _columns(options: Given) -> tuple[str, ...]:
     if not found:
         raise ConfigError("columns is empty; name at least one, for example value")
     return (*found, HEADERS) if headers and HEADERS not in found else found
-
-
-def _decoding(options: Given) -> Decoding | None:
-    if options.get("decode") is None:
-        for name in ("decode.mode", "decode.schema", "columnNameOfCorruptRecord", "timeZone"):
-            if options.get(name) is not None:
-                raise ConfigError(f"{name} is for decoded values: set decode to json as well")
-        return None
-    options.choice("decode", ("json",))
-    zone = options.get("timeZone") or local_zone()
-    try:
-        ZoneInfo(zone)
-    except (KeyError, ValueError, OSError):
-        raise ConfigError(
-            f"timeZone is {zone!r}, which is no time zone; it should look like UTC or Asia/Seoul"
-        ) from None
-    corrupt = options.get("columnNameOfCorruptRecord") or "_corrupt_record"
-    return Decoding(options.member("decode.mode", Mode, Mode.PERMISSIVE), corrupt, zone, options.get("decode.schema"))
 
 
 def _consumer_settings(options: Given) -> dict[str, str]:

@@ -47,9 +47,7 @@ def tasks(
     return [ReadTask(some) for some in pack(ranges, most, lambda found: found.end - found.start)]
 
 
-def read_range(
-    settings: FetchSettings, task: InputPartition, decode: Callable[[pa.RecordBatch, str], pa.RecordBatch] | None = None
-) -> Generator[pa.RecordBatch, None, None]:
+def read_range(settings: FetchSettings, task: InputPartition) -> Generator[pa.RecordBatch, None, None]:
     """Run one task, on an executor. The first request for a range is sent before the last records of the range before
     it are handed out, as within a range."""
     if not isinstance(task, ReadTask):
@@ -57,10 +55,8 @@ def read_range(
     keep_memory()
     readers = [_reader(settings, found) for found in task.ranges]
     try:
-        for found, reader, following in zip_longest(task.ranges, readers, readers[1:]):
-            batches = reader.batches(None if following is None else following.begin)
-            where = f"{found.topic}-{found.partition}"
-            yield from batches if decode is None else (decode(batch, where) for batch in batches)
+        for reader, following in zip_longest(readers, readers[1:]):
+            yield from reader.batches(None if following is None else following.begin)
     finally:
         for reader in readers:
             reader.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -31,9 +31,6 @@ from muster.spark.options import SourceOptions, parse_options
 from muster.spark.ranges import read_range, tasks
 from muster.spark.shares import split
 from muster.spark.sink_options import parse_sink_options
-
-if TYPE_CHECKING:
-    from muster.spark.documents import Documents
 
 log = logging.getLogger("muster.spark")
 
@@ -64,24 +61,17 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> StructType | str:
+    def schema(self) -> StructType:
         # Spark does not say what the schema is for; the readers check again.
-        options = parse_options(self.options, streaming=None)
-        own = spark_schema(options.columns)
-        if options.decoding is None:
-            return own
-        if options.decoding.ddl is None:
-            raise ConfigError("decode is json: say what the documents hold with schema(…), or with decode.schema")
-        fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in own]
-        return ", ".join([*fields, options.decoding.ddl])
+        return spark_schema(parse_options(self.options, streaming=None).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(*_with_schema(parse_options(self.options, streaming=False), schema))
+        return BatchReader(_with_schema(parse_options(self.options, streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         from muster.spark.stream import StreamReader  # imported here: a batch query does not need the member's modules
 
-        return StreamReader(*_with_schema(parse_options(self.options, streaming=True), schema))
+        return StreamReader(_with_schema(parse_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from muster.spark.sink import BatchWriter  # imported here: a reader does not need the producer's modules
@@ -97,40 +87,27 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         return StreamWriter(parse_sink_options(self.options, schema))
 
 
-def _with_schema(options: SourceOptions, schema: StructType) -> tuple[SourceOptions, Documents | None]:
-    """Check the schema: the columns of the option `columns`, and those of decoded documents.
+def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """The options, if the schema has the columns of the option `columns`.
 
     Raises:
         ConfigError: it is another one.
     """
-    own = spark_schema(options.columns)
-    if options.decoding is not None:
-        from muster.spark.documents import Documents  # imported here: what is not decoded needs none of it
-
-        there = [field for field in schema if field.name in options.columns]
-        if len({field.name for field in schema}) < len(schema) or {*there} != {*own}:
-            raise ConfigError(
-                f"columns is {','.join(options.columns)!r}: with decode=json, the schema has these columns of Kafka's "
-                f"once, with the types {own.simpleString()}, beside the documents' own"
-            )
-        documents = Documents(schema, options.columns, options.decoding)
-        documents.check()
-        return options, documents
-    if schema != own:
+    if schema != spark_schema(options.columns):
         raise ConfigError(
             f"the muster source has the columns {', '.join(options.columns)} with fixed types: "
-            "leave schema() out, and choose columns with the option columns, or decode values with decode=json"
+            "leave schema() out, choose columns with the option columns, and make columns of values in the query, "
+            "with from_json"
         )
-    return options, None
+    return options
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
     """Reads the records between two sets of offsets."""
 
-    def __init__(self, options: SourceOptions, documents: Documents | None = None) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._documents = documents
-        self._settings = options.fetch_settings(None if documents is None else documents.fetched())
+        self._settings = options.fetch_settings()
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -141,4 +118,4 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         return tasks(pieces, lambda topic: cluster.topic_id(topic).hex(), options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._settings, partition, None if self._documents is None else self._documents.decode)
+        return read_range(self._settings, partition)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -32,9 +32,6 @@ from muster.spark.reports import report
 from muster.spark.shares import split
 from muster.spark.watch import Watch
 
-if TYPE_CHECKING:
-    from muster.spark.documents import Documents
-
 _GOODBYE_S = 12.0
 """How long an ending process takes to leave its group, at most."""
 
@@ -42,10 +39,9 @@ _GOODBYE_S = 12.0
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """A streaming query's reader."""
 
-    def __init__(self, options: SourceOptions, documents: Documents | None = None) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._documents = documents
-        self._settings = options.fetch_settings(None if documents is None else documents.fetched())
+        self._settings = options.fetch_settings()
         self._member: Member | None = None
         self._available_now = False
         self._watch: Watch | None = None
@@ -99,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return tasks(pieces, lambda topic: ids.get(topic, ""), self._options.max_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._settings, partition, None if self._documents is None else self._documents.decode)
+        return read_range(self._settings, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._active(end).finished(end)

@@ -11,7 +11,6 @@ import uuid
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 from typing import Any
 from urllib.request import urlopen
 
@@ -21,7 +20,6 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StructField, StructType
 
 from muster.arrow import COLUMNS, arrow_schema
 from muster.client.admin import Admin
@@ -33,7 +31,6 @@ from muster.spark import on_progress, serve_metrics, session
 from muster.spark.sessions import ARROW_BYTES, ARROW_LIMIT
 from muster.spark.source import spark_schema
 from tests.support.faces import PATIENCE_S, Cluster, flat, rest, until
-from tests.support.from_json_cases import CASES, SCHEMA
 from tests.support.peers import require
 from tests.support.queries import audit, grid
 from tests.support.spark_query import QUIET, Stream, write_batch
@@ -92,82 +89,6 @@ def test_batch_reads(spark, cluster):
     packed = spark.read.format("muster").options(**given, maxPartitions="2").load()
     assert packed.rdd.getNumPartitions() == 2
     assert packed.select("partition", "offset").distinct().count() == packed.count() == 3001
-
-
-def random_document(random):
-    """Fields that fit their types, most of the time."""
-    values = {
-        "a": lambda: random.choice([random.randint(-(2**31), 2**31 - 1), 2**31, "7", 1.0, None, True]),
-        "l": lambda: random.choice([random.randint(-(2**63), 2**63 - 1), 2**63, "x"]),
-        "d": lambda: random.choice([random.random(), random.uniform(-1e300, 1e300), 5, 1e-7, "NaN", "1", [1]]),
-        "f": lambda: random.choice([random.random(), 3, 0.1]),
-        "s": lambda: random.choice(["", "é", "a\nb", 5, 1.50, 1e10, True, {"b": [1, None, 0.001]}, [1, "q"]]),
-        "b": lambda: random.choice([True, False, "true", 0]),
-        "n": lambda: random.choice([1, 1.005, -9999.99, 123456, "12.5", "x"]),
-        "dt": lambda: random.choice(["2024-02-29", "2023-02-29", "2024-2-9", "2024", 5]),
-        "ts": lambda: random.choice(["2024-02-29T10:11:12.5Z", "2024-02-29 10:11:12", "2024-02-30 1:2", 1_700_000_000]),
-        "st": lambda: random.choice([{"x": 1, "y": "q"}, {"x": "bad", "y": 5}, {}, 5, None, [1]]),
-        "ar": lambda: random.choice([[1, 2], [], [1, None], [1, "x", 3], 5, {"q": 1}]),
-        "m": lambda: random.choice([{"q": 1, "r": None}, {"q": "x"}, {}, [], 5]),
-        "sa": lambda: random.choice([[{"x": 1}, {}], [{"x": "b"}, None], [5], []]),
-        "bi": lambda: random.choice(["aGk=", "?", 5]),
-        "sh": lambda: random.choice([5, 32_768]),
-        "nt": lambda: random.choice(["2024-02-29T10:11:12", "2024-02-29T10:11:12Z"]),
-        "ne": lambda: random_struct(random),
-        "ms": lambda: random.choice([{"q": "x", "é": None}, {"q": 1.5, "r": {"s": [True]}}, {}, "x"]),
-        "n2": lambda: random.choice([random.randint(10**17, 10**31), 1.5, "0.0000000000000000005"]),
-        "other": lambda: random.choice([1, {"a": [{}]}, "x"]),
-    }
-    names = random.sample(sorted(values), random.randint(0, 5))
-    text = json.dumps({name: values[name]() for name in names}, ensure_ascii=random.random() < 0.5)
-    return (text if random.random() < 0.95 else text[: random.randint(0, len(text))]).encode()
-
-
-def random_struct(random):
-    """What the quick way has to look at once more, nested."""
-    values = {
-        "dt": lambda: random.choice(["2024-02-29", "2023-02-29", "2024"]),
-        "ts": lambda: random.choice(["2024-02-29T10:11:12.5Z", "2024-02-29 10:11:12", 1_700_000_000]),
-        "nt": lambda: random.choice(["2024-02-29T10:11:12", "2024-02-29T10:11:12Z"]),
-        "n": lambda: random.choice([round(random.uniform(-1e6, 1e6), 7), "1.00005", 1e20]),
-        "f": lambda: random.choice([random.random(), 16_777_217, -0.0, 1e39]),
-        "by": lambda: random.choice([1, -128, 200, 256]),
-        "bi": lambda: random.choice(["aGk=", "aGk", "a", "aGk=aGk="]),
-        "ar": lambda: random.choice([["2024-02-29", None], [], ["2024-02-30"]]),
-        "nn": lambda: random.choice([[[1.005, None], None, []], [["2.675"]], [[1e5]]]),
-    }
-    names = random.sample(sorted(values), random.randint(0, 4))
-    return {name: values[name]() for name in names}
-
-
-@pytest.mark.parametrize("cluster", ["muster"], indirect=True)
-@pytest.mark.parametrize("quick", [True, False])
-def test_documents_are_what_from_json_makes_of_them(spark, cluster, quick):
-    """Every type, or those that are read many at a time; generated documents and the odd ones of the table."""
-    random = Random(int(quick))
-    documents = [document for document, _ in CASES] + [random_document(random) for _ in range(1_500)]
-    topic = cluster.topic(1)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 20})
-    for document in documents:
-        producer.produce(topic, document, partition=0)
-    producer.flush(30)
-    given = options(cluster, topic, timeZone=spark.conf.get("spark.sql.session.timeZone"))
-    del given["groupId"]
-    schema = StructType.fromDDL(SCHEMA)
-    if quick:
-        schema = StructType([field for field in schema if field.name not in ("m", "ms")])
-    read = spark.read.format("muster").options(**{**given, "decode": "json", "columns": "offset"})
-    mine = read.schema(StructType([*schema, StructField("offset", LongType())])).load()
-    del given["timeZone"]
-    raw = spark.read.format("muster").options(**given, columns="value,offset").load()
-    theirs = raw.select(f.from_json(f.col("value").cast("string"), schema).alias("j"), "offset").select("j.*", "offset")
-    as_text = [f.col(name).cast("string") for name in schema.names]
-    found, expected = (frame.select("offset", *as_text).orderBy("offset").collect() for frame in (mine, theirs))
-    assert len(found) == len(documents)
-    different = [
-        (documents[row["offset"]], row, wanted) for row, wanted in zip(found, expected, strict=True) if row != wanted
-    ]
-    assert different == []
 
 
 class Streams:

@@ -66,6 +66,7 @@ def test_times(text, ms):
         ({"kafka.enable.auto.commit": "true"}, "committed when Spark has finished"),
         ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
         ({"path": "t"}, "subscribe"),
+        ({"decode": "json"}, "in the query, with from_json"),
         ({"assign": '{"t":[0]}'}, "subscribe and assign together"),
         ({"subscribe": " , "}, "names no topic"),
         ({"groupId": ""}, "set groupId, or mode"),
