@@ -12,8 +12,6 @@ the judgement needs as files.
 from __future__ import annotations
 
 import argparse
-import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +22,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from muster.demo.names import KEYS, SPARK
-from muster.demo.pipeline import SETTINGS, Reporter, read_topic, say
+from muster.demo.pipeline import SETTINGS, read_topic
+from muster.demo.program import Program, Reporter
 from muster.demo.way import Way
 from muster.spark import history, session
 from muster.spark.upsert import latest
@@ -88,27 +87,26 @@ def _write(rows: DataFrame, out: Path, name: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run both queries until told to stop."""
+    program = Program()
     parser = argparse.ArgumentParser(prog="python -m muster.demo.feed")
     Way.add_to(parser)
     for name in ("group", "topic", "out", "master"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which decides
     way, out = Way.of(arguments), Path(arguments.out)
     spark = session("muster demo: feed", arguments.master, **SETTINGS)
     queries = [start_shared(spark, way, out, arguments.group, arguments.topic), start_feed(spark, way, out)]
-    reporter = Reporter(queries)
-    say({"event": "ready"})
-    for line in sys.stdin:
-        command: dict[str, Any] = json.loads(line)
+    reporter = Reporter(queries, program.say)
+    program.say({"event": "ready"})
+    for command in program.commands():
         if command["do"] == "stop":
             reporter.stop()
             for query in queries:
                 query.stop()
-            say({"event": "stopped"})
+            program.say({"event": "stopped"})
         elif command["do"] == "collect":
             collect(spark, way, out, command["groups"])
-            say({"event": "collected"})
+            program.say({"event": "collected"})
     spark.stop()
     return 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -33,8 +32,6 @@ from muster.model import TopicPartition
 
 PIPELINE = "pipeline"
 READER = "reader"
-
-log = logging.getLogger("muster.demo")
 
 Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
 """What happens, in order, and what does it."""
@@ -223,7 +220,7 @@ class Job:
             arguments += ["--group", self._options.group]
         module = "muster.demo.feed" if name == SPARK else "muster.demo.pipeline"
         process = await self._start_process(name, f"the Spark program {module}", ["-m", module, *arguments])
-        ready = json.loads(await process.read_line(_START_TIMEOUT_S))
+        ready = _message(process, await process.read_line(_START_TIMEOUT_S))
         if ready.get("event") != "ready":
             raise DemoError(f"{process.name} did not start: {ready}")
         reader = asyncio.create_task(self._read(process))
@@ -241,12 +238,9 @@ class Job:
         """Take what a Spark program prints into account: batches, and answers to what it was told."""
         try:
             while (line := await process.next_line()) is not None:
-                if line.startswith("{"):
-                    await self._take(process, json.loads(line))
-                else:
-                    log.warning("%s printed %r", process.name, line)  # the JVM has the same standard output
+                await self._take(process, _message(process, line))
         except Exception as error:
-            self._failed = DemoError(f"what {process.name} printed was not understood: {error!r}")
+            self._failed = error if isinstance(error, DemoError) else DemoError(f"{process.name}: {error!r}")
 
     async def _take(self, process: Process, message: dict[str, Any]) -> None:
         match message["event"]:
@@ -479,6 +473,14 @@ class Job:
             f"reading {' and '.join(self._options.names.results)} to the end",
             _STALL_TIMEOUT_S,
         )
+
+
+def _message(process: Process, line: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError:
+        raise DemoError(f"{process.name} printed {line[:200]!r} in place of a message") from None
+    return found
 
 
 def _take(rest: Iterator[Event], most: int) -> list[Event]:

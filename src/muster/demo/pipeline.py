@@ -9,19 +9,16 @@ Which flights are late is in the records (events.py), so it is the same however 
 killed meanwhile. Spark's watermark only says when state may go: WATERMARK is longer than good flights can be out of
 order, so it drops none.
 
-The program prints a line of JSON for each batch. It ends when `finish` comes on its standard input, or when that is
-closed. Killed at any time and started again on the same folder, it continues where it was. Told `lose an executor`, it
-lets a task kill the executor that runs it.
+Killed at any time and started again on the same folder, the program continues where it was. Told `lose an executor`, it
+lets a task kill the executor that runs it; told `finish`, it reads to the end (program.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from muster.demo.events import ALLOWED_LATENESS, Fault
 from muster.demo.flights import airlines, airports
 from muster.demo.names import HEARTBEAT_INTERVAL_MS, KEYS, SESSION_TIMEOUT_MS, Names
+from muster.demo.program import Program, Reporter
 from muster.demo.way import Way
 from muster.spark import session
 from muster.spark.stopping import stoppable
@@ -188,51 +186,6 @@ def _header(name: str, value: Column) -> Column:
 
 # ---------------------------------------------------------------------------------------------------------- the process
 
-LOOK_EVERY_S = 0.4
-
-
-class Reporter:
-    """Prints what each batch of some queries was, until the queries end."""
-
-    def __init__(self, queries: Sequence[StreamingQuery]) -> None:
-        self._queries = queries
-        self._last: dict[str, int] = {}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_EVERY_S):
-            for query in self._queries:
-                self._look(query)
-
-    def _look(self, query: StreamingQuery) -> None:
-        if (error := query.exception()) is not None:
-            say({"event": "failed", "error": str(error)})
-            self._stopped.set()
-            return
-        progress: Any = query.lastProgress
-        if progress is not None and self._last.get(query.name) != progress["batchId"] and progress["numInputRows"]:
-            self._last[query.name] = progress["batchId"]
-            say({"event": "batch", "query": query.name, **_shown(progress)})
-
-    def stop(self) -> None:
-        """Print no more."""
-        self._stopped.set()
-        self._thread.join()
-
-
-def _shown(progress: Any) -> dict[str, Any]:
-    return {
-        "batch": progress["batchId"],
-        "rows": progress["numInputRows"],
-        "took_ms": progress["batchDuration"],
-        "watermark": progress["eventTime"].get("watermark") if progress["eventTime"] else None,
-        "newest": progress["eventTime"].get("max") if progress["eventTime"] else None,
-        "dropped": sum(state["numRowsDroppedByWatermark"] for state in progress["stateOperators"]),
-        "state_rows": sum(state["numRowsTotal"] for state in progress["stateOperators"]),
-    }
-
 
 def lose_executor(spark: SparkSession) -> None:
     """Kill an executor of this program with SIGKILL, wherever it runs; Spark tries its tasks again. In `local` mode, in
@@ -253,36 +206,30 @@ def _kill_executor(keeps_jvm: Iterable[bool]) -> None:
     os.killpg(0, signal.SIGKILL)  # the daemon's group: all Python workers of the executor
 
 
-def say(message: dict[str, Any]) -> None:
-    """Print a line for the demo, in one piece: two threads print."""
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the pipeline until told to finish."""
+    program = Program()
     parser = argparse.ArgumentParser(prog="python -m muster.demo.pipeline")
     Way.add_to(parser)
     for name in ("topic", "out", "master"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which decides
     spark = session("muster demo: pipeline", arguments.master, **SETTINGS)
     pipeline = Pipeline(spark, Way.of(arguments), Names.of(arguments.topic), Path(arguments.out))
     queries = pipeline.start()
-    reporter = Reporter(queries)
-    say({"event": "ready"})
-    for line in sys.stdin:
-        match json.loads(line)["do"]:
+    reporter = Reporter(queries, program.say)
+    program.say({"event": "ready"})
+    for command in program.commands():
+        match command["do"]:
             case "lose an executor":
                 lose_executor(spark)
-                say({"event": "lost an executor"})
+                program.say({"event": "lost an executor"})
             case "finish":
                 reporter.stop()
                 for query in queries:
                     query.processAllAvailable()
                     query.stop()
-                say({"event": "finished"})
+                program.say({"event": "finished"})
     spark.stop()
     return 0
 

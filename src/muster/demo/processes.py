@@ -131,15 +131,17 @@ class Process:
         self._stream.close()
 
     async def stop(self, patience_s: float = 10.0) -> None:
-        """Ask it to end; after `patience_s` it is killed."""
+        """Ask it to end; after `patience_s`, or where the wait for it is cancelled, it is killed."""
         self.expected_to_end = True
-        if self.running:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.terminate()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
-                    await self.process.wait()
-        await self.kill()
+        try:
+            if self.running:
+                with contextlib.suppress(ProcessLookupError):
+                    self.process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(patience_s):
+                        await self.process.wait()
+        finally:
+            await self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.demo.processes import EmbeddedBroker, ProcessFailedError
+from muster.demo.processes import EmbeddedBroker, Process, ProcessFailedError
 from muster.local.kept import pid_in
 
 PATIENCE_S = 120
@@ -56,6 +56,18 @@ async def until_it_raises(broker: EmbeddedBroker) -> None:
         while True:
             broker.check()
             await asyncio.sleep(0.05)
+
+
+async def test_a_process_that_does_not_end_is_killed_where_nobody_waits_for_it(tmp_path: Path):
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    process = await Process.start("a process", ["-c", deaf], tmp_path / "log")
+    await process.read_line(PATIENCE_S)
+    stopping = asyncio.create_task(process.stop(patience_s=600))
+    await asyncio.sleep(0)
+    stopping.cancel()  # as a second Ctrl-C does
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert process.ending == "signal SIGKILL"
 
 
 def test_a_demo_that_is_killed_leaves_no_broker(tmp_path: Path):
