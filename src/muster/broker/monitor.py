@@ -1,8 +1,8 @@
 """The pages of a broker's, or a coordinator's, port for metrics: `/metrics` and `/healthz`.
 
-The port has a thread of its own (`muster.metrics.port`). What is counted belongs to the loop, so it is gathered there,
-between requests and a slice at a time; the page is made of it in the port's thread. While the loop does not answer, as
-at a start that has much to recover, that is what `/healthz` says.
+The port has threads of its own (`muster.metrics.port`). What is counted belongs to the loop, so it is gathered there,
+between requests and a slice at a time; the page is made of it in a thread of the port's. While the loop does not
+answer, as at a start that has much to recover, that is what `/healthz` says.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ class Monitor:
     def _count(self, event: GroupEvent) -> None:
         self._events[type(event)] += 1
 
-    # ------------------------------------------------------------------------------------- in the port's thread
+    # ------------------------------------------------------------------------------------- in the port's threads
 
-    async def _metrics(self, accept: str) -> Page:
+    def _metrics(self, accept: str) -> Page:
         try:
-            families = await self._on_loop(self._gather)
+            families = self._on_loop(self._gather)
         except BusyError as busy:
             return text_page(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
         return exposition.page(families, accept)
 
-    async def _health(self, accept: str) -> Page:
+    def _health(self, accept: str) -> Page:
         try:
-            trouble = await self._on_loop(self._trouble)
-            refusing = 0 if trouble else await self._on_loop(self._refusing)
+            trouble = self._on_loop(self._trouble)
+            refusing = 0 if trouble else self._on_loop(self._refusing)
         except BusyError as busy:
             trouble, refusing = str(busy), 0
         if refusing and isinstance(self._shell, Broker):
-            trouble = await asyncio.to_thread(self._shell.probe_disk)
+            trouble = self._shell.probe_disk()
             trouble = f"{trouble} ({refusing} partitions refused records)" if trouble else None
         if trouble:
             return text_page(HTTPStatus.SERVICE_UNAVAILABLE, trouble)
         return text_page(HTTPStatus.OK, "serving")
 
-    async def _on_loop(self, work: Callable[[Callable[[T], None]], None]) -> T:
+    def _on_loop(self, work: Callable[[Callable[[T], None]], None]) -> T:
         """Have the loop do something, which calls back with the result."""
         future: Future[T] = Future()
 
@@ -87,8 +87,9 @@ class Monitor:
         except RuntimeError:  # the loop is closed
             raise BusyError("it has stopped") from None
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), PATIENCE_S)
+            return future.result(PATIENCE_S)
         except TimeoutError:
+            future.cancel()
             raise BusyError(f"it is busy: no answer within {PATIENCE_S:g} s") from None
 
     # ------------------------------------------------------------------------------------- in the loop

@@ -28,8 +28,7 @@ from muster.errors import ConfigError, MusterError
 from muster.history.group_lag import GroupLag, Look, PartitionLag, as_json, families
 from muster.history.lag_looks import Watch
 from muster.metrics import exposition
-from muster.metrics.exposition import Page, text_page
-from muster.metrics.port import MetricsPort, check_port
+from muster.metrics.exposition import Page, check_port, text_page
 
 log = logging.getLogger("muster.lag")
 
@@ -166,11 +165,11 @@ class Exporter:
         self._look: Look | None = None
         self._told: set[str] = set()
 
-    async def metrics(self, accept: str) -> Page:
+    def metrics(self, accept: str) -> Page:
         """`/metrics`."""
         return exposition.page(families(self._look, failures=self._failing.count), accept)
 
-    async def health(self, accept: str) -> Page:
+    def health(self, accept: str) -> Page:
         """`/healthz`: this process is well, also while the cluster is not."""
         if self._look is None:
             return text_page(200, f"the cluster does not answer: {self._failing.why or 'it was not asked yet'}")
@@ -212,6 +211,8 @@ def _until_signal() -> Iterator[None]:
 
 
 def _serve(watch: Watch, arguments: argparse.Namespace) -> int:
+    from muster.metrics.port import MetricsPort  # imported here: a look needs no server
+
     exporter = Exporter(watch, arguments.interval)
     port = MetricsPort(
         arguments.metrics_host, arguments.metrics_port, {"/metrics": exporter.metrics, "/healthz": exporter.health}

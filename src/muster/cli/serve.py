@@ -22,8 +22,7 @@ from muster.broker.garbage import Garbage
 from muster.broker.shell import Shell
 from muster.cli.common import add_log_level
 from muster.errors import ConfigError
-from muster.metrics.exposition import check_installed
-from muster.metrics.port import check_port
+from muster.metrics.exposition import check_installed, check_port
 
 if TYPE_CHECKING:
     from muster.broker.zookeeper_cluster import ZooKeeperCluster

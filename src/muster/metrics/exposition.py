@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MusterError
 from muster.metrics.families import Distribution, Family, Kind
 
 EXTRA = "pip install 'muster-kafka[metrics]'"
@@ -33,6 +33,12 @@ def check_installed() -> None:
     """
     if find_spec("prometheus_client") is None:
         raise ConfigError(f"--metrics-port needs prometheus-client, which is not installed: {EXTRA}")
+
+
+def check_port(port: int) -> None:
+    """Refuse what is no port, before anything is started. Raises MusterError."""
+    if not 0 <= port <= 65_535:
+        raise MusterError(f"--metrics-port is 0 to 65535, not {port}")
 
 
 def page(families: Iterable[Family], accept: str = "") -> Page:

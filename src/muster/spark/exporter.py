@@ -56,7 +56,7 @@ class Exporter:
             sources = [_Source(each.last, each.at_ms, each.rows, each.batches) for each in self._sources.values()]
         return [*_of_partitions(sources), *_of_queries(sources)]
 
-    async def metrics(self, accept: str) -> Page:
+    def metrics(self, accept: str) -> Page:
         """`/metrics`."""
         return exposition.page(self.families(), accept)
 

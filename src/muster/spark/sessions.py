@@ -156,8 +156,8 @@ def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> Me
         RuntimeError: this Spark allows no listeners.
     """
     from muster.client.driver import wall_clock_ms
-    from muster.metrics.exposition import check_installed
-    from muster.metrics.port import MetricsPort, check_port
+    from muster.metrics.exposition import check_installed, check_port
+    from muster.metrics.port import MetricsPort
     from muster.spark.exporter import Exporter
 
     check_installed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -14,7 +13,7 @@ import pytest
 from muster.errors import MusterError
 from muster.metrics import port as module
 from muster.metrics.exposition import Page, text_page
-from muster.metrics.port import MalformedError, MetricsPort, parse
+from muster.metrics.port import MetricsPort
 
 LARGE, HUGE = b"x" * 8_000_000, b"x" * 30_000_000
 
@@ -26,24 +25,24 @@ class Pages:
         self.go_on = threading.Event()
         self.begun = threading.Event()
 
-    async def metrics(self, accept: str) -> Page:
+    def metrics(self, accept: str) -> Page:
         self.made += 1
         self.accepted.append(accept)
         return text_page(200, f"page {self.made}")
 
-    async def slow(self, accept: str) -> Page:
+    def slow(self, accept: str) -> Page:
         self.made += 1
         self.begun.set()
-        await asyncio.to_thread(self.go_on.wait, 30)
+        self.go_on.wait(30)
         return text_page(200, "at last")
 
-    async def large(self, accept: str) -> Page:
+    def large(self, accept: str) -> Page:
         return Page(200, "text/plain", LARGE)
 
-    async def huge(self, accept: str) -> Page:
+    def huge(self, accept: str) -> Page:
         return Page(200, "text/plain", HUGE)
 
-    async def broken(self, accept: str) -> Page:
+    def broken(self, accept: str) -> Page:
         raise ValueError("a defect")
 
 
@@ -69,6 +68,11 @@ def pages() -> Pages:
 def port(pages: Pages) -> Iterator[MetricsPort]:
     with open_port(pages) as port:
         yield port
+
+
+def under_way(port: MetricsPort) -> dict[socket.socket, float]:
+    assert port._server is not None
+    return port._server.under_way
 
 
 def connect(port: MetricsPort) -> socket.socket:
@@ -110,7 +114,7 @@ def test_head_has_no_body(port: MetricsPort) -> None:
 
 
 def test_a_large_page_arrives_whole_at_a_slow_peer(port: MetricsPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LINGER_S", 0.01)
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
     with socket.socket() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
         peer.settimeout(30)
@@ -123,17 +127,15 @@ def test_a_large_page_arrives_whole_at_a_slow_peer(port: MetricsPort, monkeypatc
     ("request_bytes", "status"),
     [
         (get("/nothing"), 404),
-        (get("/metrics", method="POST"), 405),
-        (get("/metrics", method="DELETE"), 405),
-        (b"GET /metrics\r\n\r\n", 400),
-        (b"\r\n\r\n", 400),
-        (b"\x00\x00\x00\x10\x00\x12\x00\x03\r\n\r\n", 400),
-        (b"G\xffT /metrics HTTP/1.1\r\n\r\n", 400),
+        (get("/metrics", method="POST"), 501),
+        (get("/metrics", method="DELETE"), 501),
+        (b"\x00\x00\x00\x10\x00\x12\x00\x03 and more\r\n\r\n", 400),
+        (b"G\xffT /metrics HTTP/1.1\r\n\r\n", 501),
         (b"GET /metrics HTTP/2.0\r\n\r\n", 505),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-        (get("/metrics", "no colon in here"), 400),
-        (get("/metrics", "X: " + "a" * module.MOST_BYTES), 431),
-        (b"a" * (3 * module.MOST_BYTES), 431),
+        (get("/metrics", "X: " + "a" * 66_000), 431),
+        (get("/metrics", *["X: y"] * 200), 431),
+        (b"a" * 66_000, 414),
     ],
 )
 def test_what_is_no_request_for_a_page_is_told_why(
@@ -144,9 +146,9 @@ def test_what_is_no_request_for_a_page_is_told_why(
     assert b"page 1" in ask(port, get("/metrics"))
 
 
-@pytest.mark.parametrize("start", [b"", b"GET", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("start", [b"", b"GET"])
 def test_a_peer_that_ends_early_is_let_go(port: MetricsPort, start: bytes) -> None:
-    assert ask(port, start) == b""
+    assert b" 200 OK" not in ask(port, start)
     assert b"page 1" in ask(port, get("/metrics"))
 
 
@@ -154,7 +156,8 @@ def test_a_request_that_drips_is_ended(port: MetricsPort, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "DEADLINE_S", 0.05)
     with connect(port) as peer:
         peer.sendall(b"GET /metrics HTTP/1.1\r\n")
-        assert rest(peer).startswith(b"HTTP/1.1 408 ")
+        assert rest(peer) == b""
+    assert b"page 1" in ask(port, get("/metrics"))
 
 
 def test_an_answer_that_is_not_taken_is_given_up(port: MetricsPort, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +168,7 @@ def test_an_answer_that_is_not_taken_is_given_up(port: MetricsPort, monkeypatch:
         peer.connect(("127.0.0.1", port.port))
         peer.sendall(get("/huge"))
         assert peer.recv(10) == b"HTTP/1.1 2"
-        while port._under_way:
+        while under_way(port):
             threading.Event().wait(0.005)
         assert len(rest(peer)) < len(HUGE)
 
@@ -176,7 +179,7 @@ def test_many_at_once_share_one_page(port: MetricsPort, pages: Pages) -> None:
     for thread in threads:
         thread.start()
     assert pages.begun.wait(30)
-    while len(port._under_way) < len(threads):
+    while len(under_way(port)) < len(threads):
         threading.Event().wait(0.005)
     pages.go_on.set()
     for thread in threads:
@@ -195,12 +198,12 @@ def test_a_page_is_made_anew_when_the_last_is_old(port: MetricsPort, monkeypatch
 def test_of_too_many_at_once_some_are_refused(port: MetricsPort, pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_AT_ONCE", 3)
     idle = [connect(port) for _ in range(3)]
-    while len(port._under_way) < len(idle):
+    while len(under_way(port)) < len(idle):
         threading.Event().wait(0.005)
     assert ask(port, get("/metrics")).startswith(b"HTTP/1.1 503 ")
     for peer in idle:
         peer.close()
-    while port._under_way:
+    while under_way(port):
         threading.Event().wait(0.005)
     assert b"page 1" in ask(port, get("/metrics"))
 
@@ -227,7 +230,7 @@ def test_a_host_that_is_none_is_told_in_a_sentence(pages: Pages) -> None:
 def test_stop_ends_those_under_way(pages: Pages) -> None:
     with open_port(pages) as port:
         peer = connect(port)
-        while not port._under_way:
+        while not under_way(port):
             threading.Event().wait(0.005)
         port.stop()
         port.stop()
@@ -235,10 +238,3 @@ def test_stop_ends_those_under_way(pages: Pages) -> None:
         peer.close()
         with pytest.raises(ConnectionRefusedError):
             connect(port)
-
-
-def test_the_head_of_a_request() -> None:
-    asked = parse(b"GET /metrics?a=b HTTP/1.1\r\nAccept: a, b\r\nX: y\r\n\r\n")
-    assert asked == ("GET", "/metrics", "a, b")
-    with pytest.raises(MalformedError):
-        parse(b"GET  /metrics HTTP/1.1\r\n\r\n")
