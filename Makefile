@@ -1,7 +1,7 @@
 # make demo    the main job on real data (QUICK=1: the first 30,000 flights)
 # make compare one workload under each scheme of group coordination (QUICK=1: with five members only, in two minutes)
 # make test    the tests (ARGS="-k name": some of them)
-# make check   format, lint, types, layers, generated files and locks fresh
+# make check   format, lint, types, layers, generated files and locks fresh, mutants that can be planted
 # make soak    the seeded simulations, kill -9 tests and schedules of kills at length (SEEDS=20000 KILLS=20 SCHEDULES=50)
 # make mutants plant known bugs one at a time and see that the tests notice each (ARGS="-k fetch": some of them)
 # make wheel   a wheel for every Python, and one for this Python with compiled modules, into dist
@@ -25,7 +25,7 @@ TEST_WORKERS ?= 3
 BIN := $(VENV)/bin
 # Hundreds of processes of tests import the same sources, and every worker the same tests: bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
-CHECKS := format lint types layers generated locks hygiene
+CHECKS := format lint types layers generated locks hygiene mutants
 CODE := src tests tools $(wildcard benchmarks) $(wildcard examples)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 # The lock files name every package with its hashes, so pip resolves nothing and fetches no build tool of its own choice.
@@ -73,13 +73,14 @@ layers = $(BIN)/lint-imports --no-logo
 generated = $(BIN)/python -m muster.protocol.codegen --check && $(BIN)/python -m tools.typed_settings --check
 locks = $(BIN)/python tools/lock.py --check
 hygiene = $(BIN)/python tools/hygiene.py
+mutants = $(BIN)/python -m tools.mutants --check
 
 # They reach the tests as MUSTER_SEEDS, MUSTER_KILLS and MUSTER_SCHEDULES (tests/support/scale.py).
 soak: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@MUSTER_SEEDS=$(SEEDS) MUSTER_KILLS=$(KILLS) MUSTER_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --timeout 0 $(ARGS)
 
 mutants: $(VENV)/.stamp-dev $(VENV)/.stamp-java
-	@$(BIN)/python tools/mutants.py -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m tools.mutants -n $(WORKERS) $(ARGS)
 
 WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index
 

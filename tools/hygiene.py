@@ -1,4 +1,5 @@
-"""What no tracked file may hold: host names of package registries, paths of one person's machine, nameless subjects.
+"""What no tracked file may be or hold: too long, host names of package registries, paths of one person's machine,
+nameless subjects, sources that need each other, loggers that docs/logging.md does not name.
 
 Lock files and build files work with the index or mirror that a reader has set up, and no page sends a reader to a
 folder that only its author has.
@@ -15,8 +16,11 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
 # Written in pieces, so that this file passes its own check.
@@ -32,6 +36,10 @@ REGISTRIES = (
 )
 HOST = re.compile("|".join(re.escape(".".join(parts)) for parts in REGISTRIES))
 HOME = re.compile(r"(?<![\w.~$}])/(?:home|Users)/[A-Za-z]|(?<![\w.~$}])/ro" + r"ot/")
+
+MOST_LINES = 600
+GENERATED = {f"src/muster/protocol/{name}.py" for name in ("messages", "admin_messages", "group_messages")}
+LOGGER = re.compile(r'"muster[\w.]*"|"py4j[\w.]*"|')
 
 NAMELESS = re.compile(r"\b(?:who|whoever|whom|(?:some|no|any|every)(?:body|one))\b", re.IGNORECASE)
 
@@ -80,6 +88,39 @@ def complaints(path: Path, machine: re.Pattern[str]) -> list[str]:
     return found
 
 
+def too_long(path: Path) -> list[str]:
+    """Whether a file of code is longer than can be read at once."""
+    name = str(path.relative_to(ROOT))
+    count = len(path.read_text().splitlines())
+    return [f"{name} has {count} lines: split it by idea"] if count > MOST_LINES and name not in GENERATED else []
+
+
+def circle(needed: Mapping[str, Iterable[str]]) -> list[str]:
+    """The modules of one circle in what each module needs, or none."""
+    try:
+        TopologicalSorter({module: set(others) - {module} for module, others in needed.items()}).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def imports() -> dict[str, set[str]]:
+    """What each source imports, inside its functions and for types alone too."""
+    graph = grimp.build_graph("muster")
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def loggers(texts: Iterable[str], page: str) -> list[str]:
+    """How the loggers of the sources differ from those of docs/logging.md: one a room, and no other."""
+    used = {argument for text in texts for argument in re.findall(r"getLogger\(([^)]*)\)", text)}
+    found = [f"getLogger({name}): name it for its room" for name in sorted(used) if not LOGGER.fullmatch(name)]
+    named = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
+    written = {name.strip('"') for name in used if name.startswith('"muster')}
+    found += [f"docs/logging.md: {name} is not there" for name in sorted(written - set(named))]
+    found += [f"docs/logging.md: no source has {name}" for name in sorted(set(named) - written)]
+    return found + [f"docs/logging.md: {name} is there twice" for name in sorted(set(named)) if named.count(name) > 1]
+
+
 def main() -> int:
     """Print every complaint; the exit code says whether there was one."""
     here = {str(ROOT.parent), str(Path.home())} - {"/", "/tmp", "/src"}
@@ -88,7 +129,11 @@ def main() -> int:
     found = [line for path in files for line in complaints(path, machine)]
     sources = [path for path in files if path.suffix == ".py" and path.is_relative_to(ROOT / "src")]
     found += [line for path in sources for line in nameless(path)]
-    print("\n".join(found) if found else "hygiene: nothing that only this machine knows, and no subject without a name")
+    found += [line for path in files if path.suffix == ".py" for line in too_long(path)]
+    found += loggers((path.read_text() for path in sources), (ROOT / "docs" / "logging.md").read_text())
+    if modules := circle(imports()):
+        found.append(f"these need each other: {', '.join(modules)}")
+    print("\n".join(found) if found else "hygiene: nothing to complain of")
     return 1 if found else 0
 
 

@@ -1,6 +1,7 @@
 """Plant known bugs one at a time, each in a copy of the tree, and see that the tests named beside it notice.
 
-python tools/mutants.py [-k WORDS] [-n WORKERS]
+python -m tools.mutants [-k WORDS] [-n WORKERS]
+python -m tools.mutants --check    (part of `make check`: whether each can be planted; no test is run)
 
 The mutants stand in tests/mutants/*.toml (its README has the form). First the tests of all chosen mutants run on the
 tree as it is: a test that fails anyway would seem to catch everything. A mutant is caught when at least one of its
@@ -29,6 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
+from tools.anchors import Scope, Tree
+
 ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = ROOT / "tests" / "mutants"
 COPIED = ("src", "tests", "tools", "benchmarks", "docs", "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile")
@@ -39,39 +42,42 @@ FAILED, PASSED = 1, 0
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug: the exact text of a file, what it becomes, and the tests that must fail then."""
+    """One bug: code in a function, what it becomes, and the tests that must fail then."""
 
     name: str
-    file: str
     before: str
     after: str
     harm: str
     tests: tuple[str, ...]
+    where: str = ""
+    """The qualified name of the function or class; of code outside of both, `file` alone says where it is."""
+    file: str = ""
+    """The end of the file's path, where the name and the code do not suffice."""
     env: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def room(self) -> str:
-        """The package of `muster` that it is planted in."""
-        parts = Path(self.file).parts
-        return parts[2].removesuffix(".py") if parts[:2] == ("src", "muster") else parts[0]
-
-    def complaint(self, root: Path) -> str | None:
+    def complaint(self, tree: Tree) -> str | None:
         """Why it cannot be planted in the tree, None where it can."""
-        path = root / self.file
-        if not path.is_file():
-            return f"{self.file} is not there"
-        found = path.read_text().count(self.before)
-        if found != 1:
-            return f"its text stands {found} times in {self.file}, not once"
-        missing = [test for test in self.tests if not (root / test.partition("::")[0]).exists()]
+        try:
+            scope = self.scope(tree)
+            if scope.parsed(scope.planted(self.before, self.after)) == scope.parsed():
+                return "it changes nothing"
+        except LookupError as error:
+            return str(error)
+        except SyntaxError as error:
+            return f"it does not compile: {error}"
+        missing = [test for test in self.tests if not (tree.root / test.partition("::")[0]).exists()]
         return f"no {missing[0]}" if missing else None
 
-    def plant(self, root: Path) -> str:
-        """Change the file; returns what it was."""
-        path = root / self.file
-        text = path.read_text()
-        path.write_text(text.replace(self.before, self.after, 1))
-        return text
+    def scope(self, tree: Tree) -> Scope:
+        """Where it is planted."""
+        return tree.find(self.where, self.file, self.before)
+
+    def place(self, tree: Tree) -> str:
+        """Where it is planted, as path::Class.function."""
+        try:
+            return f"{self.scope(tree).path.relative_to(tree.root)}::{self.where}"
+        except LookupError:
+            return f"{self.file}::{self.where}"
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,8 @@ def load(folder: Path = MUTANTS) -> list[Mutant]:
                 found.append(Mutant(**{**entry, "tests": tuple(entry["tests"])}))
             except (TypeError, KeyError) as error:
                 raise ValueError(f"{path.name}: {entry.get('name')}: {error}") from None
-            if not found[-1].tests or found[-1].before.strip() == found[-1].after.strip():
-                raise ValueError(f"{path.name}: {found[-1].name}: it names no tests, or changes nothing")
+            if not (found[-1].tests and found[-1].before.strip() and (found[-1].where or found[-1].file)):
+                raise ValueError(f"{path.name}: {found[-1].name}: it names no tests, no code or no place")
     twice = [name for name, count in Counter(mutant.name for mutant in found).items() if count > 1]
     if twice:
         raise ValueError(f"mutants with the same name: {', '.join(twice)}")
@@ -147,16 +153,19 @@ def run_tests(root: Path, tests: Iterable[str], env: dict[str, str]) -> tuple[in
         return code, output.read()
 
 
-def try_one(mutant: Mutant, root: Path) -> Outcome:
+def try_one(mutant: Mutant, tree: Tree) -> Outcome:
     """Plant it, run its tests, take it back."""
-    complaint = mutant.complaint(root)
+    complaint = mutant.complaint(tree)
     if complaint:
         return Outcome(mutant, False, complaint)
-    original = mutant.plant(root)
+    scope = mutant.scope(tree)
+    original = scope.path.read_text()
+    end = scope.start + len(scope.text)
     try:
-        code, output = run_tests(root, mutant.tests, mutant.env)
+        scope.path.write_text(original[: scope.start] + scope.planted(mutant.before, mutant.after) + original[end:])
+        code, output = run_tests(tree.root, mutant.tests, mutant.env)
     finally:
-        (root / mutant.file).write_text(original)
+        scope.path.write_text(original)
     if code == PASSED:
         return Outcome(mutant, False, "its tests pass")
     if code != FAILED:
@@ -180,23 +189,23 @@ def failing_anyway(mutants: Sequence[Mutant], root: Path) -> str | None:
 def try_all(mutants: Sequence[Mutant], workers: int) -> list[Outcome]:
     """Try every mutant, each worker in a copy of its own."""
     with ExitStack() as held:
-        copies: SimpleQueue[Path] = SimpleQueue()
+        copies: SimpleQueue[Tree] = SimpleQueue()
         for _ in range(workers):
-            copies.put(copy_tree(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))))
+            copies.put(Tree(copy_tree(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))))))
 
         def one(mutant: Mutant) -> Outcome:
-            root = copies.get()
+            tree = copies.get()
             try:
-                outcome = try_one(mutant, root)
+                outcome = try_one(mutant, tree)
             finally:
-                copies.put(root)
+                copies.put(tree)
             verdict = f"caught ({outcome.by})" if outcome.caught else f"SURVIVED: {outcome.by}"
-            print(f"{mutant.room:12} {mutant.name}: {verdict}", flush=True)
+            print(f"{mutant.name}: {verdict}", flush=True)
             return outcome
 
-        root = copies.get()
-        said = failing_anyway(mutants, root)
-        copies.put(root)
+        tree = copies.get()
+        said = failing_anyway(mutants, tree.root)
+        copies.put(tree)
         if said is not None:
             raise SystemExit(f"the tests fail without any mutant:\n{said[-3000:]}")
         with ThreadPoolExecutor(workers) as pool:
@@ -204,29 +213,38 @@ def try_all(mutants: Sequence[Mutant], workers: int) -> list[Outcome]:
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
-    """A line for each room, and the JSON object."""
-    lines = []
-    for room in sorted({outcome.mutant.room for outcome in outcomes}):
-        here = [outcome for outcome in outcomes if outcome.mutant.room == room]
-        kinds = Counter(outcome.by for outcome in here if outcome.caught)
-        by = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
-        lines.append(f"{room:12} {sum(kinds.values())} of {len(here)} caught ({by})")
-    caught = sum(outcome.caught for outcome in outcomes)
+    """Which kinds of test noticed, and the JSON object."""
+    kinds = Counter(outcome.by for outcome in outcomes if outcome.caught)
+    by = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
     survived = [outcome.mutant.name for outcome in outcomes if not outcome.caught]
-    return "\n".join([*lines, json.dumps({"planted": len(outcomes), "caught": caught, "survived": survived})])
+    counted = {"planted": len(outcomes), "caught": sum(kinds.values()), "survived": survived}
+    return f"noticed by: {by}\n{json.dumps(counted)}"
+
+
+def check(mutants: Sequence[Mutant], tree: Tree) -> int:
+    """Say which cannot be planted; 1 if there is one."""
+    found = [f"{mutant.name}: {complaint}" for mutant in mutants if (complaint := mutant.complaint(tree))]
+    print("\n".join(found) if found else f"mutants: each of the {len(mutants)} can be planted")
+    return 1 if found else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant them; 1 if one survived."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("-k", dest="words", default="", help="only those whose name or file contains this")
+    parser.add_argument(
+        "-k", dest="words", default="", help="only those whose name or place (path::Class.function) contains this"
+    )
     parser.add_argument(
         "-n", dest="workers", type=int, default=2, help="copies of the tree that are tried side by side"
     )
+    parser.add_argument("--check", action="store_true", help="only see whether each can be planted")
     chosen = parser.parse_args(arguments)
-    mutants = [m for m in load() if chosen.words in m.name or chosen.words in m.file]
+    here = Tree(ROOT)
+    if chosen.check:
+        return check(load(), here)
+    mutants = [mutant for mutant in load() if chosen.words in mutant.name or chosen.words in mutant.place(here)]
     if not mutants:
-        raise SystemExit(f"no mutant has {chosen.words!r} in its name or file")
+        raise SystemExit(f"no mutant has {chosen.words!r} in its name or its place")
     outcomes = try_all(mutants, chosen.workers)
     print(report(outcomes))
     return 0 if all(outcome.caught for outcome in outcomes) else 1

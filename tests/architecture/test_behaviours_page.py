@@ -32,10 +32,11 @@ def names(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize(("path", "name"), sorted(set(POINTER.findall(PAGE))))
-def test_what_the_page_names_is_there(path: str, name: str) -> None:
-    assert (ROOT / path).is_file()
-    assert not name or name in names(ROOT / path)
+def test_what_the_page_names_is_there() -> None:
+    pointers = set(POINTER.findall(PAGE))
+    assert len(pointers) > 100
+    assert sorted(path for path, _ in pointers if not (ROOT / path).is_file()) == []
+    assert sorted(f"{path}::{name}" for path, name in pointers if name and name not in names(ROOT / path)) == []
 
 
 @pytest.mark.parametrize("identifier", IDS)

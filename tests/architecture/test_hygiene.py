@@ -1,4 +1,4 @@
-"""The check of words in `tools/hygiene.py`: comments and docstrings name their subjects."""
+"""What `tools/hygiene.py` complains of."""
 
 from __future__ import annotations
 
@@ -41,3 +41,38 @@ def test_a_subject_without_a_name_is_found(tmp_path: Path, monkeypatch: pytest.M
     lines = (NAMED + source).splitlines()
     number = int(found.split(":")[1])
     assert hygiene.NAMELESS.search(lines[number - 1])
+
+
+def test_files_that_need_each_other_are_found() -> None:
+    arrows = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": set[str](), "f": {"f", "a"}}
+    assert set(hygiene.circle(arrows)) == {"b", "c"}
+    assert hygiene.circle(arrows | {"c": {"d"}}) == []
+
+
+def test_what_imports_what_is_seen_inside_functions_and_for_types_alone() -> None:
+    found = hygiene.imports()
+    assert "muster.errors" in found["muster.client.driver"] | found["muster.broker.broker"]
+    assert len(found) > 100
+
+
+def test_a_file_that_is_too_long_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hygiene, "ROOT", tmp_path)
+    path = tmp_path / "file.py"
+    path.write_text("\n" * hygiene.MOST_LINES)
+    assert hygiene.too_long(path) == []
+    path.write_text("\n" * (hygiene.MOST_LINES + 1))
+    assert hygiene.too_long(path) != []
+
+
+@pytest.mark.parametrize(
+    ("source", "page", "count"),
+    [
+        ('getLogger("muster.log")', "| `muster.log` | … |", 0),
+        ('getLogger("muster.log")', "", 1),
+        ("", "| `muster.log` | … |", 1),
+        ('getLogger("muster.log")', "| `muster.log` | … |\n| `muster.log` | … |", 1),
+        ("getLogger(__name__)", "", 1),
+    ],
+)
+def test_loggers_are_those_of_the_page(source: str, page: str, count: int) -> None:
+    assert len(hygiene.loggers([source], page)) == count
