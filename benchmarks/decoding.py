@@ -2,8 +2,8 @@
 
     python -m benchmarks decoding [--rows 1000000] [--seconds 3]
 
-`entries` is `muster.history.decode` over a table of made records, `one by one` is `decode_record` in a loop. Both are
-in records per second of processor time, the best of the turns that fit into the time. Commits differ in how often a
+`entries` is `history/entries/decode.py` over a table of made records, `one by one` is `decode_record` in a loop. Both
+are in records per second of processor time, the best of the turns that fit into the time. Commits differ in how often a
 key comes again: a group commits for few partitions again and again, so the share of different keys is small in a log
 that was not compacted, and every key is different in one that was.
 """
@@ -19,7 +19,7 @@ from struct import pack
 
 import pyarrow as pa
 
-from muster.history.decode import decode
+from muster.history.entries.decode import decode
 from muster.history.tables import RAW
 from muster.model import TopicPartition
 from muster.protocol import codec

@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.history import BEGIN_MS, ROUND_MS
-from muster.history import fold as rules
-from muster.history.chunks import chunks
-from muster.history.decode import decode
-from muster.history.group_state import GroupState
+from muster.history.entries.chunks import chunks
+from muster.history.entries.decode import decode
 from muster.history.model import CommitNote, Generation, Limits, Rebalance, Rows
 from muster.history.rows import to_table
+from muster.history.rules import fold as rules
+from muster.history.rules.group_state import GroupState
 from muster.history.tables import RAW
 from muster.protocol import group_messages as g
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, encode_record

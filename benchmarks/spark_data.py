@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.modes import PRODUCE_VERSION
 from benchmarks.wire import Asker, BenchmarkError
 from muster.errors import ErrorCode
-from muster.protocol.compression import Compression
 from muster.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
-from muster.protocol.record_batch import RecordFields, build_batch
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import RecordFields, build_batch
 
 PARTITIONS = 8
 BATCH_BYTES = 64 * 1024

@@ -3,7 +3,7 @@
     python -m benchmarks pipeline [--flights 336776] [--rounds 3] [--seconds 20] [--rate 500]
 
 An Apache Kafka 4.2 is started for the run and gets the demo's records: flights and weather. Both kinds run the same
-three queries (`muster.demo.pipeline`: windows into a table and a compacted topic, a stream-stream join, dead letters)
+three queries (`demo/run/pipeline.py`: windows into a table and a compacted topic, a stream-stream join, dead letters)
 in the same session on `local[2]`; they differ in what reads and writes topics. muster's queries are members of groups
 and commit, the connector's are not and do not.
 
@@ -38,11 +38,11 @@ from pyspark.sql import functions as f
 
 from benchmarks import report
 from benchmarks.spark_source import CORES, QUIET, TUNED, clocked, connector_jars
-from muster.demo.events import FLIGHTS_STREAM, Event, events
-from muster.demo.flights import FLIGHTS
-from muster.demo.names import KEYS, Names
-from muster.demo.pipeline import Pipeline
-from muster.demo.way import Way
+from muster.demo.data.events import FLIGHTS_STREAM, Event, events
+from muster.demo.data.flights import FLIGHTS
+from muster.demo.data.names import KEYS, Names
+from muster.demo.run.cluster_access import Way
+from muster.demo.run.pipeline import Pipeline
 from muster.spark import session
 from muster.spark.upsert import Write
 from tests.support import peers

@@ -23,12 +23,17 @@ if str(ROOT / "src") not in sys.path:  # another copy of muster may be installed
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 MODULES = {
-    "broker": "calls connection_core connections durability groups slices",
-    "coordinator": "classic classic_group classic_join clocks config effects failures group home kinds loading"
-    " log_store offsets parts reply runtime shard shards store topics wall_time",
+    "broker/groups": "service",
+    "broker/net": "calls connection_core connections slices",
+    "broker/topics": "durability",
+    "coordinator": "parts runtime",
+    "coordinator/groups": "classic classic_group classic_join config effects failures group kinds offsets shard topics"
+    " wall_time",
+    "coordinator/shards": "clocks loading log_store reply served_shard shards store",
     "log": "due index partition placing positions producer_state record_walk segment validation",
     "protocol": "admin_messages api codec draft_messages group_messages group_partitions group_records messages"
-    " primitives ready_codecs record_batch sasl_messages varints",
+    " primitives ready_codecs sasl_messages",
+    "protocol/records": "record_batch varints",
     "": "model",
 }
 """What is compiled, by folder. Not among it: what inherits from classes of C (asyncio's transports, `OSError`), the

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.coordinator.classic import TABLES
-from muster.coordinator.group import GroupState
+from muster.coordinator.groups.classic import TABLES
+from muster.coordinator.groups.group import GroupState
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "groups.md"
 
@@ -15,7 +15,7 @@ HEAD = """\
 A group of the classic protocol is in one of five states. `Empty`: it has no members, but perhaps committed offsets.
 `PreparingRebalance`: it waits for its members' JoinGroup requests. `CompletingRebalance`: they have all joined, and it
 waits for the leader's assignment. `Stable`: every member can have its share. `Dead`: it has been deleted, or its
-coordinator is going away. The head of `src/muster/coordinator/classic.py` says how a group passes from one state to the
+coordinator is going away. The head of `coordinator/groups/classic.py` says how a group passes from one state to the
 next.
 
 The table is for requests that have passed the guards: the group exists, the member is known and has not been replaced

@@ -13,12 +13,12 @@ from typing import Any
 
 from muster.client.core.group.member_state import TRANSITIONS as MEMBER
 from muster.client.core.group.member_state import MemberState
-from muster.coordinator.group import TRANSITIONS as GROUP
-from muster.coordinator.group import GroupState
-from muster.zookeeper.server_assigned_states import COORDINATOR_TRANSITIONS, ServerAssignedState
-from muster.zookeeper.server_assigned_states import TRANSITIONS as SERVER_ASSIGNED
-from muster.zookeeper.watcher_states import TRANSITIONS as WATCHER
-from muster.zookeeper.watcher_states import WatcherState
+from muster.coordinator.groups.group import TRANSITIONS as GROUP
+from muster.coordinator.groups.group import GroupState
+from muster.zookeeper.server_assigned.states import COORDINATOR_TRANSITIONS, ServerAssignedState
+from muster.zookeeper.server_assigned.states import TRANSITIONS as SERVER_ASSIGNED
+from muster.zookeeper.watchers.states import TRANSITIONS as WATCHER
+from muster.zookeeper.watchers.states import WatcherState
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "rebalancing.md"
 

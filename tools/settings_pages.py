@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
-from muster.broker.beside import SETTINGS as OF_COORDINATOR
 from muster.broker.config import DYNAMIC, SETTINGS
+from muster.broker.coordinator_process import SETTINGS as OF_COORDINATOR
 from muster.broker.settings import Setting, show
-from muster.broker.topic_settings import SETTINGS as TOPIC_SETTINGS
+from muster.broker.topics.settings import SETTINGS as TOPIC_SETTINGS
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
-from muster.zookeeper.server_assigned_config import ServerAssignedConfig
-from muster.zookeeper.watcher_config import WatcherConfig
+from muster.zookeeper.consumers.server_assigned_config import ServerAssignedConfig
+from muster.zookeeper.consumers.watcher_config import WatcherConfig
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 

@@ -1,19 +1,21 @@
 """The codecs of the messages that a broker is asked most, as one module with types: what a compiler makes fast code of.
 
-The statements are those of `muster/protocol/codegen.py`; here every local gets its type, and every codec a name. In a
-compiled build (compiled.py) the module is `muster.protocol.ready_codecs`. `muster.protocol.codec` takes it where it is
-there, and compiles all other codecs when they are first used, as it does without it. Its decoders read `bytes` alone.
+The statements are those of `protocol/definitions/codegen.py`; here every local gets its type, and every codec a name.
+In a compiled build (compiled.py) the module is `muster.protocol.ready_codecs`. `muster.protocol.codec` takes it where
+it is there, and compiles all other codecs when they are first used, as it does without it. Its decoders read `bytes`
+alone.
 """
 
 from __future__ import annotations
 
 import re
 
-from muster.protocol import messages, schema
-from muster.protocol.class_source import PY_TYPES, annotation
-from muster.protocol.codegen import Decoder, Encoder
+from muster.protocol import messages
+from muster.protocol.definitions import schema
+from muster.protocol.definitions.class_source import PY_TYPES, annotation
+from muster.protocol.definitions.codegen import Decoder, Encoder
+from muster.protocol.definitions.schema import Field
 from muster.protocol.primitives import Struct
-from muster.protocol.schema import Field
 
 ASKED_MOST = {"Heartbeat": 3, "JoinGroup": 5, "SyncGroup": 3, "OffsetCommit": 7, "OffsetFetch": 7, "Produce": 10}
 """Requests, each with the oldest version that clients of today still send."""

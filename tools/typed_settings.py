@@ -16,14 +16,14 @@ from typing import Any
 
 from muster.client.config import CHOICES, AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from muster.client.security.settings import ENDPOINT_IDENTIFICATIONS, MECHANISMS, PROTOCOLS
-from muster.zookeeper.server_assigned_config import ServerAssignedConfig
-from muster.zookeeper.watcher_config import WatcherConfig
+from muster.zookeeper.consumers.server_assigned_config import ServerAssignedConfig
+from muster.zookeeper.consumers.watcher_config import WatcherConfig
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "muster"
 
 FILES = {
     "client/typed_settings.py": (ClientConfig, ConsumerConfig, ProducerConfig, AdminConfig),
-    "zookeeper/typed_settings.py": (WatcherConfig, ServerAssignedConfig),
+    "zookeeper/consumers/typed_settings.py": (WatcherConfig, ServerAssignedConfig),
 }
 
 HEAD = '''"""The settings of {}, as keywords for type checkers.
@@ -44,7 +44,7 @@ from typing import Any, Literal, TypedDict
 from muster.assignors.base import Assignor
 from muster.client.security.secret import Secret
 """,
-    "zookeeper/typed_settings.py": """\
+    "zookeeper/consumers/typed_settings.py": """\
 from collections.abc import Iterable
 
 from muster.client.typed_settings import ConsumerKeywords

@@ -11,8 +11,9 @@ import pytest
 
 from muster.errors import ErrorCode
 from muster.protocol.group_partitions import group_partition
-from muster.zookeeper import group_znodes, znodes
-from muster.zookeeper.slots import GROUP_STORE, SLOT_COUNT
+from muster.zookeeper.base import znodes
+from muster.zookeeper.cluster import group_znodes
+from muster.zookeeper.cluster.slots import GROUP_STORE, SLOT_COUNT
 from tests.support.group_harness import GroupHarness
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "walkthrough.md").read_text()

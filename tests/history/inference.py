@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from muster.history import fold as rules
-from muster.history.chunks import chunks
-from muster.history.decode import decode
+from muster.history.entries.chunks import chunks
+from muster.history.entries.decode import decode
 from muster.history.model import Limits, Rows
-from muster.testing import InvariantError
+from muster.history.rules import fold as rules
 from tests.history.lives import Lived, live
 from tests.history.truth import Judged, Script, judged
 from tests.history.verdicts import files, history_of, load
+from tests.simulator import InvariantError
 
 
 def of_recordings() -> list[Judged]:

@@ -1,6 +1,6 @@
 """Random lives of groups on muster's own coordinator, in virtual time: what stands in the log then, and the events.
 
-Everything follows from a seed. The coordinator, its log and the members' cores are the real ones (`muster.testing`);
+Everything follows from a seed. The coordinator, its log and the members' cores are the real ones (`tests.simulator`);
 sockets, disks and time are simulated, so that hours take a second, and time-outs are exact. Members join, leave,
 crash, stand still, handle batches for too long, are started again, subscribe to something else; topics grow; the
 coordinator is restarted, moves, stands still. No life is like a scripted scenario of the corpus: the rules were not
@@ -17,17 +17,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from muster.broker.event_topic import encoded
+from muster.broker.groups.event_topic import encoded
 from muster.client.core.group.member_state import MemberState
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import GroupEvent
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import GroupEvent
 from muster.history.tables import RAW
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.protocol.record_batch import iter_headers, read_tuples
-from muster.testing import SimCluster
-from muster.testing.checks import Limits
-from muster.testing.member import Habits, SimMember
-from muster.testing.programs import Reader
+from muster.protocol.records.record_batch import iter_headers, read_tuples
+from tests.simulator import SimCluster
+from tests.simulator.checks import Limits
+from tests.simulator.member import Habits, SimMember
+from tests.simulator.programs import Reader
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -36,7 +36,7 @@ DAY_MS = 24 * 60 * MINUTE_MS
 @dataclass(frozen=True)
 class Ways:
     """What a group is like. Times in milliseconds; `trickle_ms` lies between two records of a partition, 0: there are
-    none. `commit` is a habit of `muster.testing.member`, or `none`."""
+    none. `commit` is a habit of `tests.simulator.member`, or `none`."""
 
     session_ms: int
     poll_ms: int

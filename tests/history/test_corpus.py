@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.history.labels import by_group
 from muster.history.model import Cause, Pattern
+from muster.history.rules.event_rebalances import by_group
 from tests.history.scenarios.witnesses import group_of
 from tests.history.verdicts import CORPUS, files, load
 

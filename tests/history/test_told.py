@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from muster.history.findings import findings
+from muster.history.findings.view import View
 from muster.history.model import Finding
 from muster.history.report import by_group
-from muster.history.view import View
 from tests.history.verdicts import files, history_of, limits_of, load
 
 TOLD = Path(__file__).parent / "told"

@@ -1,9 +1,9 @@
 """The causes that the rules infer from records alone, held against those that muster's broker has told in its events.
 
-A row belongs to the label (muster.history.labels) of its generation. The patterns that it is part of are made of all
-events, by what the history's words mean (docs/history.md): a member flaps that goes three times within ten minutes;
-three members or more that go and come back by their own act one after another within ten minutes are a rolling restart,
-as are those of a script that says so.
+A row belongs to the label (history/rules/event_rebalances.py) of its generation. The patterns that it is part of are
+made of all events, by what the history's words mean (docs/history.md): a member flaps that goes three times within ten
+minutes; three members or more that go and come back by their own act one after another within ten minutes are a rolling
+restart, as are those of a script that says so.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from muster.history.labels import Label, by_group
 from muster.history.model import DEPARTURES, Cause, Limits, Pattern, Rebalance
-from muster.history.told import EVENTS, explained
+from muster.history.rules.event_explanations import EVENTS, explained
+from muster.history.rules.event_rebalances import Label, by_group
 
 WINDOW_MS = Limits().pattern_ms
 SLACK_MS = 50

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from muster.history import fold as rules
-from muster.history.chunks import chunks
-from muster.history.decode import decode
+from muster.history.entries.chunks import chunks
+from muster.history.entries.decode import decode
 from muster.history.model import DEPARTURES, Cause, Limits, Rebalance, Rows
+from muster.history.rules import fold as rules
 from muster.history.tables import RAW
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -7,16 +7,16 @@ import uuid
 
 import pytest
 
-from muster.client.admin import Admin
-from muster.client.async_admin import AsyncAdmin
-from muster.client.core.admin import (
+from muster.client.admin.admin import Admin
+from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.core.admin.admin import (
     ConfigResource,
     ConfigResourceType,
     GroupDescription,
     NewTopic,
     TopicDescription,
 )
-from muster.client.producer import Producer
+from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from muster.cli import main as command
-from muster.client.admin import Admin
+from muster.client.admin.admin import Admin
 from muster.model import TopicPartition
 from tests.support.faces import Cluster, until, until_known
 from tests.support.peers import run_kafka_class

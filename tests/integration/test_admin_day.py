@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
-from muster.client.admin import Admin
-from muster.client.core.admin import ConfigResource, ConfigResourceType, NewTopic
-from muster.client.core.admin_configs import ConfigChange, ConfigOperation
-from muster.client.core.admin_members import GroupMember
-from muster.client.core.admin_partitions import ElectionType, NewPartitions
-from muster.client.producer import Producer
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import ConfigResource, ConfigResourceType, NewTopic
+from muster.client.core.admin.configs import ConfigChange, ConfigOperation
+from muster.client.core.admin.members import GroupMember
+from muster.client.core.admin.partitions import ElectionType, NewPartitions
+from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP

@@ -15,9 +15,9 @@ import pytest
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
-from muster.protocol.compression import Compression
 from muster.protocol.primitives import Request
-from muster.protocol.record_batch import build_batch, read_header
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import build_batch, read_header
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
 from tests.support.same_answers import (

@@ -12,7 +12,7 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.client import AsyncConsumer
-from muster.coordinator.effects import Cause, GroupEvent, RebalanceStarted
+from muster.coordinator.groups.effects import Cause, GroupEvent, RebalanceStarted
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.admin_messages import CreatePartitionsRequest, CreatePartitionsTopic

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.broker.broker import Broker
-from muster.broker.connection import READ_BYTES
+from muster.broker.net.connection import READ_BYTES
 from muster.protocol import codec, framing
 from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey, request_header_version

@@ -15,9 +15,9 @@ import pytest
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
-from muster.protocol.compression import Compression
 from muster.protocol.primitives import ZERO_UUID, Request
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
 from tests.support.same_answers import (

@@ -14,7 +14,7 @@ import pytest
 
 from muster.cli import main as command
 from muster.client import Admin, Consumer, NewTopic, Producer
-from muster.client.core.admin import ConfigResource, ConfigResourceType, TopicDescription
+from muster.client.core.admin.admin import ConfigResource, ConfigResourceType, TopicDescription
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 

@@ -19,7 +19,7 @@ from muster.errors import (
     RecordDeserializationError,
 )
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.protocol.record_batch import iter_headers
+from muster.protocol.records.record_batch import iter_headers
 from tests.support.faces import FACES, Cluster, Recorder, flat, numbers, read, rest, until
 
 pytestmark = pytest.mark.slow

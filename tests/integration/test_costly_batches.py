@@ -13,8 +13,8 @@ import pytest
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
-from muster.protocol.compression import MAX_DECOMPRESSED_SIZE
 from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.records.compression import MAX_DECOMPRESSED_SIZE
 from tests.support import brokers
 from tests.support.brokers import RawClient
 from tests.support.held_disk import Asked

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.demo.picture import STAGES
+from muster.demo.show.picture import STAGES
 from tests.support.alive import processes_of
 from tests.support.peers import Chromium, find_java, require
 

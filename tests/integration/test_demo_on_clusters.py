@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.client.admin import Admin
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
-from muster.client.producer import Producer
+from muster.client.admin.admin import Admin
+from muster.client.consumer.consumer import Consumer
+from muster.client.core.admin.admin import NewTopic
+from muster.client.producer.producer import Producer
 from muster.model import TopicPartition
 from tests.support.alive import processes_of
 from tests.support.peers import KafkaBroker, find_java, require

@@ -9,8 +9,8 @@ import pytest
 from muster.client import Consumer, Producer
 from muster.log import CleanupPolicy, LogConfig, LogStore
 from muster.model import TopicPartition
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import RecordFields, build_batch
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import RecordFields, build_batch
 from tests.support import peers
 from tests.support.brokers import BrokerProcess
 

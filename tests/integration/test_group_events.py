@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from muster.cli import main as command
-from muster.client.admin import Admin
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
-from muster.client.producer import Producer
+from muster.client.admin.admin import Admin
+from muster.client.consumer.consumer import Consumer
+from muster.client.core.admin.admin import NewTopic
+from muster.client.producer.producer import Producer
 from muster.errors import KafkaError
-from muster.history.labels import by_group
 from muster.history.model import Cause
+from muster.history.rules.event_rebalances import by_group
 from muster.model import GROUP_EVENTS_TOPIC, TopicPartition
 from tests.support.brokers import BrokerProcess
 

@@ -10,7 +10,7 @@ import pytest
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import BrokerProcess, RawClient
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from muster.protocol import messages as m
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import check_batch, iter_headers, read_tuples
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import check_batch, iter_headers, read_tuples
 from tests.support import brokers
 from tests.support.brokers import RawClient
 from tests.support.lying_batches import ANSWERS_OF_KAFKA, LIES, TOPICS, ask_all

@@ -17,21 +17,21 @@ from confluent_kafka import Producer as OutsideProducer
 
 from muster.client import Admin, Consumer
 from muster.client.config import ClientConfig
-from muster.client.core.admin import NewTopic
+from muster.client.core.admin.admin import NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import FetchSettings
-from muster.history.group_lag import families
-from muster.history.lag_looks import Watch
-from muster.history.lag_rows import Committed, Standing
-from muster.history.live import ReaderConfig
+from muster.history.lag.groups import families
+from muster.history.lag.rows import Committed, Standing
 from muster.history.model import GroupKind, Lag, Limits
 from muster.history.rows import from_table
+from muster.history.sources.cluster_lag import Watch
+from muster.history.sources.live import ReaderConfig
 from muster.history.tables import LAG
 from muster.metrics.families import Distribution
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.history import lags
 from muster.spark.history.buckets import Stand
-from muster.spark.reports import report
+from muster.spark.progress.reports import report
 from tests.support.faces import PATIENCE_S, Cluster
 from tests.support.peers import run_kafka_class
 from tests.support.queries import Query

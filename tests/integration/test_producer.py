@@ -18,12 +18,12 @@ import pytest
 from confluent_kafka import Consumer as Confluent
 from confluent_kafka import TopicPartition as Place
 
-from muster.client.admin import Admin
-from muster.client.async_consumer import AsyncConsumer
-from muster.client.async_producer import AsyncProducer
-from muster.client.core.admin import NewTopic
+from muster.client.admin.admin import Admin
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.core.admin.admin import NewTopic
 from muster.client.core.produce.partitioner import partition_for_key
-from muster.client.producer import Producer
+from muster.client.producer.async_producer import AsyncProducer
+from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import RecordMetadata
 from tests.support.brokers import BrokerProcess

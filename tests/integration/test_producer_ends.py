@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.client.admin import Admin
-from muster.client.core.admin import NewTopic
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import NewTopic
 from muster.errors import KafkaError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from tests.support.faces import until_known
@@ -52,7 +52,7 @@ class Script:
 
     HEAD = """
         import os, signal, sys, threading, time, warnings
-        from muster.client import outbox
+        from muster.client.producer import outbox
         from muster.client import AsyncProducer, Producer
         BOOTSTRAP = sys.argv[1]
 
@@ -157,7 +157,7 @@ def test_leaving_with_raises_what_nobody_was_told_of(tmp_path):
 
 def test_an_error_that_leaves_with_is_kept_and_not_held_up_for_long(tmp_path):
     text = """
-        from muster.client import producer_engine
+        from muster.client.producer import producer_engine
         producer_engine._FAILED_MS = 200
         try:
             with Producer(bootstrap_servers=BOOTSTRAP, max_block_ms=3_600_000, delivery_timeout_ms=3_600_000) as p:

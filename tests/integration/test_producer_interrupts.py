@@ -25,9 +25,9 @@ from confluent_kafka import Consumer as Confluent
 from confluent_kafka import TopicPartition as Place
 
 import muster
-from muster.client.admin import Admin
-from muster.client.core.admin import NewTopic
-from muster.client.producer import Producer
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import NewTopic
+from muster.client.producer.producer import Producer
 from muster.errors import ClosedError, KafkaTimeoutError, MusterError
 from muster.model import RecordMetadata
 from tests.support.rooms import taken

@@ -10,8 +10,8 @@ import pytest
 
 from muster.compare import page as comparison
 from muster.compare.checks import judge
-from muster.demo.report import render
-from muster.history import page as doctor
+from muster.demo.show.report import render
+from muster.history.show import page as doctor
 from tests.support import compare_results, history_report
 from tests.support.demo_report import MEMBERS, sample
 from tests.support.peers import Chromium

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from muster.client.admin import Admin
-from muster.client.async_admin import AsyncAdmin
-from muster.client.async_consumer import AsyncConsumer
-from muster.client.async_producer import AsyncProducer
+from muster.client.admin.admin import Admin
+from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.concurrent import AsyncConcurrentConsumer
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
-from muster.client.producer import Producer
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.consumer.consumer import Consumer
+from muster.client.core.admin.admin import NewTopic
+from muster.client.producer.async_producer import AsyncProducer
+from muster.client.producer.producer import Producer
 from muster.errors import AuthenticationError, KafkaTimeoutError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.faces import PATIENCE_S

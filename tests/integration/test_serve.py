@@ -18,7 +18,7 @@ from muster.errors import MusterError
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.brokers import BrokerProcess, RawClient
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from muster.protocol import schema
-from muster.protocol.admin_definitions import ADMIN_MESSAGES
-from muster.protocol.definitions import MESSAGES
-from muster.protocol.group_definitions import GROUP_MESSAGES
+from muster.protocol.definitions import schema
+from muster.protocol.definitions.admin_definitions import ADMIN_MESSAGES
+from muster.protocol.definitions.client_definitions import MESSAGES
+from muster.protocol.definitions.group_definitions import GROUP_MESSAGES
+from muster.protocol.definitions.sasl_definitions import SASL_MESSAGES
+from muster.protocol.definitions.schema import Field, Struct, Versions
 from muster.protocol.record_kinds import RecordKind
-from muster.protocol.sasl_definitions import SASL_MESSAGES
-from muster.protocol.schema import Field, Struct, Versions
 from tests.support.peers import kafka_jar
 
 _JARS = ("kafka-clients", "kafka-group-coordinator")

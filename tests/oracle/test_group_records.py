@@ -22,12 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError
-from muster.protocol import codec, group_messages, messages, schema
-from muster.protocol.class_source import absent_source
+from muster.protocol import codec, group_messages, messages
+from muster.protocol.definitions import schema
+from muster.protocol.definitions.class_source import absent_source
+from muster.protocol.definitions.schema import Field, Struct
 from muster.protocol.group_records import UnknownRecord, decode_record
 from muster.protocol.primitives import Message
 from muster.protocol.record_kinds import CLASSES, RecordKind
-from muster.protocol.schema import Field, Struct
 from tests.support.message_strategies import message
 from tests.support.peers import java_command, kafka_classpath
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.effects import Cause, RebalanceStarted
-from muster.coordinator.server_assignment import ServerAssignment
-from muster.testing import InvariantError, Scenario, SimCluster, simulate
+from muster.coordinator.groups.effects import Cause, RebalanceStarted
+from muster.coordinator.groups.server_assignment import ServerAssignment
+from tests.simulator import InvariantError, Scenario, SimCluster, simulate
 from tests.support.lives import chunks, live, name
 
 

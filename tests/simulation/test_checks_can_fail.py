@@ -14,20 +14,20 @@ from muster.client.core.group.assignment import Assignors
 from muster.client.core.group.commits import Commits
 from muster.client.core.group.membership import Membership
 from muster.client.core.subscription_state import PartitionState, SubscriptionState
-from muster.coordinator import classic
-from muster.coordinator.classic_group import ClassicGroup
-from muster.coordinator.effects import ExpiryKind, MemberExpired
-from muster.coordinator.offsets import OffsetStore
-from muster.coordinator.shard import GroupShard
+from muster.coordinator.groups import classic
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.effects import ExpiryKind, MemberExpired
+from muster.coordinator.groups.offsets import OffsetStore
+from muster.coordinator.groups.shard import GroupShard
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol.messages import SyncGroupRequest
-from muster.testing import InvariantError, SimCluster, simulate
-from muster.testing.checks.durability import Committed
-from muster.testing.checks.offsets import Offsets, Records
-from muster.testing.checks.ownership import Ownership
-from muster.testing.log import SimLog
-from muster.testing.programs import Reader
+from tests.simulator import InvariantError, SimCluster, simulate
+from tests.simulator.checks.durability import Committed
+from tests.simulator.checks.offsets import Offsets, Records
+from tests.simulator.checks.ownership import Ownership
+from tests.simulator.log import SimLog
+from tests.simulator.programs import Reader
 
 SEEDS = 120
 

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from muster.errors import MusterError
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import SimZooKeeper
-from muster.zookeeper import cluster_scheme
-from muster.zookeeper.cluster_scheme import ClusterMember, create_topic, request_deletion, spread
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.znodes import (
     BROKER_TOPICS,
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -25,6 +21,10 @@ from muster.zookeeper.znodes import (
     read_partition_state,
     topic_path,
 )
+from muster.zookeeper.cluster import scheme as cluster_scheme
+from muster.zookeeper.cluster.scheme import ClusterMember, create_topic, request_deletion, spread
+from tests.simulator import VirtualClock
+from tests.simulator.zookeeper import SimZooKeeper
 from tests.support.scale import fresh_seeds, seeds
 
 SESSION_MS = 4_000

@@ -1,7 +1,7 @@
 """A group's life with faults, for many seeds: 400 fixed ones and 100 of the run's own, any number in `make soak`.
 
-What is checked is told in `muster.testing.invariants`. A failure names its seed, prints all that happened, and says how
-to run it again.
+What is checked: `tests/simulator/checks/invariants.py`. A failure names its seed, prints all that happened, and says
+how to run it again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from muster.testing import simulate
+from tests.simulator import simulate
 from tests.support.lives import chunks, live, name
 
 
@@ -31,7 +31,7 @@ def test_a_seed_tells_the_same_story_again() -> None:
 def test_a_seed_tells_the_same_story_in_every_process() -> None:
     """Sets of strings have another order in each process: no decision may hang on it."""
     program = (
-        "import hashlib; from muster.testing import simulate\n"
+        "import hashlib; from tests.simulator import simulate\n"
         "for seed in (2, 5, 12, 20): print(hashlib.sha256(simulate(seed).story.encode()).hexdigest())"
     )
     told = [

@@ -14,12 +14,12 @@ import pytest
 
 from muster.client.core.group.commits import Commits
 from muster.client.core.subscription_state import SubscriptionState
-from muster.coordinator import classic, classic_group, classic_join, shard
-from muster.coordinator.classic_group import ClassicGroup
-from muster.coordinator.home import Home
+from muster.coordinator.groups import classic, classic_group, classic_join, shard
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.shards.served_shard import Home
 from muster.errors import ErrorCode
 from muster.protocol.messages import OffsetFetchResponseGroup
-from muster.testing import InvariantError, Scenario, simulate
+from tests.simulator import InvariantError, Scenario, simulate
 
 SEEDS = 60
 

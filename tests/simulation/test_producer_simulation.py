@@ -1,6 +1,6 @@
 """Producers' lives with faults, for many seeds: 100 fixed ones and 50 of the run's own, any number in `make soak`.
 
-What is checked is told in `muster.testing.producer`. A failure names its seed, and says how to run it again.
+What is checked is told in `tests.simulator.producer`. A failure names its seed, and says how to run it again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import pytest
 
 from muster.client.core.produce.sequences import Sequences
 from muster.client.core.produce.unsettled import Unsettled
-from muster.testing import InvariantError
-from muster.testing.producer import simulate_producers
+from tests.simulator import InvariantError
+from tests.simulator.producer import simulate_producers
 from tests.support.lives import chunks, live, name
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from muster.zookeeper.server_assigned_states import ServerAssignedState
+from muster.zookeeper.server_assigned.states import ServerAssignedState
 from tests.support.draft_lead import RealLead, SharedCells
 from tests.support.draft_world import SESSION_MS, Disk, Lead, Model, World
 from tests.support.scale import seeds

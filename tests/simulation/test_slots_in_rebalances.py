@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.effects import RebalanceStarted
+from muster.coordinator.groups.effects import RebalanceStarted
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     HeartbeatRequest,

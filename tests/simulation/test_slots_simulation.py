@@ -11,9 +11,9 @@ import pytest
 
 from muster.errors import ErrorCode
 from muster.protocol.messages import HeartbeatRequest, OffsetFetchRequest, OffsetFetchRequestGroup
-from muster.zookeeper import group_store
-from muster.zookeeper.operations import Check, Multi
-from muster.zookeeper.znodes import GROUPS, slot_epoch_path
+from muster.zookeeper.base.operations import Check, Multi
+from muster.zookeeper.base.znodes import GROUPS, slot_epoch_path
+from muster.zookeeper.cluster import group_store
 from tests.support.scale import fresh_seeds, seeds
 from tests.support.slot_world import SESSION_MS, SlotWorld, commit_request
 

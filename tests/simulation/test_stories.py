@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 
 from muster.client.core.group.member_state import MemberState, Step
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Cause, ExpiryKind, GroupLoaded, MemberExpired, MemberLeft, RebalanceStarted
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import (
+    Cause,
+    ExpiryKind,
+    GroupLoaded,
+    MemberExpired,
+    MemberLeft,
+    RebalanceStarted,
+)
 from muster.coordinator.runtime import Client, group_partition
 from muster.errors import ErrorCode
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from muster.testing import Habits, InvariantError, SimCluster, SimMember
+from tests.simulator import Habits, InvariantError, SimCluster, SimMember
 
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
 EAGER: dict[str, Any] = {"partition_assignment_strategy": "range"}

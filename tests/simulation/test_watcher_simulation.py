@@ -1,6 +1,6 @@
 """Groups of scheme 1 for many seeds, and the two problems for which Kafka gave it up: the herd, and split brain (Z6).
 
-What is checked is told in `muster.testing.watcher_lives`. A failure names its seed, and says how to run it again.
+What is checked is told in `tests.simulator.watcher_lives`. A failure names its seed, and says how to run it again.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from random import Random
 import pytest
 
 from muster.model import TopicPartition
-from muster.testing import InvariantError, VirtualClock
-from muster.testing.watcher_lives import FAULTS, ORDERLY, simulate_watchers
-from muster.testing.watchers import SimTopics, SimWatcher, write_topics
-from muster.testing.zookeeper import SimZooKeeper, ZooKeeperCounts
-from muster.zookeeper.operations import Change, Plan
-from muster.zookeeper.watcher_asks import StopFetching
-from muster.zookeeper.watcher_scheme import WatcherMember
-from muster.zookeeper.watcher_settings import WatcherSettings
-from muster.zookeeper.watcher_subscription import Subscription
+from muster.zookeeper.base.operations import Change, Plan
+from muster.zookeeper.watchers.asks import StopFetching
+from muster.zookeeper.watchers.scheme import WatcherMember
+from muster.zookeeper.watchers.settings import WatcherSettings
+from muster.zookeeper.watchers.subscription import Subscription
+from tests.simulator import InvariantError, VirtualClock
+from tests.simulator.watcher_lives import FAULTS, ORDERLY, simulate_watchers
+from tests.simulator.watchers import SimTopics, SimWatcher, write_topics
+from tests.simulator.zookeeper import SimZooKeeper, ZooKeeperCounts
 from tests.support.lives import chunks, live, name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from muster.coordinator.config import GroupConfig
+from muster.coordinator.groups.config import GroupConfig
 from muster.errors import ErrorCode
 from muster.protocol.messages import JoinGroupResponse, SyncGroupResponse
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription

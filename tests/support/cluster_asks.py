@@ -6,8 +6,8 @@ from typing import Any
 
 from muster.broker.broker import Broker
 from muster.protocol import messages as m
-from muster.protocol.record_batch import build_batch
-from muster.zookeeper.operations import Create, Delete, GetChildren, GetData
+from muster.protocol.records.record_batch import build_batch
+from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetData
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SimCluster
 

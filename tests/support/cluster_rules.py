@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import SimZooKeeper
-from muster.zookeeper import cluster_scheme
-from muster.zookeeper.image import ClusterImage
-from muster.zookeeper.operations import ensure_path
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.image import ClusterImage
+from muster.zookeeper.base.operations import ensure_path
+from muster.zookeeper.base.znodes import (
     BrokerRegistration,
     Endpoint,
     PartitionState,
     partition_state_path,
     read_partition_state,
 )
+from muster.zookeeper.cluster import scheme as cluster_scheme
+from tests.simulator import VirtualClock
+from tests.simulator.zookeeper import SimZooKeeper
 
 
 def state(leader, epoch=0, isr=None, controller=1):

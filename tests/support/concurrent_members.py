@@ -1,7 +1,7 @@
 """Members of a simulated group that handle records many at a time: real consumers, the real coordinator, virtual time.
 
 The program of a member is what `client/concurrent/engine.py` does, with the clock in place of handlers. The checks of
-`muster.testing` hold (what is committed was handled, none is left out, …), and here
+`tests.simulator` hold (what is committed was handled, none is left out, …), and here
 
 - order: when a handler starts, all earlier records of its key were handled, by whatever member
 - a record is not started by a member that was told that it is done
@@ -21,10 +21,10 @@ from muster.client.core.concurrent.work import Job
 from muster.client.core.events import CallbackKind, RebalanceCallback
 from muster.errors import MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.testing import Habits, InvariantError, SimCluster, SimMember
-from muster.testing.member import Program, Wait
-from muster.testing.network import BOTH_WAYS
-from muster.testing.programs import Application
+from tests.simulator import Habits, InvariantError, SimCluster, SimMember
+from tests.simulator.member import Program, Wait
+from tests.simulator.network import BOTH_WAYS
+from tests.simulator.programs import Application
 
 DRAIN_MS = 3_000
 COMMIT_MS = 500

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from muster.demo.course import Course, Outage
-from muster.demo.events import Delays
-from muster.demo.flights import QUICK_FLIGHTS, airlines, flights
-from muster.demo.outcome import WEATHER
-from muster.demo.picture import STAGES, Box
-from muster.demo.report import DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance
+from muster.demo.data.events import Delays
+from muster.demo.data.flights import QUICK_FLIGHTS, airlines, flights
+from muster.demo.judge.outcome import WEATHER
+from muster.demo.show.picture import STAGES, Box
+from muster.demo.show.report import DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance
 
 START = 1_700_000_000_000
 MEMBERS = ("python-1", "python-2", "python-3", "spark", "python-4")

@@ -12,9 +12,9 @@ from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.draft_api import DRAFT_VERSIONS
 from muster.protocol.draft_messages import DraftAssignedTopic, DraftJoinGroupRequest, DraftJoinGroupResponse
-from muster.zookeeper.server_assigned_config import ServerAssignedConfig
-from muster.zookeeper.server_assigned_member import ServerAssignedMember
-from muster.zookeeper.server_assigned_states import ServerAssignedState
+from muster.zookeeper.consumers.server_assigned_config import ServerAssignedConfig
+from muster.zookeeper.server_assigned.member import ServerAssignedMember
+from muster.zookeeper.server_assigned.states import ServerAssignedState
 from tests.support.draft_world import GROUP, TOPIC, over_the_wire, refused
 
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

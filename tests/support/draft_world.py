@@ -21,9 +21,9 @@ from muster.protocol import codec
 from muster.protocol import messages as m
 from muster.protocol.draft_api import DRAFT_VERSIONS
 from muster.protocol.draft_messages import DraftAssignedTopic, DraftJoinGroupRequest, DraftJoinGroupResponse
-from muster.zookeeper.server_assigned_config import ServerAssignedConfig
-from muster.zookeeper.server_assigned_member import ServerAssignedMember
-from muster.zookeeper.server_assigned_states import ServerAssignedState
+from muster.zookeeper.consumers.server_assigned_config import ServerAssignedConfig
+from muster.zookeeper.server_assigned.member import ServerAssignedMember
+from muster.zookeeper.server_assigned.states import ServerAssignedState
 
 GROUP = "delays"
 TOPIC = "flights"

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 
 from muster.client.config import ClientConfig
-from muster.client.connection import ConnectionState
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, Send
-from muster.client.driver import CoreLoop, Driver
+from muster.client.net.connection import ConnectionState
+from muster.client.net.driver import CoreLoop, Driver
 from muster.protocol.messages import (
     HeartbeatResponse,
 )

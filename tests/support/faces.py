@@ -14,10 +14,10 @@ import uvloop
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from muster.client.async_consumer import AsyncConsumer
-from muster.client.consumer import Consumer
-from muster.client.listener import RebalanceListener
-from muster.client.loop import LoopThread
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.consumer.consumer import Consumer
+from muster.client.consumer.listener import RebalanceListener
+from muster.client.net.loop import LoopThread
 from muster.errors import ErrorCode, KafkaError
 from muster.model import ConsumerRecord, TopicPartition
 from muster.protocol import messages as m

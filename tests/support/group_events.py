@@ -8,7 +8,7 @@ from typing import Any
 from muster.broker.broker import Broker
 from muster.model import GROUP_EVENTS_TOPIC
 from muster.protocol import messages as m
-from muster.protocol.record_batch import iter_headers, read_records
+from muster.protocol.records.record_batch import iter_headers, read_records
 from muster.protocol.subscription import Subscription, encode_subscription
 from tests.support.held_disk import Asked
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from muster.coordinator.classic_group import ClassicGroup
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Effects, GroupEvent, Origin
-from muster.coordinator.group import GroupState, size_of
-from muster.coordinator.kinds import Group
-from muster.coordinator.shard import GroupShard
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import Effects, GroupEvent, Origin
+from muster.coordinator.groups.group import GroupState, size_of
+from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.shard import GroupShard
 from muster.errors import ErrorCode
 from muster.protocol.admin_messages import (
     OffsetDeleteRequest,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from muster.history.fold import finish, fold, start
 from muster.history.model import Chunk, Commits, Entry, Limits, Place, Rows, TopicPartition
+from muster.history.rules.fold import finish, fold, start
 from muster.model import TopicPartition as _Place
 from muster.protocol import group_messages as g
 from muster.protocol.group_records import GroupMetadataRecord, encode_record

@@ -11,7 +11,7 @@ import pytest
 
 from muster.broker import handlers
 from muster.broker.broker import Broker
-from muster.broker.calls import Api, Sliced, at_once
+from muster.broker.net.calls import Api, Sliced, at_once
 from muster.log import Files
 from muster.protocol.primitives import Request, Response
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from muster.cli.main import main
-from muster.history.cluster_limits import limits_of
+from muster.history.sources.cluster_limits import limits_of
 from muster.spark.history import job
 
 

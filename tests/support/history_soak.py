@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from muster.client.admin import Admin
+from muster.client.admin.admin import Admin
 from muster.client.plain.cluster import connect, disconnect
-from muster.history.cluster_limits import limits_of
 from muster.history.model import Limits
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.cluster_limits import limits_of
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark import history
 from muster.spark.history.source import take_options

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from muster.client.admin import Admin
+from muster.client.admin.admin import Admin
 from muster.history import engine
-from muster.history.lag_samples import lag_samples
-from muster.history.live import LiveTopic, ReaderConfig
 from muster.history.model import Lag, Limits
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.remarks import Remarks
 from muster.history.rows import from_table
+from muster.history.sources.lag_samples import lag_samples
+from muster.history.sources.live import LiveTopic, ReaderConfig
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.remarks import Remarks
 from muster.spark.history.folding import KINDS
 from tests.support.history_schedules import ROWS, Tables
 

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from muster.broker.topics import EVENTS_MARK
+from muster.broker.topics.catalogue import EVENTS_MARK
 from muster.errors import ErrorCode
 from muster.history.tables import RAW
 from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import RecordFields, build_batch
+from muster.protocol.records.record_batch import RecordFields, build_batch
 from tests.support.brokers import RawClient
 
 CORPUS = Path(__file__).parent.parent / "history" / "corpus"

@@ -19,9 +19,9 @@ from typing import Any
 from confluent_kafka import Consumer as NextConsumer
 from confluent_kafka import KafkaException
 
-from muster.client.async_admin import AsyncAdmin
-from muster.client.async_consumer import AsyncConsumer
-from muster.client.async_producer import AsyncProducer
+from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.producer.async_producer import AsyncProducer
 from muster.errors import KafkaError, MusterError
 from muster.model import TopicPartition
 

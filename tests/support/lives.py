@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.testing import InvariantError
+from tests.simulator import InvariantError
 from tests.support.scale import fresh_seeds, seeds
 
 

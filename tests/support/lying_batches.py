@@ -13,7 +13,6 @@ from struct import pack_into
 
 from crc32c import crc32c
 
-from muster.protocol.compression import Compression, compress
 from muster.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -24,7 +23,8 @@ from muster.protocol.messages import (
     TopicProduceData,
 )
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.varints import varint
+from muster.protocol.records.compression import Compression, compress
+from muster.protocol.records.varints import varint
 from tests.support.brokers import RawClient
 
 ANSWERS_OF_KAFKA = Path(__file__).with_name("lying_batches.json")

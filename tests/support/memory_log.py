@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.errors import ErrorCode, KafkaError
-from muster.protocol.record_batch import assign_offset, iter_headers
+from muster.protocol.records.record_batch import assign_offset, iter_headers
 
 
 @dataclass

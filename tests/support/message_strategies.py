@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from muster.protocol import admin_messages, draft_messages, group_messages, messages, sasl_messages, schema
-from muster.protocol.schema import Field, Struct
+from muster.protocol import admin_messages, draft_messages, group_messages, messages, sasl_messages
+from muster.protocol.definitions import schema
+from muster.protocol.definitions.schema import Field, Struct
 
 _BOUNDS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 

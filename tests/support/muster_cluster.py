@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from muster.client.consumer import Consumer
-from muster.client.producer import Producer
+from muster.client.consumer.consumer import Consumer
+from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode
 from muster.local.ports import free_ports
 from muster.local.relay import Relay

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from muster.zookeeper.operations import Ask, Plan, Several, ask, next_ask
+from muster.zookeeper.base.operations import Ask, Plan, Several, ask, next_ask
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from muster.log import CleanupPolicy, Files, FsyncPolicy, LogConfig, LogError, LogStore, PartitionLog
 from muster.log.store import CLEANED_OFFSETS, RECOVERY_POINTS, read_checkpoint
 from muster.model import TopicPartition
-from muster.protocol.record_batch import read_header
+from muster.protocol.records.record_batch import read_header
 from tests.support.logs import NOW, Row, batch, read_all, read_headers
 from tests.support.power import RecordingDisk, Unsynced
 

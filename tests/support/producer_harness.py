@@ -33,7 +33,7 @@ from muster.protocol.messages import (
     TopicProduceResponse,
 )
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import BatchHeader, read_header, read_records, record_size
+from muster.protocol.records.record_batch import BatchHeader, read_header, read_records, record_size
 
 TOPIC = "flights"
 TOPIC_ID = bytes(range(16))

@@ -14,9 +14,9 @@ import pytest
 
 from muster.client.plain.fetch import RangeReader
 from muster.model import TopicPartition
-from muster.spark.member import Member
 from muster.spark.offsets import INITIAL, Claim, from_json, to_json
-from muster.spark.options import parse_options
+from muster.spark.source.member import Member
+from muster.spark.source.options import parse_options
 
 Read = tuple[int, int]
 """Partition and offset."""

@@ -11,11 +11,12 @@ from struct import pack
 from types import ModuleType
 from typing import Any
 
-from muster.protocol import codec, schema
+from muster.protocol import codec
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey, request_header_version
+from muster.protocol.definitions import schema
+from muster.protocol.definitions.schema import Field, Struct
 from muster.protocol.messages import RequestHeader
-from muster.protocol.record_batch import build_batch
-from muster.protocol.schema import Field, Struct
+from muster.protocol.records.record_batch import build_batch
 
 NAMES = ("", "g", "t", "u", "m-1", "consumer", "range", "cleanup.policy", "compact", "x" * 300, "a b\nc")
 NUMBERS = (-1, 0, 0, 0, 1, 1, 2, 3, 10, 127, -2, 1_000)

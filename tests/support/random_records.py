@@ -12,9 +12,9 @@ from typing import Any
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, ApiKey
-from muster.protocol.compression import Compression
 from muster.protocol.primitives import ZERO_UUID, Request
-from muster.protocol.record_batch import HEADER_SIZE, build_batch
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import HEADER_SIZE, build_batch
 from tests.support.differential import Ask, Side
 from tests.support.same_answers import UNKNOWN_ID
 

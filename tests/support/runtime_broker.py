@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import GroupEvent
-from muster.coordinator.log_store import LogStore
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.runtime import Client, CoordinatorRuntime
-from muster.coordinator.store import Store
+from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.store import Store
 from muster.protocol.messages import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,

@@ -10,7 +10,7 @@ from muster.errors import ErrorCode, UnsupportedVersionError
 from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 from muster.protocol.primitives import ZERO_UUID, Request, Struct
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import RawClient
 
 UNKNOWN_ID = b"\x51" * 16

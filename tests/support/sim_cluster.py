@@ -13,11 +13,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from muster.broker.broker import Broker
-from muster.broker.zookeeper_cluster import ZooKeeperCluster
+from muster.broker.cluster.zookeeper_cluster import ZooKeeperCluster
 from muster.log import DISK, Files
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import Running, SimSession, SimZooKeeper
-from muster.zookeeper.operations import Ask, ConnectionLossError, Plan, SessionEvent, Watched, ask
+from muster.zookeeper.base.operations import Ask, ConnectionLossError, Plan, SessionEvent, Watched, ask
+from tests.simulator import VirtualClock
+from tests.simulator.zookeeper import Running, SimSession, SimZooKeeper
 from tests.support.brokers import broker_config
 from tests.support.plans import one_by_one, outcome, through
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from muster.coordinator.config import GroupConfig
+from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.runtime import Client, CoordinatorRuntime
 from muster.errors import ErrorCode, MusterError
 from muster.protocol.group_partitions import group_partition
@@ -25,11 +25,11 @@ from muster.protocol.messages import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import SimZooKeeper
-from muster.zookeeper.group_store import GroupStore
-from muster.zookeeper.slots import SlotKeeper, preferred
-from muster.zookeeper.znodes import CoordinatorRegistration
+from muster.zookeeper.base.znodes import CoordinatorRegistration
+from muster.zookeeper.cluster.group_store import GroupStore
+from muster.zookeeper.cluster.slots import SlotKeeper, preferred
+from tests.simulator import VirtualClock
+from tests.simulator.zookeeper import SimZooKeeper
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
 
 SESSION_MS = 4_000

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from muster.coordinator.store import FencedError, Piece, Stored
+from muster.coordinator.shards.store import FencedError, Piece, Stored
 from muster.errors import ErrorCode, KafkaError
-from muster.protocol.record_batch import BatchBuilder, read_tuples
+from muster.protocol.records.record_batch import BatchBuilder, read_tuples
 
 
 class Cells:

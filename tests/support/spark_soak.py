@@ -22,7 +22,7 @@ from muster.client.plain.fetch import RangeReader
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.spark.offsets import Claims, from_json
-from muster.spark.options import parse_options
+from muster.spark.source.options import parse_options
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import Cluster, until
 from tests.support.peers import KafkaCluster

@@ -1,7 +1,7 @@
 """The Spark source's member in virtual time: the real one, with its event loop, against simulated brokers.
 
 Nothing is replaced but sockets, threads and time: `Member`, `QueryCore` and the coordinator are those that users run,
-so a test of minutes takes milliseconds and goes the same way each time. What groups promise (`muster.testing.checks`)
+so a test of minutes takes milliseconds and goes the same way each time. What groups promise (`tests.simulator.checks`)
 is checked beside: a commit of what no finished batch has read is an error at once.
 """
 
@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import pytest
 
 from muster.client.core.sends import AnySend, Channel
-from muster.client.driver import CoreLoop
+from muster.client.net.driver import CoreLoop
 from muster.client.plain.fetch import data_loss
-from muster.coordinator.config import GroupConfig
+from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.runtime import Client
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP
@@ -29,10 +29,10 @@ from muster.protocol.messages import OffsetCommitRequestPartition as CommitParti
 from muster.protocol.messages import OffsetCommitRequestTopic as CommitTopic
 from muster.protocol.primitives import ZERO_UUID
 from muster.spark.offsets import Claim, from_json
-from muster.testing import Habits, SimCluster, SimMember
-from muster.testing.checks import Limits
-from muster.testing.clock import VirtualClock
-from muster.testing.driver import SimDriver
+from tests.simulator import Habits, SimCluster, SimMember
+from tests.simulator.checks import Limits
+from tests.simulator.clock import VirtualClock
+from tests.simulator.driver import SimDriver
 from tests.support.queries import Query, told
 
 __all__ = ["PATIENCE_MS", "SimQuery", "SparkWorld", "begin_batch", "drive", "read_all", "told"]
@@ -221,7 +221,7 @@ class SparkWorld:
         monkeypatch.setattr(
             self.cluster.brokers, "leader", lambda p: (-1, led(p)[1]) if p in self.leaderless else led(p)
         )
-        monkeypatch.setattr("muster.spark.member.connect", lambda *_: self)
+        monkeypatch.setattr("muster.spark.source.member.connect", lambda *_: self)
 
     # --- queries -----------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Effects
-from muster.history.labels import Label, labels
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import Effects
+from muster.history.rules.event_rebalances import Label, labels
 from tests.support.group_harness import GroupHarness
 
 

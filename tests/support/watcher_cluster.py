@@ -12,8 +12,8 @@ from kazoo.exceptions import NoNodeError
 
 from muster.client import AsyncAdmin, AsyncProducer, NewTopic
 from muster.model import ConsumerRecord
-from muster.zookeeper import znodes
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.base import znodes
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
 from tests.support.brokers import BrokerProcess
 from tests.support.zookeepers import ZooKeeperServer
 

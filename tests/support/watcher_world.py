@@ -6,14 +6,14 @@ from random import Random
 from typing import Any
 
 from muster.model import TopicPartition
-from muster.testing import VirtualClock
-from muster.testing.watchers import SimTopics, SimWatcher, write_topics
-from muster.testing.zookeeper import SimSession, SimZooKeeper
-from muster.zookeeper.operations import Ask, Change, Operation, Plan, Watched, next_ask
-from muster.zookeeper.watcher_asks import GiveUp, Level, StartFetching, StopFetching, Tell, TimeOfDay
-from muster.zookeeper.watcher_scheme import WatcherMember
-from muster.zookeeper.watcher_settings import WatcherSettings
-from muster.zookeeper.watcher_subscription import Subscription
+from muster.zookeeper.base.operations import Ask, Change, Operation, Plan, Watched, next_ask
+from muster.zookeeper.watchers.asks import GiveUp, Level, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.watchers.scheme import WatcherMember
+from muster.zookeeper.watchers.settings import WatcherSettings
+from muster.zookeeper.watchers.subscription import Subscription
+from tests.simulator import VirtualClock
+from tests.simulator.watchers import SimTopics, SimWatcher, write_topics
+from tests.simulator.zookeeper import SimSession, SimZooKeeper
 
 NEVER = 10**9
 """An interval of records in which none comes."""

@@ -16,9 +16,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import SimSession, SimZooKeeper, ZooKeeperCounts
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.operations import (
     ANY_VERSION,
     Ask,
     Change,
@@ -38,7 +36,9 @@ from muster.zookeeper.operations import (
     Write,
     ZooKeeperError,
 )
-from muster.zookeeper.session import ZooKeeperSession
+from muster.zookeeper.session.session import ZooKeeperSession
+from tests.simulator import VirtualClock
+from tests.simulator.zookeeper import SimSession, SimZooKeeper, ZooKeeperCounts
 from tests.support.zookeepers import ZooKeeperServer
 
 SESSIONS = 3

@@ -28,8 +28,8 @@ from muster.arrow.layout import (
 from muster.arrow.schema import HEADERS, LEADER_EPOCH, Array, arrow_schema
 from muster.arrow.segments import Segment
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Buffer, Compression, decompress_into
-from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, crc_of, record_bytes
+from muster.protocol.records.compression import Buffer, Compression, decompress_into
+from muster.protocol.records.record_batch import HEADER_SIZE, BatchHeader, crc_of, record_bytes
 
 
 class _Input(NamedTuple):

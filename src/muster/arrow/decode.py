@@ -12,7 +12,7 @@ from muster.arrow import buffers, plain
 from muster.arrow.engine import Engine, kernel_at_hand, kernel_for
 from muster.arrow.schema import COLUMNS, Array, arrow_schema
 from muster.arrow.segments import Segment, scan
-from muster.protocol.compression import Buffer
+from muster.protocol.records.compression import Buffer
 
 MAX_ROWS = 1 << 20
 """Rows of one Arrow record batch at most: a few compressed bytes may hold millions of empty records."""

@@ -41,7 +41,7 @@ from muster.arrow.layout import (
     VALUE,
     WRONG_LENGTH,
 )
-from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, TIMESTAMP_TYPE_FLAG
+from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, TIMESTAMP_TYPE_FLAG
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.protocol.record_batch import COMPRESSION_MASK, CONTROL_FLAG, TRANSACTIONAL_FLAG
+from muster.protocol.records.record_batch import COMPRESSION_MASK, CONTROL_FLAG, TRANSACTIONAL_FLAG
 
 OK = 0
 CUT_OFF = 1

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from muster.arrow.engine import Kernel
 from muster.arrow.schema import Array
-from muster.protocol.record_batch import HEADER_SIZE, BatchBuilder, record_size
+from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder, record_size
 
 ANYWHERE = -1
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 from muster.arrow.layout import FLUSH_BYTES, MAX_MS
 from muster.arrow.schema import HEADERS, LEADER_EPOCH, Array, arrow_schema
 from muster.arrow.segments import Segment
-from muster.protocol.compression import Buffer
-from muster.protocol.record_batch import read_records
-from muster.protocol.record_decode import RecordHeaders
+from muster.protocol.records.compression import Buffer
+from muster.protocol.records.record_batch import read_records
+from muster.protocol.records.record_decode import RecordHeaders
 
 _Row = tuple[int, int | None, bytes | None, bytes | None, RecordHeaders, int, int | None]
 """offset, timestamp (µs), key, value, headers, timestamp type, the leader's epoch."""

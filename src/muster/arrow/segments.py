@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from muster.protocol.aborted import AbortedTransactions
-from muster.protocol.compression import Buffer
-from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers
+from muster.protocol.records.aborted import AbortedTransactions
+from muster.protocol.records.compression import Buffer
+from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers
 
 
 class Segment(NamedTuple):

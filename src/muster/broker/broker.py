@@ -18,32 +18,33 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster.broker import gathering, handlers
+from muster.broker import handlers
 from muster.broker.clock import now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
-from muster.broker.coordination import Alone, ByLeaders, Coordination
-from muster.broker.durability import Durability
-from muster.broker.event_topic import EventTopic
-from muster.broker.fetch_sessions import FetchSessions
-from muster.broker.fetches import ParkedFetches
-from muster.broker.given_settings import GivenSettings
-from muster.broker.groups import Groups, GroupTopics
+from muster.broker.dynamic_settings import GivenSettings
+from muster.broker.group_server import Shell
+from muster.broker.groups.coordination import Alone, ByLeaders, Coordination
+from muster.broker.groups.event_topic import EventTopic
+from muster.broker.groups.service import Groups, GroupTopics
 from muster.broker.identity import Identity, load_identity, read_identity
-from muster.broker.partitions import Partitions, log_config, warn_of_unusable
-from muster.broker.producer_ids import ProducerIds
-from muster.broker.reading import Reader
-from muster.broker.shell import Shell
-from muster.broker.side_thread import SideThread
-from muster.broker.topic_changes import TopicChanges
-from muster.broker.topics import TopicCatalogue, refuse_foreign
-from muster.coordinator.effects import GroupEvent
+from muster.broker.net.side_thread import SideThread
+from muster.broker.operators import metrics as gathering
+from muster.broker.topics.catalogue import TopicCatalogue, refuse_foreign
+from muster.broker.topics.changes import TopicChanges
+from muster.broker.topics.durability import Durability
+from muster.broker.topics.fetch_sessions import FetchSessions
+from muster.broker.topics.fetches import ParkedFetches
+from muster.broker.topics.log_reads import Reader
+from muster.broker.topics.partitions import Partitions, log_config, warn_of_unusable
+from muster.broker.topics.producer_ids import ProducerIds
+from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
 from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore, put_whole
 from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
-    from muster.broker.zookeeper_cluster import ZooKeeperCluster
+    from muster.broker.cluster.zookeeper_cluster import ZooKeeperCluster
 
 log = logging.getLogger("muster.broker")
 
@@ -227,7 +228,7 @@ class Broker(Shell):
     def _view(self) -> ClusterView:
         if self._among is None:
             return ClusterView(self.identity.cluster_id, self._advertised())
-        from muster.broker.image_view import ImageView
+        from muster.broker.cluster.image_view import ImageView
 
         return ImageView(self.identity.cluster_id, self._advertised(), self._among.image)
 
@@ -272,14 +273,14 @@ class Broker(Shell):
             if store == "zookeeper":
                 raise ConfigError("group.coordinator.store=zookeeper needs zookeeper.connect")
         elif store != "log":
-            from muster.broker.slot_coordination import check_settings
+            from muster.broker.cluster.slot_coordination import check_settings
 
             check_settings(self.config)
 
     def _coordination(self) -> Coordination:
         """What decides which broker coordinates a group."""
         if self._among is not None and self.config["group.coordinator.store"] != "log":
-            from muster.broker.slot_coordination import InZooKeeper
+            from muster.broker.cluster.slot_coordination import InZooKeeper
 
             return InZooKeeper(self._among, self.cluster)
         kind = Alone if self._among is None else ByLeaders

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Source, Value, show
-from muster.coordinator.group_pattern import GroupPattern
+from muster.coordinator.groups.group_pattern import GroupPattern
 from muster.errors import ConfigError
 
 FSYNC_POLICIES = ("interval", "always", "never")

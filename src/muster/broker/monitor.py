@@ -15,8 +15,8 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from muster.broker.broker import Broker
-from muster.broker.shell import Shell
-from muster.coordinator.effects import GroupEvent
+from muster.broker.group_server import Shell
+from muster.coordinator.groups.effects import GroupEvent
 from muster.metrics import exposition
 from muster.metrics.exposition import Page, text_page
 from muster.metrics.families import Family

@@ -13,7 +13,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from muster.client import properties
-from muster.client.admin import Admin
+from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition

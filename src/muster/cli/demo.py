@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'muster-kafka[demo]'")
     from rich.console import Console
 
-    from muster.demo.job import Job, Options
-    from muster.demo.outcome import conclude
-    from muster.demo.view import open_view
-    from muster.demo.way import Way
+    from muster.demo.judge.outcome import conclude
+    from muster.demo.run.cluster_access import Way
+    from muster.demo.run.job import Job, Options
+    from muster.demo.show.view import open_view
     from muster.local.folders import workplace
 
     way = Way.given(arguments.bootstrap, arguments.client_file)

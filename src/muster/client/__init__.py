@@ -11,27 +11,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster.client.admin import Admin
-    from muster.client.async_admin import AsyncAdmin
-    from muster.client.async_consumer import AsyncConsumer
-    from muster.client.async_producer import AsyncProducer
-    from muster.client.consumer import Consumer
-    from muster.client.core.admin import NewTopic
+    from muster.client.admin.admin import Admin
+    from muster.client.admin.async_admin import AsyncAdmin
+    from muster.client.consumer.async_consumer import AsyncConsumer
+    from muster.client.consumer.consumer import Consumer
+    from muster.client.consumer.listener import RebalanceListener
+    from muster.client.core.admin.admin import NewTopic
     from muster.client.hooks import ConsumerHooks, ProducerHooks
-    from muster.client.listener import RebalanceListener
-    from muster.client.producer import Producer
+    from muster.client.producer.async_producer import AsyncProducer
+    from muster.client.producer.producer import Producer
 
 _HOMES = {
-    "Admin": "muster.client.admin",
-    "AsyncAdmin": "muster.client.async_admin",
-    "AsyncConsumer": "muster.client.async_consumer",
-    "AsyncProducer": "muster.client.async_producer",
-    "Consumer": "muster.client.consumer",
+    "Admin": "muster.client.admin.admin",
+    "AsyncAdmin": "muster.client.admin.async_admin",
+    "AsyncConsumer": "muster.client.consumer.async_consumer",
+    "AsyncProducer": "muster.client.producer.async_producer",
+    "Consumer": "muster.client.consumer.consumer",
     "ConsumerHooks": "muster.client.hooks",
-    "NewTopic": "muster.client.core.admin",
-    "Producer": "muster.client.producer",
+    "NewTopic": "muster.client.core.admin.admin",
+    "Producer": "muster.client.producer.producer",
     "ProducerHooks": "muster.client.hooks",
-    "RebalanceListener": "muster.client.listener",
+    "RebalanceListener": "muster.client.consumer.listener",
 }
 
 __all__ = [

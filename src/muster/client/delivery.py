@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any
 
-from muster.client import forks
+from muster.client.net import forks
 from muster.errors import MusterError
 from muster.model import RecordMetadata
 

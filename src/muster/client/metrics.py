@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from muster.client.connection import ConnectionState
-from muster.client.measures import Measures, RecordCounts, Requests
+from muster.client.net.connection import ConnectionState
+from muster.client.net.measures import Measures, RecordCounts, Requests
 from muster.model import TopicPartition
 
 if TYPE_CHECKING:
     from muster.client.core.consumer import ConsumerCore
     from muster.client.core.produce.producer import ProducerMetrics
-    from muster.client.driver import Driver
+    from muster.client.net.driver import Driver
 
 CONSUMER = "consumer-metrics"
 FETCHES = "consumer-fetch-manager-metrics"

@@ -2,7 +2,7 @@
 
 `members` is the size of the group after the change, `partitions` those of its topic, `brokers` those in ZooKeeper.
 
-Scheme 1, as `watcher_scheme.py` does it. A change wakes every member. Each sets the watch on the ids again (exists and
+Scheme 1, as `watchers/scheme.py` does it. A change wakes every member. Each sets the watch on the ids again (exists and
 children: 2 reads), reads its own id (1), the brokers (1 + B), the ids (1) and each of them (N), and the topic (1). The
 offset of each partition is read by its new owner (P together), if there is one. So N² + (6 + B)·N + P reads. Each try
 that failed cost N + 4 + B of them in vain. Each owner znode is deleted and created (2P); a session and an id begin or

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from muster.client.driver import monotonic_ms
+from muster.client.net.driver import monotonic_ms
 from muster.compare.formulas import Scheme
 from muster.compare.members import Member, WatchingMember, make
 from muster.compare.results import SENT_AGAIN

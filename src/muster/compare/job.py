@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from muster.client.driver import wall_clock_ms
+from muster.client.net.driver import wall_clock_ms
 from muster.compare.checks import Check, is_well, judge
 from muster.compare.formulas import TITLES, Scheme
 from muster.compare.page import FIGURES, render

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from muster.client.async_admin import AsyncAdmin
-from muster.client.async_producer import AsyncProducer
-from muster.client.driver import monotonic_ms
+from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.net.driver import monotonic_ms
+from muster.client.producer.async_producer import AsyncProducer
 from muster.errors import MusterError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP

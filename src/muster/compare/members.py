@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from muster.client import AsyncConsumer
+from muster.client.consumer.handout import Records
+from muster.client.consumer.listener import RebalanceListener
 from muster.client.core.sends import AnySend
-from muster.client.driver import Driver
-from muster.client.handout import Records
-from muster.client.listener import RebalanceListener
+from muster.client.net.driver import Driver
 from muster.compare.formulas import Scheme
 from muster.compare.results import Work
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.zookeeper import znodes
-from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
-from muster.zookeeper.operations import Ask, Plan, SessionEvent, SetData, Watched, ask
-from muster.zookeeper.session import ZooKeeperSession
-from muster.zookeeper.watcher_asks import StartFetching, StopFetching
+from muster.zookeeper.base import znodes
+from muster.zookeeper.base.operations import Ask, Plan, SessionEvent, SetData, Watched, ask
+from muster.zookeeper.consumers.async_server_assigned_consumer import AsyncServerAssignedConsumer
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.session.session import ZooKeeperSession
+from muster.zookeeper.watchers.asks import StartFetching, StopFetching
 
 SESSION_MS = 6_000
 HEARTBEAT_MS = 1_000

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from muster.client.async_admin import AsyncAdmin
-from muster.client.core.admin import NewTopic
-from muster.client.driver import monotonic_ms
+from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.core.admin.admin import NewTopic
+from muster.client.net.driver import monotonic_ms
 from muster.compare.counters import Counters, parse_mntr, read_counters
 from muster.compare.formulas import Scheme
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.local.broker import LocalBroker, LocalCoordinator
 from muster.local.ports import LOOPBACK, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
-from muster.zookeeper import znodes
-from muster.zookeeper.group_znodes import group_name, read_name
-from muster.zookeeper.operations import Delete, GetChildren, NoNodeError, Plan, ask
-from muster.zookeeper.session import ZooKeeperSession
+from muster.zookeeper.base import znodes
+from muster.zookeeper.base.operations import Delete, GetChildren, NoNodeError, Plan, ask
+from muster.zookeeper.cluster.group_znodes import group_name, read_name
+from muster.zookeeper.session.session import ZooKeeperSession
 
 A = TypeVar("A")
 

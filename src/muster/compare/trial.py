@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from muster.client.async_admin import AsyncAdmin
-from muster.client.driver import monotonic_ms
+from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.net.driver import monotonic_ms
 from muster.compare.formulas import Scheme
 from muster.compare.load import Load
 from muster.compare.recorder import (
@@ -41,7 +41,7 @@ from muster.compare.recorder import (
 from muster.compare.results import Run, StepResult, Work
 from muster.compare.servers import Servers
 from muster.compare.workload import OF_SERVERS, Kind, Step, hosts, script
-from muster.demo.processes import Process
+from muster.demo.run.processes import Process
 from muster.errors import ErrorCode, KafkaError, MusterError
 
 QUIET_MS = 400

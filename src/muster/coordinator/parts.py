@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from muster.coordinator.home import Answer
+from muster.coordinator.shards.served_shard import Answer
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     ListGroupsResponse,

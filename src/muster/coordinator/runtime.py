@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.counts import GroupCounts
-from muster.coordinator.effects import Effects, GroupEvent, Origin
-from muster.coordinator.failures import refused, spoiled
-from muster.coordinator.group_pattern import GroupPattern
-from muster.coordinator.home import Answer, Home
-from muster.coordinator.offsets import Granted
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.counts import GroupCounts
+from muster.coordinator.groups.effects import Effects, GroupEvent, Origin
+from muster.coordinator.groups.failures import refused, spoiled
+from muster.coordinator.groups.group_pattern import GroupPattern
+from muster.coordinator.groups.offsets import Granted
+from muster.coordinator.groups.shard import GroupShard
+from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
-from muster.coordinator.shard import GroupShard
-from muster.coordinator.shards import Shards
-from muster.coordinator.store import Store
-from muster.coordinator.topics import TopicResolver
+from muster.coordinator.shards.served_shard import Answer, Home
+from muster.coordinator.shards.shards import Shards
+from muster.coordinator.shards.store import Store
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
 from muster.protocol.admin_messages import OffsetDeleteRequest

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from muster.history import fold as rules
-from muster.history.chunks import chunks, no_commits
-from muster.history.decode import BROKEN, decode
+from muster.history.entries.chunks import chunks, no_commits
+from muster.history.entries.decode import BROKEN, decode
 from muster.history.findings import View, findings
-from muster.history.group_state import GroupState
-from muster.history.labels import by_group as labels_by_group
-from muster.history.lag_rows import CommitSeries, Committed, lag_rows, standing
+from muster.history.lag.over_time import Past
+from muster.history.lag.rows import CommitSeries, CommittedOf, lag_rows, standing
 from muster.history.model import (
     LAST_MS,
     Commits,
@@ -30,12 +28,13 @@ from muster.history.model import (
     LagSample,
     Limits,
     Rows,
-    TopicPartition,
 )
-from muster.history.past import Past
-from muster.history.reading import Topic, side_by_side
 from muster.history.report import Report, by_group
-from muster.history.told import event_of, explained
+from muster.history.rules import fold as rules
+from muster.history.rules.event_explanations import event_of, explained
+from muster.history.rules.event_rebalances import by_group as labels_by_group
+from muster.history.rules.group_state import GroupState
+from muster.history.sources.reading import Topic, side_by_side
 from muster.protocol.record_kinds import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 PIECE_ROWS = 1 << 19
 PIECE_BYTES = 64 << 20
 
-CommittedOf = dict[str, dict[TopicPartition, Committed]]
 """What each group has committed at the end."""
 
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from muster.client.admin import Admin
-from muster.client.core.admin import GroupDescription, GroupListing, MemberDescription
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import GroupDescription, GroupListing, MemberDescription
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
 from muster.history.engine import History, read_history
+from muster.history.entries.synthetic_records import WrittenDown
 from muster.history.model import GroupKind, Limits, Rebalance
-from muster.history.remarks import Remarks
-from muster.history.written_down import WrittenDown
+from muster.history.sources.remarks import Remarks
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord
 from muster.protocol.messages import (

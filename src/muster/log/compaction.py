@@ -38,7 +38,7 @@ from typing import NamedTuple
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
 from muster.log.segment import Segment, segment_name
-from muster.protocol.record_batch import BatchBuilder, BatchHeader, Record, read_header, read_records
+from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, Record, read_header, read_records
 
 KEY_MEMORY = 128 * 1024 * 1024
 """Roughly the bytes of keys that one run takes in (Kafka's log.cleaner.dedupe.buffer.size); the next run does the

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from muster.errors import ErrorCode, KafkaError
-from muster.protocol.compression import Compression
+from muster.protocol.records.compression import Compression
 
 NO_LIMIT = -1
 DAY_MS = 86_400_000

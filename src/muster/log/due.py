@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, NO_LIMIT, LogConfig
 from muster.log.segment import Segment
-from muster.protocol.record_batch import BatchHeader
+from muster.protocol.records.record_batch import BatchHeader
 
 
 def is_full(active: Segment, size: int, placed: Sequence[BatchHeader], config: LogConfig, now: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from muster.log.positions import readable
 from muster.log.segment import Segment
-from muster.protocol.record_batch import HEADER_SIZE, read_header
+from muster.protocol.records.record_batch import HEADER_SIZE, read_header
 
 
 def end_of_epoch(segments: tuple[Segment, ...], epoch: int) -> tuple[int | None, int | None]:

@@ -50,7 +50,7 @@ from muster.log.segment import STORED_FROM, Segment, segment_name
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
 from muster.protocol.api import READ_UNCOMMITTED
-from muster.protocol.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
+from muster.protocol.records.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
 
 logger = logging.getLogger("muster.log")
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from muster.log.config import LogConfig, TimestampType
 from muster.log.validation import Examined
-from muster.protocol.record_batch import LOG_OVERHEAD, PREFIX, TIMESTAMP_TYPE_FLAG, BatchHeader, read_header, set_times
+from muster.protocol.records.record_batch import (
+    LOG_OVERHEAD,
+    PREFIX,
+    TIMESTAMP_TYPE_FLAG,
+    BatchHeader,
+    read_header,
+    set_times,
+)
 
 
 def place(

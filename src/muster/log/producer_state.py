@@ -24,7 +24,7 @@ from crc32c import crc32c
 from muster.errors import ErrorCode, MusterError
 from muster.log.config import LogError
 from muster.log.files import DISK, Files, put_whole
-from muster.protocol.record_batch import NO_PRODUCER_EPOCH, BatchHeader
+from muster.protocol.records.record_batch import NO_PRODUCER_EPOCH, BatchHeader
 
 BATCHES_TO_RETAIN = 5
 """Duplicates can be recognised for this many requests in flight (max.in.flight.requests.per.connection)."""

@@ -9,9 +9,9 @@ from crc32c import crc32c
 from muster.errors import ErrorCode
 from muster.log.config import LogConfig, LogError
 from muster.log.validation import CHEAP_COMPRESSED_BYTES, CostlyError, Examined
-from muster.protocol.compression import compress
 from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import (
+from muster.protocol.records.compression import compress
+from muster.protocol.records.record_batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,
     LOG_OVERHEAD,

@@ -18,9 +18,15 @@ from array import array
 from typing import Literal, NamedTuple
 
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Buffer
-from muster.protocol.record_batch import NO_TIMESTAMP, TIMESTAMP_TYPE_FLAG, BatchHeader, read_header, record_bytes
-from muster.protocol.varints import read_varint, read_zigzag
+from muster.protocol.records.compression import Buffer
+from muster.protocol.records.record_batch import (
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_FLAG,
+    BatchHeader,
+    read_header,
+    record_bytes,
+)
+from muster.protocol.records.varints import read_varint, read_zigzag
 
 MAX_ERRORS = 1_000
 """How many bad records of a batch are named to its producer. Kafka names all, but a few bytes can mean millions."""

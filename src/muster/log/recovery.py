@@ -33,7 +33,7 @@ from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
 from muster.log.producer_state import CorruptSnapshotError, ProducerState
 from muster.log.segment import Segment, segment_name
-from muster.protocol.record_batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from muster.protocol.records.record_batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 
 logger = logging.getLogger("muster.log")
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from muster.log.files import DISK, FileCutError, Files, OpenFile
 from muster.log.index import OffsetIndex, TimeIndex
 from muster.model import FileRange
-from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
+from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
 _COPY_LIMIT = 64 * 1024
 STORED_FROM = 128 * 1024

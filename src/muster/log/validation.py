@@ -15,8 +15,8 @@ from muster.errors import CorruptRecordError, ErrorCode
 from muster.log.config import CleanupPolicy, LogConfig, LogError, TimestampType
 from muster.log.record_walk import MAX_ERRORS, RecordLengthError, Rules, Walk, walk
 from muster.model import TopicPartition
-from muster.protocol.compression import MAX_DECOMPRESSED_SIZE, Compression, TooLargeError
-from muster.protocol.record_batch import (
+from muster.protocol.records.compression import MAX_DECOMPRESSED_SIZE, Compression, TooLargeError
+from muster.protocol.records.record_batch import (
     CONTROL_FLAG,
     HEADER_SIZE,
     LOG_OVERHEAD,

@@ -118,7 +118,7 @@ _NAMESPACE: dict[str, Any] = {
 def _compiled(
     cls: type[Message], version: int, *, sliced: bool, of_bytes: bool
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from muster.protocol import codegen  # imported here, so that a process that decodes nothing does not load it
+    from muster.protocol.definitions import codegen
 
     first = cls.MIN_VERSION if cls.OLDEST_VERSION is None else cls.OLDEST_VERSION
     if not first <= version <= cls.MAX_VERSION:

@@ -20,8 +20,8 @@ from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.protocol import codec
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from muster.protocol.primitives import ZERO_UUID, Buffer
-from muster.protocol.record_batch import BatchBuilder
-from muster.protocol.varints import varint
+from muster.protocol.records.record_batch import BatchBuilder
+from muster.protocol.records.varints import varint
 
 if TYPE_CHECKING:
     from muster.protocol.record_kinds import TypedRecord

@@ -1,4 +1,4 @@
-# Made by `python -m muster.protocol.codegen` from definitions.py; do not edit.
+# Made by `python -m muster.protocol.definitions.codegen` from client_definitions.py; do not edit.
 """The messages of Kafka's protocol: one class for all versions of each, fields as Kafka names them.
 
 A field that a version does not carry has its default after decoding, and is left out when encoding.

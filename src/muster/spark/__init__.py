@@ -16,7 +16,7 @@ for _needed in ("pyspark", "pyarrow"):
             f"the Spark source needs {_needed}, which is not installed: pip install 'muster-kafka[spark]'", name=_needed
         )
 
-from muster.spark.reports import Progress, progress  # noqa: E402 - after the check
+from muster.spark.progress.reports import Progress, progress  # noqa: E402 - after the check
 from muster.spark.sessions import on_progress, register, serve_metrics, session  # noqa: E402
 
 __all__ = ["Progress", "on_progress", "progress", "register", "serve_metrics", "session"]

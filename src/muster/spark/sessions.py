@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from muster.metrics.port import MetricsPort
-    from muster.spark.listener import ProgressListener
-    from muster.spark.reports import Progress
+    from muster.spark.progress.listener import ProgressListener
+    from muster.spark.progress.reports import Progress
 
 ARROW_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 ARROW_BYTES = 9 << 19
@@ -95,8 +95,8 @@ def register(spark: SparkSession) -> SparkSession:
     Raises:
         ConfigError: the Python that the session starts on this machine for its workers does not have muster.
     """
-    from muster.spark.listener import listen
-    from muster.spark.source import MusterDataSource
+    from muster.spark.progress.listener import listen
+    from muster.spark.source.source import MusterDataSource
 
     see_python(spark)
     spark.dataSource.register(MusterDataSource)
@@ -155,10 +155,10 @@ def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> Me
         MusterError: the port cannot be opened.
         RuntimeError: this Spark allows no listeners.
     """
-    from muster.client.driver import wall_clock_ms
+    from muster.client.net.driver import wall_clock_ms
     from muster.metrics.exposition import check_installed, check_port
     from muster.metrics.port import MetricsPort
-    from muster.spark.exporter import Exporter
+    from muster.spark.progress.exporter import Exporter
 
     check_installed()
     check_port(port)
@@ -171,7 +171,7 @@ def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> Me
 
 
 def _listener(spark: SparkSession) -> ProgressListener:
-    from muster.spark.listener import listen
+    from muster.spark.progress.listener import listen
 
     listener = listen(spark)
     if listener is None:

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from muster.arrow.engine import Engine, packing_kernel_for
 from muster.arrow.packing import ANYWHERE, Rows, pack, place
-from muster.client.batch_producer import BatchProducer
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingBatch
 from muster.client.core.produce.partitioner import partition_for_key
-from muster.client.driver import wall_clock_ms
+from muster.client.net.driver import wall_clock_ms
+from muster.client.producer.batch_producer import BatchProducer
 from muster.errors import MusterError
 from muster.spark.given import as_typed
 from muster.spark.sink_options import SinkOptions

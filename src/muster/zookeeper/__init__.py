@@ -1,7 +1,8 @@
 """Kafka's coordination through ZooKeeper: the first two generations of consumer groups, and what keeps them.
 
-`operations.py` is what rules ask of ZooKeeper; `session.py` carries it out, over `link.py`, the only file that knows
-kazoo. The consumers are loaded when they are first asked for: rules, tests and the consumers of scheme 2 need no kazoo.
+`base/operations.py` has what rules ask of ZooKeeper; `session/session.py` carries it out, over `session/kazoo_link.py`,
+the only file that knows kazoo. The consumers are loaded when they are first asked for: rules, tests and the consumers
+of scheme 2 need no kazoo.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
-    from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
-    from muster.zookeeper.server_assigned_consumer import ServerAssignedConsumer
-    from muster.zookeeper.watcher_asks import RebalanceFailedError
-    from muster.zookeeper.watcher_consumer import WatcherConsumer
+    from muster.zookeeper.consumers.async_server_assigned_consumer import AsyncServerAssignedConsumer
+    from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
+    from muster.zookeeper.consumers.server_assigned_consumer import ServerAssignedConsumer
+    from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
+    from muster.zookeeper.watchers.asks import RebalanceFailedError
 
 _WHERE = {
-    "AsyncServerAssignedConsumer": "async_server_assigned_consumer",
-    "AsyncWatcherConsumer": "async_watcher_consumer",
-    "RebalanceFailedError": "watcher_asks",
-    "ServerAssignedConsumer": "server_assigned_consumer",
-    "WatcherConsumer": "watcher_consumer",
+    "AsyncServerAssignedConsumer": "consumers.async_server_assigned_consumer",
+    "AsyncWatcherConsumer": "consumers.async_watcher_consumer",
+    "RebalanceFailedError": "watchers.asks",
+    "ServerAssignedConsumer": "consumers.server_assigned_consumer",
+    "WatcherConsumer": "consumers.watcher_consumer",
 }
 
 __all__ = [

@@ -10,8 +10,8 @@ import threading
 import time
 
 from muster.client.config import ClientConfig
+from muster.client.net.access import Access
 from muster.client.plain.wire import Connection
-from muster.client.security.access import Access
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     FindCoordinatorRequest,

@@ -11,7 +11,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from muster.protocol.record_batch import iter_headers, read_tuples
+from muster.protocol.records.record_batch import iter_headers, read_tuples
 
 Row = tuple[int, int, int, int, bytes, bytes | None]
 """Partition, offset, timestamp in ms, the leader epoch of the batch, key, value."""

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from muster.history import engine
-from muster.history.chunks import chunks
-from muster.history.decode import decode
+from muster.history.entries.chunks import chunks
+from muster.history.entries.decode import decode
 from muster.history.model import LagSample, Rebalance
 from muster.history.report import Report
 from tests.history.stories import truth

@@ -12,24 +12,30 @@ from confluent_kafka import Consumer as OutsideConsumer
 from confluent_kafka import Producer as OutsideProducer
 from confluent_kafka import TopicPartition as Place
 
-from muster.client.admin import Admin
+from muster.client.admin.admin import Admin
 from muster.client.config import ClientConfig
-from muster.client.core.admin import ConfigResource, ConfigResourceType, GroupDescription, NewTopic, TopicDescription
+from muster.client.core.admin.admin import (
+    ConfigResource,
+    ConfigResourceType,
+    GroupDescription,
+    NewTopic,
+    TopicDescription,
+)
 from muster.client.plain.cluster import connect, disconnect
 from muster.client.plain.fetch import FetchSettings
 from muster.history import engine
-from muster.history.chunks import no_commits
-from muster.history.cluster_limits import limits_of
-from muster.history.folder import FolderTopic
-from muster.history.lag_rows import CommitSeries, Committed, Standing, lag_rows
-from muster.history.lag_samples import ends_over_time, lag_samples
-from muster.history.live import LiveTopic, ReaderConfig, RefusedError
-from muster.history.look import Asked, at_cluster
+from muster.history.doctor import Asked, at_cluster
+from muster.history.entries.chunks import no_commits
+from muster.history.lag.over_time import Asked as AskedEnds
+from muster.history.lag.rows import CommitSeries, Committed, Standing, lag_rows
 from muster.history.model import Cause, GroupKind, Lag, Limits
-from muster.history.past import Asked as AskedEnds
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.remarks import Remarks
 from muster.history.rows import DAY_MS, from_table
+from muster.history.sources.cluster_limits import limits_of
+from muster.history.sources.folder import FolderTopic
+from muster.history.sources.lag_samples import ends_over_time, lag_samples
+from muster.history.sources.live import LiveTopic, ReaderConfig, RefusedError
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.remarks import Remarks
 from muster.history.tables import LAG
 from muster.model import TopicPartition
 from muster.spark.history import lags

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.client.consumer import Consumer
-from muster.client.producer import Producer
+from muster.client.consumer.consumer import Consumer
+from muster.client.producer.producer import Producer
 from muster.local.broker import LocalBroker
 from muster.local.kept import ServerFailedError
 

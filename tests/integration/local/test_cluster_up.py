@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from muster.cli import main as command
-from muster.client.consumer import Consumer
+from muster.client.consumer.consumer import Consumer
 from muster.local import java
 from muster.local.broker import LocalBroker
 from muster.local.kept import pid_in

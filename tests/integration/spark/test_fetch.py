@@ -17,10 +17,10 @@ from muster.client.plain.cluster import connect, disconnect
 from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
 from muster.errors import KafkaConnectionError, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.batch import plan
 from muster.spark.offsets import Claim
-from muster.spark.options import parse_options
-from muster.spark.ranges import OffsetRange, ReadTask, read_range
+from muster.spark.source.batch import plan
+from muster.spark.source.options import parse_options
+from muster.spark.source.ranges import OffsetRange, ReadTask, read_range
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import Cluster
 from tests.support.queries import offsets

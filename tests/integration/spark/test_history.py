@@ -12,25 +12,25 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from muster.client.admin import Admin
+from muster.client.admin.admin import Admin
 from muster.client.plain.cluster import connect, disconnect
 from muster.errors import ConfigError, MusterError
 from muster.history import engine
-from muster.history import fold as rules
-from muster.history.chunks import chunks
-from muster.history.decode import decode
-from muster.history.labels import by_group
-from muster.history.lag_samples import ends_over_time, lag_samples
-from muster.history.live import LiveTopic, ReaderConfig
+from muster.history.entries.chunks import chunks
+from muster.history.entries.decode import decode
+from muster.history.lag.over_time import Past, lag_over_time, places_of, plan
 from muster.history.model import Generation, GroupKind, Lag, Limits, Rows
 from muster.history.model import Place as RecordPlace
-from muster.history.page import render
-from muster.history.past import Past, lag_over_time, places_of, plan
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.remarks import Remarks
 from muster.history.rows import from_table, to_table
-from muster.history.shown import as_json
-from muster.history.told import explained
+from muster.history.rules import fold as rules
+from muster.history.rules.event_explanations import explained
+from muster.history.rules.event_rebalances import by_group
+from muster.history.show.json_report import as_json
+from muster.history.show.page import render
+from muster.history.sources.lag_samples import ends_over_time, lag_samples
+from muster.history.sources.live import LiveTopic, ReaderConfig
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.remarks import Remarks
 from muster.spark import history, session
 from muster.spark.history.compaction import NEW, OLD, Compaction, replace
 from muster.spark.history.folding import KINDS, SCHEMAS, STANDS, TOLD_DDL

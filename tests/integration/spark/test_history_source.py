@@ -13,12 +13,12 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Offset
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from muster.client.admin import Admin
-from muster.client.core.admin import NewTopic
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError
-from muster.history.raw import EVENTS_TOPIC
+from muster.history.sources.raw import EVENTS_TOPIC
 from muster.protocol.group_partitions import group_partition
 from muster.spark.history.packed import IN_COUNTS, IN_ENTRIES, IN_EVENTS, IN_TICK, SLOTS, from_bytes, slot_of
 from muster.spark.history.source import (

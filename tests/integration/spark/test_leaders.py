@@ -84,8 +84,8 @@ def test_leaders_that_move_in_a_batch_and_between_batches_cost_waiting_only(kafk
 def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "muster.spark")
     # Longer than a broker that lives takes to answer on a busy machine: it would be told of as held up.
-    monkeypatch.setattr("muster.spark.bounds.HELD_UP_WARNING_MS", 4_000)
-    monkeypatch.setattr("muster.spark.bounds.HELD_UP_MS", 2_000)
+    monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_WARNING_MS", 4_000)
+    monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_MS", 2_000)
 
     def told(what):
         return sum(what in record.getMessage() for record in caplog.records if record.name == "muster.spark")

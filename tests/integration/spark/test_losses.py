@@ -165,8 +165,8 @@ def test_records_that_retention_took_before_the_query_came(cluster, queries, adm
 
 @pytest.mark.parametrize("group", [True, False])
 def test_a_deleted_topic_holds_up_itself_only(cluster, queries, group, monkeypatch, caplog):
-    monkeypatch.setattr("muster.spark.bounds.HELD_UP_WARNING_MS", 500)
-    monkeypatch.setattr("muster.spark.bounds.HELD_UP_MS", 300)
+    monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_WARNING_MS", 500)
+    monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_MS", 300)
     kept, gone = cluster.topic(1), cluster.topic(1)
     for topic in (kept, gone):
         cluster.produce(topic, 50, partitions=1)
@@ -184,7 +184,7 @@ def test_a_deleted_topic_holds_up_itself_only(cluster, queries, group, monkeypat
 
 
 def test_a_missing_topic_is_said_early_and_ends_the_query(cluster, queries, monkeypatch, caplog):
-    monkeypatch.setattr("muster.spark.query_core.MISSING_TOPIC_MS", 700)
+    monkeypatch.setattr("muster.spark.source.query_core.MISSING_TOPIC_MS", 700)
     there = cluster.topic(1)
     query = queries(f"{there},not-to-be-found")
     refuses(query, KafkaError, "topic not-to-be-found does not exist: create it, or leave it out")
@@ -203,7 +203,7 @@ def test_a_topic_that_is_created_soon_is_waited_for(cluster, queries):
 
 
 def test_no_broker_is_a_sentence(cluster, queries, monkeypatch, caplog):
-    monkeypatch.setattr("muster.spark.query_core.NO_BROKER_WARNING_MS", 100)
+    monkeypatch.setattr("muster.spark.source.query_core.NO_BROKER_WARNING_MS", 100)
     query = queries("t", join_timeout="700ms", kafka_bootstrap_servers="127.0.0.1:1")
     refuses(query, KafkaConnectionError, r"no broker at 127.0.0.1:1 has answered yet: .*refused")
     assert any("no broker at 127.0.0.1:1 has answered yet" in told for told in warnings(caplog))
@@ -242,7 +242,7 @@ def test_a_partition_added_later_is_read_from_its_start(cluster, queries, group)
 
 
 def test_commits_that_fail_are_said_and_hold_up_nobody(cluster, queries, caplog, monkeypatch):
-    monkeypatch.setattr("muster.spark.member.COMMIT_WAIT_MS", 3_600_000)  # who waited would not be done in time
+    monkeypatch.setattr("muster.spark.source.member.COMMIT_WAIT_MS", 3_600_000)  # who waited would not be done in time
     topic = cluster.topic(1)
     with cluster.consumer("sync") as member:
         member.subscribe([topic])

@@ -8,7 +8,7 @@ import pytest
 
 from muster.errors import KafkaTimeoutError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.word import tell
+from muster.spark.progress.batch_done import tell
 from tests.support.faces import flat, rest, until
 from tests.support.queries import audit, committed, grid
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from muster.model import TopicPartition
-from muster.spark.watch import Watch
+from muster.spark.progress.group_watch import Watch
 from tests.support.faces import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

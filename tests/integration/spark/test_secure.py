@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from muster.cli.main import main
-from muster.client.admin import Admin
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
+from muster.client.admin.admin import Admin
+from muster.client.consumer.consumer import Consumer
+from muster.client.core.admin.admin import NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.model import TopicPartition
 from muster.spark import session

@@ -22,14 +22,14 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from muster.arrow import COLUMNS, arrow_schema
-from muster.client.admin import Admin
-from muster.client.core.admin import GroupDescription
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import GroupDescription
 from muster.client.core.produce.partitioner import partition_for_key
-from muster.history.lag_looks import Watch
+from muster.history.sources.cluster_lag import Watch
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark import on_progress, serve_metrics, session
 from muster.spark.sessions import ARROW_BYTES, ARROW_LIMIT
-from muster.spark.source import spark_schema
+from muster.spark.source.source import spark_schema
 from tests.support.faces import PATIENCE_S, Cluster, flat, rest, until
 from tests.support.peers import require
 from tests.support.queries import audit, grid

@@ -10,8 +10,8 @@ from muster.client.config import ClientConfig
 from muster.client.plain.cluster import connect
 from muster.errors import ConfigError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.batch import plan
-from muster.spark.options import parse_options
+from muster.spark.source.batch import plan
+from muster.spark.source.options import parse_options
 from tests.support.faces import until
 from tests.support.queries import committed, told
 

@@ -12,7 +12,7 @@ from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.muster_cluster import Cluster, eventually
 from tests.support.zookeepers import ZooKeeperServer
 

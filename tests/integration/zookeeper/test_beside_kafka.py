@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from muster.client import AsyncAdmin, AsyncProducer, NewTopic
-from muster.client.core.admin import TopicDescription
+from muster.client.core.admin.admin import TopicDescription
 from muster.local.broker import LocalCoordinator
 from muster.model import TopicPartition
 from muster.protocol.group_partitions import group_partition
-from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
-from muster.zookeeper.server_assigned_consumer import ServerAssignedConsumer
-from muster.zookeeper.slots import SLOT_COUNT, preferred
+from muster.zookeeper.cluster.slots import SLOT_COUNT, preferred
+from muster.zookeeper.consumers.async_server_assigned_consumer import AsyncServerAssignedConsumer
+from muster.zookeeper.consumers.server_assigned_consumer import ServerAssignedConsumer
 from tests.support.old_kafka import LastZooKeeperKafkaBroker
 from tests.support.zookeepers import ZooKeeperServer, operator
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from muster.client.producer import Producer
+from muster.client.producer.producer import Producer
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from muster.zookeeper.watcher_consumer import WatcherConsumer
+from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
 from tests.support import old_kafka, outsiders
 from tests.support.muster_cluster import Cluster, eventually
 from tests.support.zookeepers import ZooKeeperServer

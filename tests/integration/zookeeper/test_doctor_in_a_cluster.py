@@ -11,15 +11,15 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from muster.client.admin import Admin
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
-from muster.client.producer import Producer
+from muster.client.admin.admin import Admin
+from muster.client.consumer.consumer import Consumer
+from muster.client.core.admin.admin import NewTopic
+from muster.client.producer.producer import Producer
 from muster.errors import KafkaError
-from muster.history.live import ReaderConfig
-from muster.history.look import Asked, at_cluster, at_folder
+from muster.history.doctor import Asked, at_cluster, at_folder
 from muster.history.model import Cause
 from muster.history.report import Report
+from muster.history.sources.live import ReaderConfig
 from tests.support.muster_cluster import Cluster, eventually
 from tests.support.outsiders import Member
 from tests.support.peers import find_java, require

@@ -20,8 +20,8 @@ from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.zookeeper import AsyncServerAssignedConsumer
-from muster.zookeeper.server_assigned_states import ServerAssignedState
-from muster.zookeeper.slots import SLOT_COUNT, preferred
+from muster.zookeeper.cluster.slots import SLOT_COUNT, preferred
+from muster.zookeeper.server_assigned.states import ServerAssignedState
 from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.peers import free_ports
 from tests.support.zookeepers import ZooKeeperServer, operator

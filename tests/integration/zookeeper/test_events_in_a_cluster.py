@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from muster.client.admin import Admin
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
+from muster.client.admin.admin import Admin
+from muster.client.consumer.consumer import Consumer
+from muster.client.core.admin.admin import NewTopic
 from muster.errors import KafkaError
-from muster.history.labels import by_group
 from muster.history.model import Cause
+from muster.history.rules.event_rebalances import by_group
 from muster.model import GROUP_EVENTS_TOPIC, TopicPartition
 from muster.protocol import messages as m
 from tests.support.muster_cluster import PATIENCE_S, Cluster, eventually

@@ -17,9 +17,9 @@ from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import RangeReader
 from muster.errors import AuthenticationError
 from muster.model import TopicPartition
-from muster.spark.options import parse_options
-from muster.zookeeper import znodes
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from muster.spark.source.options import parse_options
+from muster.zookeeper.base import znodes
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
 from tests.support import old_kafka
 from tests.support.faces import Cluster, until_known
 from tests.support.faces import until as wait_until

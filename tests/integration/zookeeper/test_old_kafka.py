@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from muster.errors import ClosedError
-from muster.zookeeper import znodes
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.base import znodes
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
 from tests.support.old_kafka import OldKafkaBroker
 from tests.support.watcher_cluster import watcher
 from tests.support.zookeepers import ZooKeeperServer, operator

@@ -14,14 +14,14 @@ import pytest
 from kazoo.client import KazooClient
 
 from muster.cli import main as command
-from muster.client.admin import Admin
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
-from muster.client.producer import Producer
+from muster.client.admin.admin import Admin
+from muster.client.consumer.consumer import Consumer
+from muster.client.core.admin.admin import NewTopic
+from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Commits, Load, eventually, stored
 from tests.support.zookeepers import ZooKeeperServer

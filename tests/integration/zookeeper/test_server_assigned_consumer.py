@@ -14,8 +14,8 @@ import pytest
 import muster.zookeeper
 from muster.broker.broker import Broker
 from muster.client import AsyncAdmin, AsyncConsumer, AsyncProducer
-from muster.client.core.admin import NewTopic
-from muster.client.driver import monotonic_ms
+from muster.client.core.admin.admin import NewTopic
+from muster.client.net.driver import monotonic_ms
 from muster.errors import (
     AuthenticationError,
     CommitFailedError,
@@ -27,7 +27,7 @@ from muster.errors import (
 )
 from muster.model import TopicPartition
 from muster.zookeeper import AsyncServerAssignedConsumer, ServerAssignedConsumer
-from muster.zookeeper.server_assigned_states import ServerAssignedState
+from muster.zookeeper.server_assigned.states import ServerAssignedState
 from tests.support.brokers import running
 from tests.support.peers import KafkaBroker
 from tests.support.secure_kafka import PASSWORDS, SecureKafka

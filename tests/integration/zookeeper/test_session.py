@@ -17,10 +17,7 @@ from typing import Any
 import pytest
 
 from muster.errors import ClosedError, IllegalArgumentError, IllegalStateError
-from muster.zookeeper import link
-from muster.zookeeper import session as session_module
-from muster.zookeeper.link import MOST_UNDER_WAY
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.operations import (
     Ask,
     BadVersionError,
     Change,
@@ -48,7 +45,10 @@ from muster.zookeeper.operations import (
     ask,
     create_ephemeral,
 )
-from muster.zookeeper.session import ZooKeeperSession
+from muster.zookeeper.session import kazoo_link as link
+from muster.zookeeper.session import session as session_module
+from muster.zookeeper.session.kazoo_link import MOST_UNDER_WAY
+from muster.zookeeper.session.session import ZooKeeperSession
 from tests.support.zookeeper_stories import expire
 from tests.support.zookeepers import ZooKeeperServer
 
@@ -377,8 +377,8 @@ async def test_a_plan_that_waits_for_a_connection_learns_of_the_end(own_zookeepe
 
 FROZEN = """
     import asyncio, sys
-    from muster.zookeeper.operations import Create, SessionEvent
-    from muster.zookeeper.session import ZooKeeperSession
+    from muster.zookeeper.base.operations import Create, SessionEvent
+    from muster.zookeeper.session.session import ZooKeeperSession
 
     async def main():
         events = []

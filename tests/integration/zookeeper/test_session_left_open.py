@@ -16,8 +16,8 @@ PATIENCE_S = 120
 
 UNCLOSED = """
     import asyncio, threading
-    from muster.zookeeper.operations import Create, Exists
-    from muster.zookeeper.session import ZooKeeperSession
+    from muster.zookeeper.base.operations import Create, Exists
+    from muster.zookeeper.session.session import ZooKeeperSession
 
     async def leave():
         session = ZooKeeperSession({address!r}, timeout_ms=100_000)
@@ -64,7 +64,7 @@ def test_an_interpreter_ends_whatever_is_left_open(own_zookeeper: ZooKeeperServe
     done = run_script(
         f"""
         import asyncio, sys
-        from muster.zookeeper.session import ZooKeeperSession
+        from muster.zookeeper.session.session import ZooKeeperSession
         loop = asyncio.new_event_loop()
         session = ZooKeeperSession({own_zookeeper.address!r}, timeout_ms=100_000)
         loop.run_until_complete(session.start(100_000))
@@ -80,8 +80,8 @@ async def test_a_forked_child_is_told_that_the_session_is_its_parents(zookeeper:
     script = f"""
         import asyncio, os
         from muster.errors import IllegalStateError
-        from muster.zookeeper.operations import Exists
-        from muster.zookeeper.session import ZooKeeperSession
+        from muster.zookeeper.base.operations import Exists
+        from muster.zookeeper.session.session import ZooKeeperSession
 
         async def main():
             async with ZooKeeperSession({zookeeper.address!r}) as session:

@@ -14,17 +14,17 @@ import confluent_kafka
 import pytest
 from kazoo.client import KazooClient
 
-from muster.client.admin import Admin
-from muster.client.consumer import Consumer
-from muster.client.core.admin import NewTopic
-from muster.client.listener import RebalanceListener
-from muster.client.producer import Producer
+from muster.client.admin.admin import Admin
+from muster.client.consumer.consumer import Consumer
+from muster.client.consumer.listener import RebalanceListener
+from muster.client.core.admin.admin import NewTopic
+from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, decode_record
-from muster.zookeeper.group_znodes import read_znode
-from muster.zookeeper.slots import SLOT_COUNT, preferred
+from muster.zookeeper.cluster.group_znodes import read_znode
+from muster.zookeeper.cluster.slots import SLOT_COUNT, preferred
 from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.muster_cluster import PATIENCE_S, eventually
 from tests.support.zookeepers import ZooKeeperServer

@@ -14,12 +14,12 @@ import pytest
 import muster.zookeeper
 from muster.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError, MusterError, WakeupError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
-from muster.zookeeper import znodes
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
-from muster.zookeeper.operations import SessionEvent
-from muster.zookeeper.watcher_asks import RebalanceFailedError
-from muster.zookeeper.watcher_consumer import WatcherConsumer
-from muster.zookeeper.watcher_states import WatcherState
+from muster.zookeeper.base import znodes
+from muster.zookeeper.base.operations import SessionEvent
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
+from muster.zookeeper.watchers.asks import RebalanceFailedError
+from muster.zookeeper.watchers.states import WatcherState
 from tests.support.peers import free_ports
 from tests.support.watcher_cluster import PATIENCE_S, Cluster, collect, end_session, polling, until
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from muster.client import blocking, loop
+from muster.client.consumer import blocking
+from muster.client.net import loop
 from muster.errors import ClosedError
 from muster.model import TopicPartition
-from muster.zookeeper import blocking_reader
-from muster.zookeeper.watcher_consumer import WatcherConsumer
+from muster.zookeeper.consumers import blocking_reader
+from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
 from tests.support.interrupts import InterruptAt
 from tests.support.watcher_cluster import PATIENCE_S, Cluster
 

@@ -13,9 +13,9 @@ import pytest
 from muster.client import RebalanceListener
 from muster.errors import ClosedError, IllegalStateError
 from muster.model import TopicPartition
-from muster.zookeeper import znodes
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
-from muster.zookeeper.watcher_consumer import WatcherConsumer
+from muster.zookeeper.base import znodes
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
 from tests.support.watcher_cluster import PATIENCE_S, Cluster, collect, end_session, polling, until
 
 GROUP = "listeners"

@@ -11,8 +11,8 @@ import pytest
 
 from muster.client import AsyncAdmin, NewTopic
 from muster.model import TopicPartition
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
-from muster.zookeeper.watcher_states import WatcherState
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.watchers.states import WatcherState
 from tests.support import old_kafka
 from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Load
 from tests.support.watcher_cluster import watcher

@@ -11,7 +11,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from muster.client.consumer import Consumer
+from muster.client.consumer.consumer import Consumer
 from muster.errors import CommitFailedError
 from muster.zookeeper import ServerAssignedConsumer
 

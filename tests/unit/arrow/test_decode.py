@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from muster.arrow import COLUMNS, Decoder, Engine, arrow_schema, buffers, decode, plain, warm
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Compression, decompress_into
-from muster.protocol.record_batch import (
+from muster.protocol.records.compression import Compression, decompress_into
+from muster.protocol.records.record_batch import (
     HEADER_SIZE,
     BatchBuilder,
     Record,

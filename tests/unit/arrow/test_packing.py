@@ -15,8 +15,8 @@ from muster.arrow import arrow_schema
 from muster.arrow.engine import Engine, packing_kernel_for
 from muster.arrow.packing import ANYWHERE, Rows, pack, place
 from muster.client.core.produce.partitioner import partition_for_key
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import BatchBuilder, check_batch, read_header, read_tuples
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import BatchBuilder, check_batch, read_header, read_tuples
 
 ENGINES = [Engine.PYTHON, Engine.NUMBA]
 HEADERS = arrow_schema(["headers"]).field(0).type

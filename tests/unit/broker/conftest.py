@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker import follower, slot_coordination
+from muster.broker.cluster import follower, slot_coordination
 from tests.support.sim_cluster import SimCluster
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.broker import handlers, reserve
+from muster.broker import handlers
 from muster.broker.broker import Broker
-from muster.broker.calls import at_once
 from muster.broker.handlers import create_partitions
-from muster.broker.topic_changes import Growth
+from muster.broker.net.calls import at_once
+from muster.broker.topics import deletion_reserve as reserve
+from muster.broker.topics.changes import Growth
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 from muster.protocol import admin_messages as a

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from muster.broker import given_settings, topic_settings
+from muster.broker import dynamic_settings as given_settings
 from muster.broker.broker import Broker
-from muster.broker.calls import at_once
 from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig
-from muster.broker.given_settings import FILE, GivenSettings
+from muster.broker.dynamic_settings import FILE, GivenSettings
 from muster.broker.handlers import alter_configs
+from muster.broker.net.calls import at_once
 from muster.broker.settings import Source
-from muster.broker.topic_settings import Change, Operation
+from muster.broker.topics import settings as topic_settings
+from muster.broker.topics.settings import Change, Operation
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import CleanupPolicy
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import build_batch, read_header
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import build_batch, read_header
 from tests.support import brokers
 from tests.support.cluster_asks import produce, stored
 from tests.support.faulty_disk import FaultyDisk

@@ -9,23 +9,20 @@ from typing import Any
 
 import pytest
 
-from muster.broker import follower, handlers, slot_coordination
-from muster.broker.beside import SETTINGS, Coordinator, KafkaFollower
-from muster.broker.calls import Api
+from muster.broker import handlers
+from muster.broker.cluster import follower, slot_coordination
+from muster.broker.cluster.slot_coordination import InZooKeeper
 from muster.broker.config import SETTINGS as ALL_SETTINGS
 from muster.broker.config import BrokerConfig
+from muster.broker.coordinator_process import SETTINGS, Coordinator, KafkaFollower
 from muster.broker.handlers import draft
-from muster.broker.slot_coordination import InZooKeeper
+from muster.broker.net.calls import Api
 from muster.errors import ConfigError, ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.draft_messages import DraftJoinGroupRequest
 from muster.protocol.group_partitions import group_partition
-from muster.testing.zookeeper import SimSession
-from muster.zookeeper.beside_kafka import KAFKA, CoordinatorIdTakenError
-from muster.zookeeper.cluster_scheme import CLUSTER_ID
-from muster.zookeeper.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
-from muster.zookeeper.slots import SLOT_COUNT, preferred
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
+from muster.zookeeper.base.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     BrokerRegistration,
@@ -37,6 +34,10 @@ from muster.zookeeper.znodes import (
     partition_state_path,
     topic_path,
 )
+from muster.zookeeper.cluster.beside_kafka import KAFKA, CoordinatorIdTakenError
+from muster.zookeeper.cluster.scheme import CLUSTER_ID
+from muster.zookeeper.cluster.slots import SLOT_COUNT, preferred
+from tests.simulator.zookeeper import SimSession
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import AsyncSession, SimCluster
 

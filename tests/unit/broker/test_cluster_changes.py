@@ -7,8 +7,8 @@ from typing import Any
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
-from muster.zookeeper.operations import Delete, GetData
-from muster.zookeeper.znodes import TopicRegistration, read_topic, topic_path
+from muster.zookeeper.base.operations import Delete, GetData
+from muster.zookeeper.base.znodes import TopicRegistration, read_topic, topic_path
 from tests.support.cluster_asks import create, delete, ends, leaders, stored
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SimCluster

@@ -10,8 +10,8 @@ from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
-from muster.zookeeper.operations import Create, GetData, SetData
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.operations import Create, GetData, SetData
+from muster.zookeeper.base.znodes import (
     BrokerRegistration,
     Endpoint,
     PartitionState,

@@ -9,8 +9,8 @@ import pytest
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
-from muster.zookeeper.operations import GetData
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.operations import GetData
+from muster.zookeeper.base.znodes import (
     BrokerRegistration,
     PartitionState,
     broker_path,

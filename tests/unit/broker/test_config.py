@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker import topic_settings
 from muster.broker.config import SETTINGS, BrokerConfig, environment_name, load
 from muster.broker.settings import Source
+from muster.broker.topics import settings as topic_settings
 from muster.errors import ConfigError
 
 

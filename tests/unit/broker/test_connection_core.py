@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from muster.broker import connection_core, intake
-from muster.broker.calls import NO_RESPONSE, Api, Call, CloseConnectionError, Service
-from muster.broker.connection_core import ConnectionCore, How
-from muster.broker.connections import Connections
-from muster.broker.intake import Intake
-from muster.broker.slices import Slices
+from muster.broker.net import connection_core, intake
+from muster.broker.net.calls import NO_RESPONSE, Api, Call, CloseConnectionError, Service
+from muster.broker.net.connection_core import ConnectionCore, How
+from muster.broker.net.connections import Connections
+from muster.broker.net.intake import Intake
+from muster.broker.net.slices import Slices
 from muster.protocol import framing
 from muster.protocol.messages import (
     HeartbeatRequest,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.broker.connections import Connections
+from muster.broker.net.connections import Connections
 
 IDLE_S = 600.0
 MOST = 100

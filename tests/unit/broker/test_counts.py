@@ -24,18 +24,19 @@ from typing import Any
 import pytest
 
 import muster
-from muster.broker import connection_core, event_topic
 from muster.broker.broker import Broker
-from muster.broker.calls import encode_answer
-from muster.broker.connection import WRITE_EVERY, Connection
-from muster.broker.shell import LATENCY_MS
+from muster.broker.group_server import LATENCY_MS
+from muster.broker.groups import event_topic
+from muster.broker.net import connection_core
+from muster.broker.net.calls import encode_answer
+from muster.broker.net.connection import WRITE_EVERY, Connection
 from muster.log import DISK
 from muster.metrics.families import Buckets
 from muster.protocol import codec, framing
 from muster.protocol import messages as m
-from muster.protocol.compression import Compression
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import RawClient, in_thread, running
 
 MOST_CALLS = {
@@ -365,7 +366,7 @@ async def test_large_frames_use_the_same_memory_again(broker: Broker, monkeypatc
             made.append(length)
             return super().__new__(cls, fileno, length)
 
-    monkeypatch.setattr("muster.broker.intake.mmap.mmap", Counting)
+    monkeypatch.setattr("muster.broker.net.intake.mmap.mmap", Counting)
 
     def produce(bootstrap: str) -> None:
         with RawClient(bootstrap) as client:

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from muster.broker import topic_changes
 from muster.broker.broker import Broker
-from muster.broker.calls import at_once
 from muster.broker.handlers.create_topics import Needs, _creating, create_topics
 from muster.broker.handlers.metadata import Needs as Described
 from muster.broker.handlers.metadata import metadata
-from muster.broker.slices import Slices, Work
-from muster.broker.topics import FILE, NewTopic
+from muster.broker.net.calls import at_once
+from muster.broker.net.slices import Slices, Work
+from muster.broker.topics import changes as topic_changes
+from muster.broker.topics.catalogue import FILE, NewTopic
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.brokers import RawClient
 from tests.support.faulty_disk import FaultyDisk

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError
-from muster.zookeeper.data_dirs import DataDir, data_dir_path, next_start, refusal
-from muster.zookeeper.operations import Delete, GetData, SetData
+from muster.zookeeper.base.operations import Delete, GetData, SetData
+from muster.zookeeper.cluster.data_dirs import DataDir, data_dir_path, next_start, refusal
 from tests.support.cluster_asks import create, ends, stored
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.sim_cluster import SimCluster, session_of

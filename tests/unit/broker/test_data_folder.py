@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.calls import at_once
-from muster.broker.partitions import log_config
-from muster.broker.topics import NewTopic
+from muster.broker.net.calls import at_once
+from muster.broker.topics.catalogue import NewTopic
+from muster.broker.topics.partitions import log_config
 from muster.errors import ConfigError, MusterError
 from muster.log import Files, FolderLock
 from muster.protocol import messages as m

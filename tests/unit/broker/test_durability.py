@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker import durability as durability_module
-from muster.broker.durability import Durability
+from muster.broker.topics import durability as durability_module
+from muster.broker.topics.durability import Durability
 from muster.log import FsyncPolicy, LogFailedError, LogStore, PartitionLog
 from muster.model import TopicPartition
 from tests.support.brokers import running

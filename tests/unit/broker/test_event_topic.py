@@ -13,14 +13,21 @@ from typing import Any
 
 import pytest
 
-from muster.broker import event_topic
 from muster.broker.broker import Broker
-from muster.broker.event_topic import LONGEST_TEXT, encoded
-from muster.coordinator.effects import Cause, ExpiryKind, GroupLoaded, MemberExpired, MemberLeft, RebalanceStarted
+from muster.broker.groups import event_topic
+from muster.broker.groups.event_topic import LONGEST_TEXT, encoded
+from muster.coordinator.groups.effects import (
+    Cause,
+    ExpiryKind,
+    GroupLoaded,
+    MemberExpired,
+    MemberLeft,
+    RebalanceStarted,
+)
 from muster.errors import ErrorCode
 from muster.model import GROUP_EVENTS_TOPIC
 from muster.protocol import messages as m
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.cluster_asks import leaders, produce
 from tests.support.faulty_disk import FaultyDisk

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker.events import EventFile, GroupLines
-from muster.coordinator.effects import RebalanceCompleted, RebalanceStarted
+from muster.broker.groups.events import EventFile, GroupLines
+from muster.coordinator.groups.effects import RebalanceCompleted, RebalanceStarted
 from tests.support.assigned_group import AssignedGroup
 from tests.support.group_harness import GroupHarness
 from tests.support.said import said

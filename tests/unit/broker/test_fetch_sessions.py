@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.broker.calls import at_once
-from muster.broker.fetch_sessions import EVICTION_MS, SLICE, FetchPlan, FetchSessions
+from muster.broker.net.calls import at_once
+from muster.broker.topics.fetch_sessions import EVICTION_MS, SLICE, FetchPlan, FetchSessions
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     FetchPartition,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker import fetches as module
 from muster.broker.broker import Broker
+from muster.broker.topics import fetches as module
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.held_disk import Asked
 

@@ -7,10 +7,10 @@ import pytest
 from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
-from muster.zookeeper.cluster_scheme import create_topic
-from muster.zookeeper.deletions import deletions_path
-from muster.zookeeper.operations import GetChildren, GetData, SetData
-from muster.zookeeper.znodes import TopicRegistration, partition_state_path, topic_path
+from muster.zookeeper.base.operations import GetChildren, GetData, SetData
+from muster.zookeeper.base.znodes import TopicRegistration, partition_state_path, topic_path
+from muster.zookeeper.cluster.deletions import deletions_path
+from muster.zookeeper.cluster.scheme import create_topic
 from tests.support.cluster_asks import (
     commit,
     committed,

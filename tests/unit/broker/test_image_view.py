@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.coordination import ByLeaders
-from muster.broker.groups import GroupTopics
-from muster.broker.image_view import ImageView
+from muster.broker.cluster.image_view import ImageView
+from muster.broker.groups.coordination import ByLeaders
+from muster.broker.groups.service import GroupTopics
 from muster.errors import ErrorCode
 from muster.log import LogError
 from muster.model import GROUP_METADATA_TOPIC, Node
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
-from muster.protocol.record_batch import build_batch, iter_headers
-from muster.zookeeper.image import ClusterImage, PartitionImage, TopicImage
-from muster.zookeeper.znodes import BrokerRegistration, Endpoint, PartitionState, TopicRegistration
+from muster.protocol.records.record_batch import build_batch, iter_headers
+from muster.zookeeper.base.image import ClusterImage, PartitionImage, TopicImage
+from muster.zookeeper.base.znodes import BrokerRegistration, Endpoint, PartitionState, TopicRegistration
 from tests.support.brokers import running
 from tests.support.held_disk import Asked
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.broker.intake import CHUNK, POOL_BYTES, SLOWEST, Intake, LargeFrame
+from muster.broker.net.intake import CHUNK, POOL_BYTES, SLOWEST, Intake, LargeFrame
 
 MB = 1_000_000
 

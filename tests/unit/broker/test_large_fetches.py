@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from muster.broker import sending
 from muster.broker.broker import Broker
+from muster.broker.net import sending
 from muster.log import PartitionLog
 from muster.protocol import framing
 from muster.protocol import messages as m
-from muster.protocol.record_batch import build_batch, read_header
+from muster.protocol.records.record_batch import build_batch, read_header
 from tests.support import brokers
 
 NOW = 1_700_000_000_000

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.broker import gathering
 from muster.broker import monitor as module
 from muster.broker.broker import PROBE, Broker
-from muster.broker.coordination import Alone
+from muster.broker.groups.coordination import Alone
 from muster.broker.monitor import Monitor
-from muster.coordinator import effects
-from muster.coordinator.counts import GroupCounts
+from muster.broker.operators import metrics as gathering
+from muster.coordinator.groups import effects
+from muster.coordinator.groups.counts import GroupCounts
 from muster.log import Files
 from muster.log.results import Traffic
 from muster.metrics.families import value_of
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import RawClient, broker_config, in_thread
 
 NOW = time.time_ns() // 1_000_000

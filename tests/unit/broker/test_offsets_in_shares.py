@@ -11,7 +11,7 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.handlers.offsets import SHARE
-from muster.broker.topics import NewTopic
+from muster.broker.topics.catalogue import NewTopic
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from tests.support import brokers

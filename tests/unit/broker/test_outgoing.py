@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.broker import outgoing
-from muster.broker.outgoing import LARGE, Part
-from muster.broker.sending import COPIED, hand_over
+from muster.broker.net import outgoing
+from muster.broker.net.outgoing import LARGE, Part
+from muster.broker.net.sending import COPIED, hand_over
 from muster.log.files import DISK, OpenFile
 from muster.model import FileRange
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.calls import at_once
-from muster.broker.producer_ids import BLOCK, ProducerIds
-from muster.broker.topics import Topic
+from muster.broker.net.calls import at_once
+from muster.broker.topics.catalogue import Topic
+from muster.broker.topics.producer_ids import BLOCK, ProducerIds
 from muster.errors import MusterError
 from tests.support.brokers import broker_config
 from tests.support.logs import NOW, batch, read_all
@@ -135,7 +135,7 @@ class Life:
 @pytest.fixture(autouse=True)
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is laid out anew for each cut."""
-    monkeypatch.setattr("muster.broker.reserve.SIZE", 100)
+    monkeypatch.setattr("muster.broker.topics.deletion_reserve.SIZE", 100)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.broker.producer_ids import BLOCK, FILE, MOST_BELIEVED, ProducerIds
+from muster.broker.topics.producer_ids import BLOCK, FILE, MOST_BELIEVED, ProducerIds
 from muster.client import Producer
 from tests.support.brokers import beside, running
 from tests.support.faulty_disk import FaultyDisk

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.reserve import FILE, SIZE, Reserve
+from muster.broker.topics.deletion_reserve import FILE, SIZE, Reserve
 from muster.errors import ErrorCode
 from muster.protocol import admin_messages as am
 from muster.protocol import messages as m

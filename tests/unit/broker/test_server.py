@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.calls import NO_RESPONSE, SMALL, Api, Call, CloseConnectionError
-from muster.broker.connection_core import HIGH_WATER, ConnectionCore
-from muster.broker.connections import Seldom
-from muster.broker.server import Server
+from muster.broker.net.calls import NO_RESPONSE, SMALL, Api, Call, CloseConnectionError
+from muster.broker.net.connection_core import HIGH_WATER, ConnectionCore
+from muster.broker.net.connections import Seldom
+from muster.broker.net.server import Server
 from muster.errors import MusterError
 from muster.protocol import codec, framing
 from muster.protocol.messages import (
@@ -191,7 +191,7 @@ async def test_what_a_lost_peer_did_not_take_is_freed() -> None:
 
 
 async def test_others_are_served_between_the_frames_of_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.broker.connection_core.SLICE_S", 0.0)  # one frame in a turn of the loop
+    monkeypatch.setattr("muster.broker.net.connection_core.SLICE_S", 0.0)  # one frame in a turn of the loop
     order = []
 
     def note(request: MetadataRequest, call: Call) -> MetadataResponse:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from muster.broker.calls import Api, Call, encode_answer
 from muster.broker.handlers.api_versions import api_versions, fast_api_versions, spoken
+from muster.broker.net.calls import Api, Call, encode_answer
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol import codec
 from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse

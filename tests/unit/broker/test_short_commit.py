@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.broker.calls import Api, Call, Service
-from muster.broker.connection_core import ConnectionCore
 from muster.broker.handlers import commit_short
 from muster.broker.handlers.commit_short import MOST_KNOWN, MOST_PARTITIONS, short_commit
 from muster.broker.handlers.offsets import offset_commit
-from muster.broker.intake import Intake
-from muster.broker.slices import Slices
-from muster.coordinator.shards import RELOAD_AFTER_MS
+from muster.broker.net.calls import Api, Call, Service
+from muster.broker.net.connection_core import ConnectionCore
+from muster.broker.net.intake import Intake
+from muster.broker.net.slices import Slices
+from muster.coordinator.shards.shards import RELOAD_AFTER_MS
 from muster.errors import ErrorCode
 from muster.protocol import framing
 from muster.protocol import messages as m
-from muster.protocol.record_batch import read_records
+from muster.protocol.records.record_batch import read_records
 from tests.support.group_harness import FakeTopics, classic
 from tests.support.runtime_broker import Broker
 
@@ -334,7 +334,7 @@ def test_a_rule_that_raises_drops_the_shard_as_on_the_general_way(monkeypatch: p
         shard = way.runtime._homes[way.runtime.partition_for("g")].shard
         monkeypatch.setattr(type(shard), "apply", lambda *_: 1 // 0)
     with monkeypatch.context() as patch:
-        patch.setattr("muster.coordinator.shards.log.exception", lambda *_: None)
+        patch.setattr("muster.coordinator.shards.shards.log.exception", lambda *_: None)
         answer = both.do(lambda way: way.send(data))
     size = 4 + int.from_bytes(answer[:4], "big")
     assert errors(answer[:size], 9) == errors(answer[size:], 9) == [ErrorCode.UNKNOWN_SERVER_ERROR]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.connection_core import ConnectionCore
 from muster.broker.handlers import produce, produce_short
+from muster.broker.net.connection_core import ConnectionCore
 from muster.log import CleanupPolicy, PartitionLog
 from muster.protocol import framing
 from muster.protocol import messages as m

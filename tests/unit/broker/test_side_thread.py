@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.broker.side_thread import MOST_LEFT, Pieces, SideThread
+from muster.broker.net.side_thread import MOST_LEFT, Pieces, SideThread
 from tests.support.said import said
 
 

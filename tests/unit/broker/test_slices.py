@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker.garbage import DUE, REST, Garbage
-from muster.broker.slices import Slices, Work
-from muster.broker.topics import NewTopic
+from muster.broker.net.slices import Slices, Work
+from muster.broker.operators.garbage import DUE, REST, Garbage
+from muster.broker.topics.catalogue import NewTopic
 from muster.protocol import messages as m
 from tests.support import brokers
 from tests.support.brokers import RawClient

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from muster.broker import slot_coordination
 from muster.broker.broker import Broker
+from muster.broker.cluster import slot_coordination
+from muster.broker.cluster.slot_coordination import InZooKeeper
 from muster.broker.handlers.commit_short import short_commit
 from muster.broker.handlers.coordinators import fast_heartbeat
 from muster.broker.handlers.offsets import fast_offset_fetch
-from muster.broker.slot_coordination import InZooKeeper
 from muster.errors import ConfigError, ErrorCode
 from muster.model import Node
 from muster.protocol import codec
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord
-from muster.zookeeper import cluster_scheme
-from muster.zookeeper.operations import Create, Plan, SetData
-from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper, preferred
-from muster.zookeeper.znodes import CoordinatorRegistration, slot_epoch_path
+from muster.zookeeper.base.operations import Create, Plan, SetData
+from muster.zookeeper.base.znodes import CoordinatorRegistration, slot_epoch_path
+from muster.zookeeper.cluster import scheme as cluster_scheme
+from muster.zookeeper.cluster.slots import SLOT_COUNT, SlotKeeper, preferred
 from tests.support.cluster_asks import put_in, taken_out
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.broker.sockets import READ, Sockets, SocketTransport
+from muster.broker.net.sockets import READ, Sockets, SocketTransport
 
 pytestmark = pytest.mark.any_loop
 

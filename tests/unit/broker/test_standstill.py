@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.broker.broker import Broker
-from muster.broker.standstill import Standstill
+from muster.broker.cluster.frozen_process import Standstill
 from muster.errors import ErrorCode
 from tests.support.cluster_asks import create, produce, stored
 from tests.support.sim_cluster import SESSION_MS, SimCluster, session_of

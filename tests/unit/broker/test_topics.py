@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker.topics import FILE, TopicCatalogue, invalid_name, refuse_foreign
+from muster.broker.topics.catalogue import FILE, TopicCatalogue, invalid_name, refuse_foreign
 from muster.errors import ConfigError
 from muster.protocol.primitives import ZERO_UUID
 

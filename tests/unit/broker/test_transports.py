@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from muster.broker.calls import Api, Call
-from muster.broker.connection import FIRST_BYTES, LARGE_WRITE, READ_BYTES, Connection
-from muster.broker.server import Server
-from muster.broker.sockets import Sockets
+from muster.broker.net.calls import Api, Call
+from muster.broker.net.connection import FIRST_BYTES, LARGE_WRITE, READ_BYTES, Connection
+from muster.broker.net.server import Server
+from muster.broker.net.sockets import Sockets
 from muster.protocol import framing
 from muster.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 

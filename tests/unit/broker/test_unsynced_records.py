@@ -16,7 +16,7 @@ from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.held_disk import Asked, HeldDisk, disk
 

@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from muster.broker import follower
 from muster.broker.broker import Broker
+from muster.broker.cluster import follower
 from muster.errors import ConfigError, ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
-from muster.zookeeper.cluster_scheme import (
-    CLUSTER_ID,
-    PRODUCER_IDS_OF_A_BLOCK,
-    BrokerIdTakenError,
-    create_topic,
-    request_deletion,
-)
-from muster.zookeeper.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
+from muster.zookeeper.base.znodes import (
     CONTROLLER_EPOCH,
     BrokerRegistration,
     Endpoint,
     TopicRegistration,
     partition_state_path,
     topic_path,
+)
+from muster.zookeeper.cluster.scheme import (
+    CLUSTER_ID,
+    PRODUCER_IDS_OF_A_BLOCK,
+    BrokerIdTakenError,
+    create_topic,
+    request_deletion,
 )
 from tests.support.cluster_asks import (
     below,

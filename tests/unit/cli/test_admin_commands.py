@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli import configs, log_dirs, reading_range, records
 from muster.cli import main as command
-from muster.client.core.admin import ConfigEntry, ConfigResource, ConfigResourceType
-from muster.client.core.admin_configs import ConfigChange, ConfigOperation
-from muster.client.core.admin_partitions import LogDirDescription, ReplicaInfo
+from muster.cli.administer import configs, log_dirs, records
+from muster.cli.stream import reading_range
+from muster.client.core.admin.admin import ConfigEntry, ConfigResource, ConfigResourceType
+from muster.client.core.admin.configs import ConfigChange, ConfigOperation
+from muster.client.core.admin.partitions import LogDirDescription, ReplicaInfo
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import TopicPartition
 
@@ -73,7 +74,7 @@ MANY_DIGITS = "9" * 5_000
 )
 def test_a_command_line_that_makes_no_sense(capsys, monkeypatch, words: str, sentence: str):
     """It is told before anything is connected."""
-    monkeypatch.setattr("muster.client.driver.Driver.dispatch", lambda *_: pytest.fail("it has begun to connect"))
+    monkeypatch.setattr("muster.client.net.driver.Driver.dispatch", lambda *_: pytest.fail("it has begun to connect"))
     assert command.main([*words.split(), *NOWHERE]) == 1
     told = capsys.readouterr()
     assert told.out == ""

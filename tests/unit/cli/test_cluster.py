@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from muster.cli.cluster import STOPPING, Signals
+from muster.cli.servers.cluster import STOPPING, Signals
 
 
 @pytest.mark.parametrize("number", STOPPING)

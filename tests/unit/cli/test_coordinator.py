@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli import coordinator
 from muster.cli.main import main
+from muster.cli.servers import coordinator
 from muster.errors import ConfigError
 
 NEEDED = ["--zookeeper", "127.0.0.1:1/kafka", "--coordinator-id", "101"]

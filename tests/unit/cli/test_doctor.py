@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli.doctor import duration_ms
 from muster.cli.main import main
-from muster.history.live import ReaderConfig
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.protocol.record_batch import BatchBuilder
+from muster.cli.observe.doctor import duration_ms
+from muster.history.sources.live import ReaderConfig
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.protocol.records.record_batch import BatchBuilder
 
 CORPUS = Path(__file__).parents[2] / "history" / "corpus"
 GROUP = "crash-java-range.g"
@@ -190,7 +190,7 @@ def test_lengths_of_time(text, ms):
 
 
 def test_names_cannot_write_to_the_terminal(capsys):
-    from muster.cli.doctor_tables import print_report
+    from muster.cli.observe.doctor_tables import print_report
     from muster.history.model import Finding, GroupKind
     from muster.history.report import Report
 

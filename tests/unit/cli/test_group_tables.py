@@ -1,7 +1,7 @@
 """Tables of groups, to the space as Kafka 4.2's kafka-consumer-groups.sh prints them."""
 
-from muster.cli import group_tables
-from muster.client.core.admin import GroupDescription, GroupListing, MemberDescription
+from muster.cli.administer import group_tables
+from muster.client.core.admin.admin import GroupDescription, GroupListing, MemberDescription
 from muster.model import Node, OffsetAndMetadata, TopicPartition
 
 A0, A1, A2 = (TopicPartition("c2grp-a", number) for number in range(3))

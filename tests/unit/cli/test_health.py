@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.cli.health import judge
-from muster.client.core.admin import PartitionDescription, TopicDescription
+from muster.cli.observe.health import judge
+from muster.client.core.admin.admin import PartitionDescription, TopicDescription
 from muster.errors import ErrorCode, KafkaError
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from muster.cli import history
 from muster.cli.main import main
+from muster.cli.observe import history
 from muster.errors import MusterError
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM]

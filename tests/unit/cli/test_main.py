@@ -95,7 +95,7 @@ def test_a_closed_input_is_told_before_anything_is_connected(
 ):
     """The sequence: the producer's thread finds no broker and says so; then the input turns out to be closed."""
     monkeypatch.setattr("sys.stdin", None)
-    monkeypatch.setattr("muster.cli.produce.Producer.start", lambda _: pytest.fail("it has begun to connect"))
+    monkeypatch.setattr("muster.cli.stream.produce.Producer.start", lambda _: pytest.fail("it has begun to connect"))
     assert command.main(["produce", "t", "--bootstrap", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == "muster: standard input is closed: there is nothing to produce\n"
 
@@ -132,7 +132,7 @@ def test_a_broker_alone_imports_nothing_of_zookeeper_nor_assigns(tmp_path: Path)
 import asyncio, sys
 from muster.broker.config import BrokerConfig
 from muster.broker.broker import Broker
-import muster.cli.serve
+import muster.cli.servers.serve
 async def main():
     async with Broker(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]})):
         unused = ("zookeeper", "kazoo", "muster.assignors")

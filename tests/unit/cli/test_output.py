@@ -19,9 +19,9 @@ from typing import BinaryIO
 
 import pytest
 
-from muster.cli import consume
-from muster.cli.consume import Output
 from muster.cli.main import main
+from muster.cli.stream import consume
+from muster.cli.stream.consume import Output
 from muster.errors import MusterError
 from muster.model import ConsumerRecord, TopicPartition
 

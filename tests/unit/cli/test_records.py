@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.cli import common, produce, record_text
+from muster.cli import common
+from muster.cli.stream import produce, record_text
 from muster.client.config import ProducerConfig
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.model import ConsumerRecord

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.cli import reset_plan
-from muster.cli.reset_plan import Facts, Form, NewOffset
+from muster.cli.administer import reset_plan
+from muster.cli.administer.reset_plan import Facts, Form, NewOffset
 from muster.errors import ConfigError, MusterError
 from muster.model import TopicPartition
 

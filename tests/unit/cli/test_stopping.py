@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from muster.broker.config import BrokerConfig
-from muster.broker.shell import Shell
-from muster.cli import serve
+from muster.broker.group_server import Shell
+from muster.cli.servers import serve
 from muster.errors import MusterError
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from muster.client.core.produce.accumulator import Accumulator, CompressionRatio, OutgoingRecord
 from muster.model import TopicPartition
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import HEADER_SIZE, read_header, record_size
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import HEADER_SIZE, read_header, record_size
 
 PLACE = TopicPartition("t", 0)
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
-from muster.client.core import admin, admin_configs, admin_members, admin_partitions, admin_replicas
-from muster.client.core.admin import ConfigResource, ConfigResourceType, GroupDescription, MemberDescription
-from muster.client.core.admin_configs import ConfigChange, ConfigOperation
-from muster.client.core.admin_members import GroupMember
-from muster.client.core.admin_partitions import ElectionType, NewPartitions
+from muster.client.core.admin import admin
+from muster.client.core.admin import configs as admin_configs
+from muster.client.core.admin import members as admin_members
+from muster.client.core.admin import partitions as admin_partitions
+from muster.client.core.admin import replicas as admin_replicas
+from muster.client.core.admin.admin import ConfigResource, ConfigResourceType, GroupDescription, MemberDescription
+from muster.client.core.admin.configs import ConfigChange, ConfigOperation
+from muster.client.core.admin.members import GroupMember
+from muster.client.core.admin.partitions import ElectionType, NewPartitions
 from muster.errors import ErrorCode, IllegalArgumentError, KafkaError, UnsupportedVersionError
 from muster.model import Node, TopicPartition
 from muster.protocol import admin_messages as a

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from muster.client.async_consumer import AsyncConsumer
 from muster.client.config import ConsumerConfig, ProducerConfig
-from muster.client.consumer import Consumer
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.consumer.consumer import Consumer
+from muster.client.consumer.handout import Handout
+from muster.client.consumer.listener import RebalanceListener
+from muster.client.consumer.pump import ConsumerPump, call_here, settle
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.produce.accumulator import Completion
 from muster.client.delivery import DeliveryFuture, Receipt
-from muster.client.handout import Handout
-from muster.client.listener import RebalanceListener
-from muster.client.producer_engine import Engine, _outcomes
-from muster.client.pump import ConsumerPump, call_here, settle
+from muster.client.producer.producer_engine import Engine, _outcomes
 from muster.client.serde import Serializers
 from muster.errors import ClosedError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, RecordMetadata, TopicPartition

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from muster.client.config import ClientConfig
-from muster.client.connection import Connection, ConnectionState, Waiting
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
-from muster.client.driver import Driver, _Address
+from muster.client.net.connection import Connection, ConnectionState, Waiting
+from muster.client.net.driver import Driver, _Address
 from muster.model import Node
 from muster.protocol import framing
 from muster.protocol.messages import (

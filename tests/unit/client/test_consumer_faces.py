@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from muster.client.async_consumer import AsyncConsumer
-from muster.client.consumer import Consumer
-from muster.client.listener import RebalanceListener
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.consumer.consumer import Consumer
+from muster.client.consumer.listener import RebalanceListener
 from muster.errors import (
     ClosedError,
     ConfigError,

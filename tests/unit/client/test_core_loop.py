@@ -8,7 +8,7 @@ import pytest
 from muster.client.config import ClientConfig
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import FailureKind
-from muster.client.driver import CoreLoop, Driver
+from muster.client.net.driver import CoreLoop, Driver
 from muster.errors import ClosedError, MusterError
 from muster.protocol.messages import (
     ListGroupsRequest,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.client import AsyncConsumer, Consumer, Producer
+from muster.client.consumer.decoding import DecodingHandout
 from muster.client.core.subscription_state import SubscriptionState
-from muster.client.decoding import DecodingHandout
 from muster.errors import RecordDeserializationError
 from muster.model import ConsumerRecord, TopicPartition
 from tests.support.faces import FACES

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from muster.client.connection import MAX_IN_FLIGHT
 from muster.client.core.sends import Channel, Failure, FailureKind, Send
+from muster.client.net.connection import MAX_IN_FLIGHT
 from muster.errors import ErrorCode, IllegalArgumentError
 from muster.protocol.messages import (
     HeartbeatRequest,

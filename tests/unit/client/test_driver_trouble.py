@@ -16,10 +16,10 @@ import trustme
 
 from muster.client import Consumer
 from muster.client.config import ClientConfig
-from muster.client.connection import ConnectionState
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
-from muster.client.driver import Driver, _Address
+from muster.client.net.connection import ConnectionState
+from muster.client.net.driver import Driver, _Address
 from muster.errors import ErrorCode
 from muster.model import Node
 from muster.protocol import framing
@@ -154,7 +154,7 @@ async def test_an_error_in_a_callback_ends_the_connection_with_its_own_text(call
             case "buffer_updated":
                 monkeypatch.setattr(framing, "decode_response", fail)
             case "connecting":
-                monkeypatch.setattr("muster.client.driver.set_options", fail)
+                monkeypatch.setattr("muster.client.net.driver.set_options", fail)
         text = failed(await made.ask(HeartbeatRequest(), timeout_ms=60_000))
         assert "failed inside this client" in text
         assert str(told[0]) in text

@@ -19,7 +19,7 @@ from muster.client.core.events import (
 )
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import Channel
-from muster.client.driver import CoreLoop, Driver
+from muster.client.net.driver import CoreLoop, Driver
 from muster.errors import ErrorCode, KafkaError
 
 TOLD, LISTENER = Note(WARNING, "a line"), RebalanceCallback(CallbackKind.REVOKED, (), 1)

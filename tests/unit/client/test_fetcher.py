@@ -13,7 +13,7 @@ from muster.client.core.subscription_state import OffsetReset
 from muster.errors import ErrorCode
 from muster.model import ConsumerRecord, Node, OffsetAndMetadata
 from muster.protocol import messages as m
-from muster.protocol.record_batch import build_batch, read_header, set_log_append_time
+from muster.protocol.records.record_batch import build_batch, read_header, set_log_append_time
 from tests.support.one_broker import P0, P1, TOPIC_ID, OneBroker
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.client.frames import FrameReader
+from muster.client.net.frames import FrameReader
 from muster.errors import ProtocolError
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from muster.client import AsyncConsumer, Consumer
-from muster.client.listener import RebalanceListener
+from muster.client.consumer.listener import RebalanceListener
 from muster.errors import ClosedError
 from muster.model import TopicPartition
 from tests.support.numbered_records import World, first

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from muster.client.consumer.handout import Handout
 from muster.client.core.subscription_state import SubscriptionState
-from muster.client.handout import Handout
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -15,19 +15,12 @@ from typing import Any
 
 import pytest
 
-from muster.client import (
-    Admin,
-    AsyncConsumer,
-    Consumer,
-    NewTopic,
-    Producer,
-    RebalanceListener,
-    handout,
-    loop,
-    outbox,
-)
-from muster.client import consumer as consumer_face
-from muster.client import producer as producer_module
+from muster.client import Admin, AsyncConsumer, Consumer, NewTopic, Producer, RebalanceListener
+from muster.client.consumer import consumer as consumer_face
+from muster.client.consumer import handout
+from muster.client.net import loop
+from muster.client.producer import outbox
+from muster.client.producer import producer as producer_module
 from muster.errors import ClosedError
 from muster.model import OffsetAndMetadata, TopicPartition
 from tests.support.brokers import beside

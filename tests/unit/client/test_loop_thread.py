@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from muster.client.loop import Call, LoopThread
+from muster.client.net.loop import Call, LoopThread
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from muster.assignors import MemberAssignment, RangeAssignor
 from muster.client import AsyncConsumer, Consumer
-from muster.client.listener import RebalanceListener
+from muster.client.consumer.listener import RebalanceListener
 from muster.errors import ClosedError, IllegalStateError, WakeupError
 from muster.model import ConsumerRecord, TopicPartition
 from tests.support.faces import rest, until

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.client import AsyncConsumer, AsyncProducer, Consumer, Producer
-from muster.client.measures import WINDOW_MS, Measures, RecordCounts, Window
 from muster.client.metrics import MetricName, Metrics, of_consumer
+from muster.client.net.measures import WINDOW_MS, Measures, RecordCounts, Window
 from muster.errors import KafkaError
 from muster.model import TopicPartition
 from tests.support.brokers import beside, running

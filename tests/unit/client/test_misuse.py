@@ -15,10 +15,10 @@ from muster.client import AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.client.concurrent import ConcurrentConsumer
 from muster.errors import IllegalArgumentError, IllegalStateError
 from muster.model import TopicPartition
-from muster.zookeeper.async_server_assigned_consumer import AsyncServerAssignedConsumer
-from muster.zookeeper.async_watcher_consumer import AsyncWatcherConsumer
-from muster.zookeeper.server_assigned_consumer import ServerAssignedConsumer
-from muster.zookeeper.watcher_consumer import WatcherConsumer
+from muster.zookeeper.consumers.async_server_assigned_consumer import AsyncServerAssignedConsumer
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
+from muster.zookeeper.consumers.server_assigned_consumer import ServerAssignedConsumer
+from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
 from tests.support.faces import public
 
 NOWHERE = "127.0.0.1:1"

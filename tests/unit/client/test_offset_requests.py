@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.client.administration.groups import GroupsPart
-from muster.client.core.admin import committed_offsets_by_group
+from muster.client.admin.groups import GroupsPart
+from muster.client.core.admin.admin import committed_offsets_by_group
 from muster.client.core.offset_requests import (
     commit_request,
     fetch_all_request,

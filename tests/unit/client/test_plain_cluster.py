@@ -16,7 +16,7 @@ from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.errors import ErrorCode, KafkaConnectionError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from muster.protocol.record_batch import BatchBuilder
+from muster.protocol.records.record_batch import BatchBuilder
 
 T0 = TopicPartition("t", 0)
 ID = bytes(range(16))

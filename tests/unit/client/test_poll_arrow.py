@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from muster.arrow import COLUMNS
-from muster.client.arrow import ArrowReader
-from muster.client.async_consumer import AsyncConsumer
-from muster.client.consumer import Consumer
+from muster.client.consumer.arrow import ArrowReader
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.consumer.consumer import Consumer
 from muster.errors import ConfigError, CorruptRecordError, IllegalStateError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.api import READ_COMMITTED
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.one_broker import P0, P1, OneBroker
 
 NOWHERE = "127.0.0.1:1"
@@ -150,7 +150,7 @@ def test_polling_for_tables_is_polling():
 
 
 async def test_without_pyarrow_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "muster.client.arrow", None)
+    monkeypatch.setitem(sys.modules, "muster.client.consumer.arrow", None)
     consumer = AsyncConsumer(bootstrap_servers=NOWHERE)
     consumer.assign([TopicPartition("t", 0)])
     with pytest.raises(ConfigError, match=r"pip install 'muster-kafka\[arrow\]'"):

@@ -7,9 +7,9 @@ import pytest
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, MusterError, UnsupportedVersionError
 from muster.model import Node, TopicPartition
-from muster.protocol.compression import Compression
 from muster.protocol.messages import BatchIndexAndErrorMessage
-from muster.protocol.record_batch import NO_PRODUCER_ID, NO_SEQUENCE
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import NO_PRODUCER_ID, NO_SEQUENCE
 from tests.support.producer_harness import TOPIC, ProducerHarness
 
 ZERO = TopicPartition(TOPIC, 0)

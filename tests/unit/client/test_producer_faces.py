@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from muster.client import async_producer, outbox
-from muster.client.admin import Admin
-from muster.client.async_admin import AsyncAdmin
-from muster.client.async_producer import AsyncProducer
-from muster.client.core.admin import NewTopic, creatable
+from muster.client.admin.admin import Admin
+from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.core.admin.admin import NewTopic, creatable
 from muster.client.core.metadata import PartitionMetadata, TopicMetadata
-from muster.client.producer import Producer
+from muster.client.producer import async_producer, outbox
+from muster.client.producer.async_producer import AsyncProducer
+from muster.client.producer.producer import Producer
 from muster.errors import (
     ClosedError,
     ConfigError,

@@ -8,7 +8,7 @@ from muster.client.core.produce.accumulator import OutgoingBatch
 from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
 from muster.model import TopicPartition
-from muster.protocol.record_batch import BatchBuilder
+from muster.protocol.records.record_batch import BatchBuilder
 from tests.support.producer_harness import TOPIC, ProducerHarness
 
 

@@ -15,7 +15,7 @@ from tests.support.alive import is_alive, wait_until_gone
 COMPARISON = """
 import asyncio, sys
 from pathlib import Path
-from muster.demo.processes import Process
+from muster.demo.run.processes import Process
 
 async def main(log):
     options = ("scheme", "zookeeper", "bootstrap", "coordinators", "group", "topic")

@@ -13,7 +13,7 @@ import pytest
 
 from muster.compare.servers import _enter, removal, removal_of_group
 from muster.local.kept import Kept
-from muster.zookeeper.operations import Create, Plan
+from muster.zookeeper.base.operations import Create, Plan
 from tests.support.watcher_world import Hand, World
 
 PATIENCE_S = 30

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from muster.coordinator.classic_group import ClassicGroup
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import RebalanceStarted
-from muster.coordinator.group import GroupState
-from muster.coordinator.server_assignment import COORDINATOR_LEADS, STRATEGIES, ServerAssignment
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import RebalanceStarted
+from muster.coordinator.groups.group import GroupState
+from muster.coordinator.groups.server_assignment import COORDINATOR_LEADS, STRATEGIES, ServerAssignment
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
 from tests.support.assigned_group import AssignedGroup
 from tests.support.group_harness import FakeTopics, GroupHarness

@@ -16,12 +16,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from muster.coordinator.classic_group import ClassicGroup
-from muster.coordinator.clocks import NEVER
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import ExpiryKind, MemberExpired
-from muster.coordinator.group import GroupState
-from muster.coordinator.shard import GroupShard
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import ExpiryKind, MemberExpired
+from muster.coordinator.groups.group import GroupState
+from muster.coordinator.groups.shard import GroupShard
+from muster.coordinator.shards.clocks import NEVER
 from muster.errors import ErrorCode
 from muster.protocol.messages import JoinGroupResponse, MemberIdentity
 from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness, classic

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.coordinator.group import GroupState
+from muster.coordinator.groups.group import GroupState
 from muster.protocol import codec
 from muster.protocol.messages import (
     HeartbeatRequest,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from muster.broker.calls import at_once
-from muster.coordinator.log_store import LogStore
+from muster.broker.net.calls import at_once
 from muster.coordinator.runtime import Client
+from muster.coordinator.shards.log_store import LogStore
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     OffsetCommitRequest,
@@ -14,7 +14,7 @@ from muster.protocol.messages import (
     OffsetCommitRequestTopic,
     SyncGroupRequest,
 )
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
 

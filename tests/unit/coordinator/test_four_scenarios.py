@@ -7,8 +7,8 @@ waits a while for more members (group.initial.rebalance.delay.ms) before its fir
 
 import pytest
 
-from muster.coordinator.effects import Cause, RebalanceStarted
-from muster.coordinator.group import GroupState
+from muster.coordinator.groups.effects import Cause, RebalanceStarted
+from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import GroupHarness
 

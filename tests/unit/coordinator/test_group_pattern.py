@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster.coordinator.group_pattern import MAX_ID_LENGTH, GroupPattern
+from muster.coordinator.groups.group_pattern import MAX_ID_LENGTH, GroupPattern
 from muster.errors import ConfigError
 
 

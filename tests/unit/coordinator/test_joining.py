@@ -2,10 +2,10 @@
 
 import pytest
 
-from muster.coordinator.classic_group import ClassicGroup
-from muster.coordinator.classic_join import MOST_METADATA_BYTES, UNCOUNTED_METADATA_BYTES
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import (
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.classic_join import MOST_METADATA_BYTES, UNCOUNTED_METADATA_BYTES
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import (
     Cause,
     ExpiryKind,
     JoinRefused,
@@ -14,7 +14,7 @@ from muster.coordinator.effects import (
     RebalanceCompleted,
     RebalanceStarted,
 )
-from muster.coordinator.group import GroupState
+from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness, classic
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.clocks import NEVER
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Effects, Origin
-from muster.coordinator.kinds import Group
-from muster.coordinator.reply import Reply, Ticket
-from muster.coordinator.shard import GroupShard
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import Effects, Origin
+from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.shard import GroupShard
+from muster.coordinator.shards.clocks import NEVER
+from muster.coordinator.shards.reply import Reply, Ticket
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, Written

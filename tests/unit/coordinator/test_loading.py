@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from muster.broker.calls import at_once
-from muster.coordinator.log_store import LogStore
+from muster.broker.net.calls import at_once
 from muster.coordinator.runtime import Client, CoordinatorRuntime, GroupConfig
-from muster.coordinator.shards import LOAD_RECORDS, RELOAD_AFTER_MS
+from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.shards import LOAD_RECORDS, RELOAD_AFTER_MS
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
-from muster.protocol.record_batch import build_batch, iter_headers, read_tuples
+from muster.protocol.records.record_batch import build_batch, iter_headers, read_tuples
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
 from tests.support.memory_log import MemoryLog, Read
 

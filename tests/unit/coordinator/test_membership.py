@@ -2,8 +2,8 @@
 
 import pytest
 
-from muster.coordinator.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
-from muster.coordinator.group import GroupState
+from muster.coordinator.groups.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
+from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from muster.protocol import codec
 from muster.protocol.group_records import GroupMetadataRecord, encode_record

@@ -2,9 +2,9 @@
 
 import pytest
 
-from muster.coordinator.classic_group import ClassicGroup
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.offsets import expired
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.offsets import expired
 from muster.errors import ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord
 from muster.protocol.messages import (

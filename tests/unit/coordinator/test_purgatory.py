@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.coordinator.effects import ExpiryKind, MemberExpired
-from muster.coordinator.group import GroupState
+from muster.coordinator.groups.effects import ExpiryKind, MemberExpired
+from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import GroupHarness
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.coordinator.effects import Cause, GroupLoaded, RebalanceStarted
+from muster.coordinator.groups.effects import Cause, GroupLoaded, RebalanceStarted
 from muster.model import TopicPartition
 from muster.protocol.subscription import Subscription, encode_subscription
 from tests.support.group_harness import GroupHarness

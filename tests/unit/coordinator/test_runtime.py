@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from muster.broker.calls import at_once
-from muster.coordinator.effects import MemberJoined
+from muster.broker.net.calls import at_once
+from muster.coordinator.groups.effects import MemberJoined
 from muster.coordinator.runtime import group_partition
 from muster.errors import ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord, encode_record
@@ -25,7 +25,7 @@ from muster.protocol.messages import (
     OffsetFetchRequestTopic,
     SyncGroupRequest,
 )
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
 

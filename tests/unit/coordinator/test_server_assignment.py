@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.effects import Cause, GroupLoaded, JoinRefused, RebalanceCompleted, RebalanceStarted
-from muster.coordinator.group import GroupState
-from muster.coordinator.server_assignment import COORDINATOR_LEADS
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.effects import Cause, GroupLoaded, JoinRefused, RebalanceCompleted, RebalanceStarted
+from muster.coordinator.groups.group import GroupState
+from muster.coordinator.groups.server_assignment import COORDINATOR_LEADS
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol.group_records import GroupMetadataRecord

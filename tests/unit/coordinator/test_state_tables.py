@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.coordinator import classic
-from muster.coordinator.group import TRANSITIONS, ClassicGroupBase, GroupState
+from muster.coordinator.groups import classic
+from muster.coordinator.groups.group import TRANSITIONS, ClassicGroupBase, GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import GroupHarness
 from tools import group_tables, rebalancing_page

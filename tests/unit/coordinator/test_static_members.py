@@ -2,8 +2,8 @@
 
 import pytest
 
-from muster.coordinator.effects import Cause, MemberFenced, RebalanceStarted
-from muster.coordinator.group import GroupState
+from muster.coordinator.groups.effects import Cause, MemberFenced, RebalanceStarted
+from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from muster.protocol.messages import MemberIdentity
 from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.broker.calls import at_once
-from muster.coordinator.log_store import SLICE, LogStore
-from muster.coordinator.store import FencedError, Piece
+from muster.broker.net.calls import at_once
+from muster.coordinator.shards.log_store import SLICE, LogStore
+from muster.coordinator.shards.store import FencedError, Piece
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import (
     OffsetCommitRequest,
@@ -18,7 +18,7 @@ from muster.protocol.messages import (
     OffsetCommitRequestTopic,
     SyncGroupRequest,
 )
-from muster.protocol.record_batch import BatchBuilder, build_batch, iter_headers
+from muster.protocol.records.record_batch import BatchBuilder, build_batch, iter_headers
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
 from tests.support.slow_store import Cells, SlowStore

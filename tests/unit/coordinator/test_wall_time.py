@@ -2,8 +2,8 @@
 
 import pytest
 
-from muster.coordinator.clocks import TOLERATED_MS, shift_between
-from muster.coordinator.wall_time import shifted
+from muster.coordinator.groups.wall_time import shifted
+from muster.coordinator.shards.clocks import TOLERATED_MS, shift_between
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommits
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 

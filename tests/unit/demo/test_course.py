@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from muster.demo.course import Course
-from muster.demo.events import FLIGHTS_STREAM, WEATHER_STREAM, Event
-from muster.demo.slices import Slices
+from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event
+from muster.demo.data.slices import Slices
 
 
 def message(batch: int, rows: int = 100, took_ms: int = 500, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from muster.demo.events import (
+from muster.demo.data.events import (
     ALLOWED_LATENESS,
     DAMAGED_EVERY,
     FLIGHTS_STREAM,
@@ -22,8 +22,8 @@ from muster.demo.events import (
     in_order,
     truth,
 )
-from muster.demo.flights import QUICK_FLIGHTS, Flight, flights
-from muster.demo.results import flight_id
+from muster.demo.data.flights import QUICK_FLIGHTS, Flight, flights
+from muster.demo.judge.results import flight_id
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from muster.demo.examination import CAUSES, Expected, Row, differences, findings, read_rows
-from muster.demo.plan import Deed, Step
+from muster.demo.run.examination import CAUSES, Expected, Row, differences, findings, read_rows
+from muster.demo.run.plan import Deed, Step
 from muster.history.model import Cause
 
 AT_MS = 1_790_000_100_000

@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from muster.demo import flights as source
-from muster.demo.flights import Flight, SourceError, parse
+from muster.demo.data import flights as source
+from muster.demo.data.flights import Flight, SourceError, parse
 
 COLUMNS = "year,month,day,dep_time,sched_dep_time,dep_delay,carrier,flight,tailnum,hour"
 

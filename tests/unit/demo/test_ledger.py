@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from muster.demo.ledger import Claim, Ending, Judgement, Ownership, Window, judge, read_claims, read_member, suspects
+from muster.demo.judge.ledger import (
+    Claim,
+    Ending,
+    Judgement,
+    Ownership,
+    Window,
+    judge,
+    read_claims,
+    read_member,
+    suspects,
+)
 
 
 def lines(*entries: dict[str, Any]) -> list[str]:

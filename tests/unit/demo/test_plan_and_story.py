@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.demo.plan import Pace
-from muster.demo.report import NOT_KNOWN, Rebalance
-from muster.demo.story import Snapshot, Story
+from muster.demo.run.plan import Pace
+from muster.demo.show.report import NOT_KNOWN, Rebalance
+from muster.demo.show.story import Snapshot, Story
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.integers(0, 4), st.integers(0, 4))

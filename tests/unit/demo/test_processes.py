@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from muster.demo.processes import EmbeddedBroker, Process, ProcessFailedError
+from muster.demo.run.processes import EmbeddedBroker, Process, ProcessFailedError
 from muster.local.kept import pid_in
 
 PATIENCE_S = 120
 DEMO = """
 import asyncio, sys
 from pathlib import Path
-from muster.demo.processes import EmbeddedBroker
+from muster.demo.run.processes import EmbeddedBroker
 
 async def main(folder):
     broker = EmbeddedBroker(folder / "data", folder / "logs")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.demo.processes import Process
+from muster.demo.run.processes import Process
 from tests.support.peers import find_java, require
 
 PATIENCE_S = 120

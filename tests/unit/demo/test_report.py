@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from muster.demo.course import Course, Outage
-from muster.demo.picture import FLOWS, KINDS, STAGES, Box, picture
-from muster.demo.report import NOT_KNOWN, DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
+from muster.demo.show.picture import FLOWS, KINDS, STAGES, Box, picture
+from muster.demo.show.report import NOT_KNOWN, DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
 from muster.pages.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
 from tests.support.demo_report import course, sample
 from tests.support.pages import Nesting, shapes

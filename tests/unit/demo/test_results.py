@@ -6,8 +6,8 @@ import json
 from datetime import date
 from typing import Any
 
-from muster.demo import results
-from muster.demo.events import Delays, Fault, Truth
+from muster.demo.data.events import Delays, Fault, Truth
+from muster.demo.judge import results
 
 DAY = date(2013, 1, 1)
 

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from muster.demo.way import Way
+from muster.demo.run.cluster_access import Way
 from muster.errors import ConfigError
 
 FILE = """\

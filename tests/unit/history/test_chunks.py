@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.history import tables
-from muster.history.chunks import chunks
+from muster.history.entries.chunks import chunks
 from muster.history.model import Entry, Place
 
 GROUPS = ("a", "b", "c")

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.history import classic_generations as own
 from muster.history.model import Generation, Place
+from muster.history.rules import classic_generations as own
 from muster.model import TopicPartition
 from muster.protocol import codec
 from muster.protocol.messages import GroupMetadataValue, MemberMetadata

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.admin import ClusterDescription
+from muster.client.core.admin.admin import ClusterDescription
 from muster.errors import KafkaTimeoutError, UnsupportedVersionError
-from muster.history.cluster_limits import limits_of
 from muster.history.model import Limits
-from muster.history.remarks import Remarks
+from muster.history.sources.cluster_limits import limits_of
+from muster.history.sources.remarks import Remarks
 from muster.model import Node
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.history.fold import finish, fold, start
 from muster.history.model import CommitNote, Limits
+from muster.history.rules.fold import finish, fold, start
 from tests.support.group_log import GroupLog, M
 
 A, B = M("a-1", "t:0-1"), M("b-1", "t:2-3")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError
-from muster.history.decode import decode
+from muster.history.entries.decode import decode
 from muster.history.tables import ENTRIES, RAW
 from muster.protocol import codec
 from muster.protocol.group_records import OffsetCommitRecord, UnknownRecord, decode_record

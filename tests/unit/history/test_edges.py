@@ -10,7 +10,7 @@ import pytest
 from muster.history.model import Cause, CommitNote, GroupKind
 from muster.history.report import Report, summaries
 from muster.history.rows import to_table
-from muster.history.shown import moment
+from muster.history.show.json_report import moment
 from muster.pages.charts import times_of_day
 from tests.support.group_log import BEGIN_MS, GroupLog, M
 from tests.support.history_report import sample

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from muster.history import engine, tables
-from muster.history.labels import Label
 from muster.history.model import Alternative, Cause, GroupKind, LagSample, Limits, Pattern, PatternSeen, Rebalance
-from muster.history.told import explained
+from muster.history.rules.event_explanations import explained
+from muster.history.rules.event_rebalances import Label
 
 CORPUS = Path(__file__).parents[2] / "history" / "corpus"
 NAMES = ["deploy-java-cooperative", "crash-java-consumer"]

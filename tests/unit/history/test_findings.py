@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.history.findings import RULES, findings
+from muster.history.findings.view import View, absences
 from muster.history.model import (
     Alternative,
     Cause,
@@ -25,7 +26,6 @@ from muster.history.model import (
     Place,
     Rebalance,
 )
-from muster.history.view import View, absences
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from muster.history.chunks import chunks
-from muster.history.decode import decode
-from muster.history.fold import finish, fold, start
+from muster.history.entries.chunks import chunks
+from muster.history.entries.decode import decode
 from muster.history.model import Cause, Rebalance, Rows
+from muster.history.rules.fold import finish, fold, start
 from muster.history.tables import RAW
 from tests.history.verdicts import limits_of
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.history.fold import finish, fold, start
 from muster.history.model import Limits, Rows
+from muster.history.rules.fold import finish, fold, start
 from tests.support.group_log import GroupLog, M
 
 LIMITS = Limits(pattern_ms=120_000, consumer_session_timeout_ms=45_000)

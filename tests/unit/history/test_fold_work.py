@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from muster.history.fold import finish, fold, start
 from muster.history.model import Limits
+from muster.history.rules.fold import finish, fold, start
 from tests.support.group_log import GroupLog, M
 
 pytestmark = pytest.mark.interpreted

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.history import segments, tables
-from muster.history.folder import FolderTopic, NotALogError, missing
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.remarks import Remarks
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import HEADER_SIZE, BatchBuilder
+from muster.history import tables
+from muster.history.sources import segments
+from muster.history.sources.folder import FolderTopic, NotALogError, missing
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.remarks import Remarks
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder
 
 FIRST = "00000000000000000000.log"
 ABORT, COMMIT = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"

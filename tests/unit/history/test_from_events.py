@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.history.engine import History, report
-from muster.history.from_events import history_of
+from muster.history.event_history import history_of
 from muster.history.model import Cause, GroupKind
-from muster.history.remarks import Remarks
+from muster.history.sources.remarks import Remarks
 from muster.protocol.group_records import GroupMetadataRecord
 from tests.support.told_group import Told
 

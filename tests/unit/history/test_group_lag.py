@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.cli import lag as command
-from muster.history.group_lag import (
+from muster.cli.observe import lag as command
+from muster.history.lag.groups import (
     MOST_SEEN,
     Ends,
     GroupLag,

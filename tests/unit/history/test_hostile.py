@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from muster.cli.doctor_tables import print_report
-from muster.history.commit_times import Clock
+from muster.cli.observe.doctor_tables import print_report
 from muster.history.engine import events_of, read_history, report
-from muster.history.labels import by_group
 from muster.history.model import LAST_MS, CommitNote, Finding, Generation, Limits, Rebalance
-from muster.history.page import render
 from muster.history.rows import from_table, to_table
-from muster.history.shown import as_json
-from muster.history.told import explained
+from muster.history.rules.commit_times import Clock
+from muster.history.rules.event_explanations import explained
+from muster.history.rules.event_rebalances import by_group
+from muster.history.show.json_report import as_json
+from muster.history.show.page import render
 from muster.pages.charts import times_of_day
 from tests.support.history_report import sample
 from tests.support.history_topic import Written, raw

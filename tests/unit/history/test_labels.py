@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.effects import Cause as Said
-from muster.history.labels import MOVED_WITHIN_MS, Label, by_group, labels
+from muster.coordinator.groups.effects import Cause as Said
 from muster.history.model import Cause
+from muster.history.rules.event_rebalances import MOVED_WITHIN_MS, Label, by_group, labels
 from muster.model import TopicPartition
 from muster.protocol.subscription import Subscription, encode_subscription
 from tests.support.told_group import Told

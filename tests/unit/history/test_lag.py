@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.cli.group_tables import offset_rows
-from muster.client.core.admin import GroupDescription
-from muster.history.chunks import no_commits
-from muster.history.group_lag import PartitionLag
+from muster.cli.administer.group_tables import offset_rows
+from muster.client.core.admin.admin import GroupDescription
+from muster.history.entries.chunks import no_commits
 from muster.history.lag import first_unread, lag, lost_records, total
-from muster.history.lag_rows import CommitSeries, Committed, Standing, lag_rows
+from muster.history.lag.groups import PartitionLag
+from muster.history.lag.rows import CommitSeries, Committed, Standing, lag_rows
 from muster.history.model import LagSample, Limits
 from muster.model import Node, OffsetAndMetadata, TopicPartition
 from muster.spark.offsets import Claim
-from muster.spark.reports import report
+from muster.spark.progress.reports import report
 
 PLACE = TopicPartition("t", 0)
 

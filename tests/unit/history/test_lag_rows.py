@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.history.lag_rows import CommitSeries, Committed, Standing, expires_ms, lag_rows, standing
+from muster.history.lag.rows import CommitSeries, Committed, Standing, expires_ms, lag_rows, standing
 from muster.history.model import Commits, Generation, GroupKind, LagSample, Limits, Member, Place
 
 ORDERS = ("orders", 0)

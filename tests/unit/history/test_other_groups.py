@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from muster.cli.doctor_tables import print_report
+from muster.cli.observe.doctor_tables import print_report
 from muster.history import engine
 from muster.history.model import Cause, GroupKind, Limits
-from muster.history.page import render
 from muster.history.report import Report, summaries
-from muster.history.shown import as_json
+from muster.history.show.json_report import as_json
+from muster.history.show.page import render
 from tests.support.history_topic import raw, recorded
 
 GROUPS = {

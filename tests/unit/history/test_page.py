@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from muster.history.lanes import Span, lanes
 from muster.history.model import GroupKind
-from muster.history.page import GROUPS, LANES, REBALANCES, moment, render
 from muster.history.report import Report
+from muster.history.show.lanes import Span, lanes
+from muster.history.show.page import GROUPS, LANES, REBALANCES, moment, render
 from muster.pages.charts import clock
 from tests.support.history_report import MINUTE_MS, START_MS, busy, member, sample
 from tests.support.pages import Nesting

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.history import past
-from muster.history.lag_rows import CommitSeries
+from muster.history.lag import over_time as past
+from muster.history.lag.over_time import MINUTE_MS, Past, committed_at, lag_over_time, places_of, plan
+from muster.history.lag.rows import CommitSeries
 from muster.history.model import Commits
-from muster.history.past import MINUTE_MS, Past, committed_at, lag_over_time, places_of, plan
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 START_MS = 28_333_333 * MINUTE_MS

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from muster.history.chunks import chunks
-from muster.history.fold import finish, fold, start
+from muster.history.entries.chunks import chunks
 from muster.history.model import Limits
-from muster.history.query_batches import ABOUT, MOST, read_note
+from muster.history.rules.fold import finish, fold, start
+from muster.history.rules.query_batches import ABOUT, MOST, read_note
 from muster.history.tables import ENTRIES
 from tests.support.group_log import GroupLog, M
 

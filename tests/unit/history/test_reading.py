@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from muster.history.reading import side_by_side
+from muster.history.sources.reading import side_by_side
 
 
 def rows(number: int) -> pa.RecordBatch:

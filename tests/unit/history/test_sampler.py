@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.client.core.admin import GroupDescription, MemberDescription
+from muster.client.core.admin.admin import GroupDescription, MemberDescription
 from muster.history.engine import History, read_history
 from muster.history.model import Cause, GroupKind, Limits
 from muster.history.sampler import SURE, Watch, _soften

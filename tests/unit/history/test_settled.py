@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.history.generations import LEFT_FOR_A_WHILE, STABLE, ConsumerTable, read
+from muster.history.rules.generations import LEFT_FOR_A_WHILE, STABLE, ConsumerTable, read
 from muster.protocol.record_kinds import TypedRecord
 from tests.support.group_log import GroupLog, M
 

@@ -15,7 +15,7 @@ from muster.history import tables
 from muster.history.model import CommitNote, Finding, Lag, Rebalance
 from muster.history.report import Report
 from muster.history.rows import schema_of, to_table
-from muster.history.shown import as_json, moment
+from muster.history.show.json_report import as_json, moment
 from tests.unit.history.test_rows import FINDINGS, LAGS, NOTES, REBALANCES
 
 PAGE = Path(__file__).parents[3] / "docs" / "history.md"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.history import sound_generations
+from muster.history.entries import sound_generations
 from muster.protocol import codec
 from muster.protocol.messages import GroupMetadataValue, MemberMetadata
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.history.model import Member
-from muster.history.wording import count, duration, listed, named, settings_value
+from muster.history.rules.wording import count, duration, listed, named, settings_value
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from muster.log import CleanupPolicy, CompactionStopped, FsyncPolicy, LogConfig, LogStore, PartitionLog
 from muster.log import compaction as compaction_module
 from muster.model import TopicPartition
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import read_header
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import read_header
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all, read_headers
 from tests.support.power import Unsynced

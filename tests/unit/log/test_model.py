@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogStore
 from muster.model import TopicPartition
-from muster.protocol.compression import Compression
+from muster.protocol.records.compression import Compression
 from tests.support.logs import NOW, batch, read_all
 from tests.support.power import Unsynced
 

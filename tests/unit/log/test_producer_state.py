@@ -15,7 +15,7 @@ from muster.errors import ErrorCode
 from muster.log import LogConfig, LogError, LogStore
 from muster.log.producer_state import ProducerState
 from muster.model import TopicPartition
-from muster.protocol.record_batch import BatchHeader, read_header, set_producer
+from muster.protocol.records.record_batch import BatchHeader, read_header, set_producer
 from tests.support.logs import NOW, batch, read_all, read_headers
 
 TP = TopicPartition("topic", 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from muster.errors import CorruptRecordError
 from muster.log import record_walk
 from muster.log.record_walk import MAX_ERRORS, BadRecord, Rules, first_of_time, walk
-from muster.protocol.record_batch import HEADER_SIZE, BatchBuilder, build_batch, read_header, read_tuples
+from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder, build_batch, read_header, read_tuples
 
 NOW = 1_700_000_000_000
 ANY = Rules(False, -(1 << 63), (1 << 63) - 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from muster.log import FsyncPolicy, LogConfig, PartitionLog
 from muster.model import TopicPartition
-from muster.protocol.record_batch import build_batch
+from muster.protocol.records.record_batch import build_batch
 from tests.support.logs import NOW
 
 TP = TopicPartition("t", 0)

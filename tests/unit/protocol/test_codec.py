@@ -13,16 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.protocol import (
-    admin_messages,
-    class_source,
-    codec,
-    draft_messages,
-    group_messages,
-    sasl_messages,
-    schema,
-)
+from muster.protocol import admin_messages, codec, draft_messages, group_messages, sasl_messages
 from muster.protocol import messages as m
+from muster.protocol.definitions import class_source, schema
 from muster.protocol.primitives import long_uvarint, read_uvarint, uvarint
 from tests.support.message_strategies import message
 from tools.compiled import MODULES

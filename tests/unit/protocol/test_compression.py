@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Compression, compress, decompress, decompress_into
+from muster.protocol.records.compression import Compression, compress, decompress, decompress_into
 
 PACKED = [codec for codec in Compression if codec]
 TEXT = b"".join(b'{"carrier":"UA","flight":%d}' % i for i in range(20_000))

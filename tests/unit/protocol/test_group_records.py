@@ -24,7 +24,7 @@ from muster.protocol.messages import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from muster.protocol.record_batch import BatchBuilder
+from muster.protocol.records.record_batch import BatchBuilder
 
 SUBSCRIPTION = bytes.fromhex("0003000000010006636f6f7264740000000000000000ffffffff0000")
 ASSIGNMENT = bytes.fromhex("0000000000010006636f6f726474000000040000000000000001000000020000000300000000")

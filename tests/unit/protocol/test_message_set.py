@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Compression, TooLargeError, compress
-from muster.protocol.message_set import _xxh32, to_batches
-from muster.protocol.record_batch import build_batch, check_batch, iter_headers, read_tuples
+from muster.protocol.records.compression import Compression, TooLargeError, compress
+from muster.protocol.records.message_set import _xxh32, to_batches
+from muster.protocol.records.record_batch import build_batch, check_batch, iter_headers, read_tuples
 from tests.support.message_sets import message
 
 GOLDEN = bytes.fromhex(

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import (
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     BatchBuilder,
@@ -31,7 +31,7 @@ from muster.protocol.record_batch import (
     set_log_append_time,
     set_times,
 )
-from muster.protocol.varints import read_varint, varint
+from muster.protocol.records.varints import read_varint, varint
 from tests.support.java_batches import BATCHES, RECORDS
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 deprecates

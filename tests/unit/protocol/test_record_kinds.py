@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.shard import GroupShard
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.shard import GroupShard
 from muster.errors import ProtocolError
 from muster.protocol import group_messages as g
 from muster.protocol.group_records import (

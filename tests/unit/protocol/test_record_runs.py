@@ -5,12 +5,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.protocol import record_runs
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import BatchBuilder, Record, read_header, read_records, record_bytes
-from muster.protocol.record_decode import _one_by_one, decode_records
-from muster.protocol.record_runs import WORTH_IT, find_run
-from muster.protocol.varints import varint
+from muster.protocol.records import record_runs
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import BatchBuilder, Record, read_header, read_records, record_bytes
+from muster.protocol.records.record_decode import _one_by_one, decode_records
+from muster.protocol.records.record_runs import WORTH_IT, find_run
+from muster.protocol.records.varints import varint
 
 BASE = 1_700_000_000_000
 

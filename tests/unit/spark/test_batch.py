@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from muster.errors import ConfigError
-from muster.spark.batch import find_partitions
-from muster.spark.options import parse_options
+from muster.spark.source.batch import find_partitions
+from muster.spark.source.options import parse_options
 
 THERE = {"flights": [0, 1], "flights-old": [0], "old-flights": [0]}
 

@@ -15,7 +15,8 @@ from muster.errors import ErrorCode, KafkaError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED
 from muster.protocol.messages import MetadataResponse, MetadataResponseBroker
-from muster.spark.bounds import (
+from muster.spark.offsets import INITIAL, to_json
+from muster.spark.source.bounds import (
     DOUBT_EVERY_MS,
     DOUBT_TRIES,
     HELD_UP_MS,
@@ -24,8 +25,7 @@ from muster.spark.bounds import (
     Bounds,
     Lookup,
 )
-from muster.spark.claims import QueryClaims
-from muster.spark.offsets import INITIAL, to_json
+from muster.spark.source.claims import QueryClaims
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 AS_CONFIGURED = -1

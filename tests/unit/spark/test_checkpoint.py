@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from muster.spark.checkpoint import Checkpoint
+from muster.spark.source.checkpoint import Checkpoint
 
 END = {"v": 1, "seq": 2, "gen": 1, "claims": {"t": {"0": [1, 2]}}}
 

@@ -5,9 +5,9 @@ import pytest
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from muster.spark.choices import Spot
-from muster.spark.options import DEFAULT_MAX_ROWS, parse_options
-from muster.spark.pace import Pace
+from muster.spark.source.choices import Spot
+from muster.spark.source.options import DEFAULT_MAX_ROWS, parse_options
+from muster.spark.source.pace import Pace
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 BEGIN, END = Spot(None, EARLIEST_TIMESTAMP), Spot(None, LATEST_TIMESTAMP)

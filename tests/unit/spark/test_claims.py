@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from muster.spark.bounds import Verdict, judge
-from muster.spark.claims import BatchState, Resume, resume_position
 from muster.spark.offsets import (
     Claim,
     OffsetFormatError,
@@ -14,6 +12,8 @@ from muster.spark.offsets import (
     from_json,
     to_json,
 )
+from muster.spark.source.bounds import Verdict, judge
+from muster.spark.source.claims import BatchState, Resume, resume_position
 from tests.support.claims_query import P0, P1, P2, START, Query
 
 # --- rule 8 -----------------------------------------------------------------------------------------------------------

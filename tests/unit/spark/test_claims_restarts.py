@@ -3,12 +3,12 @@
 import pytest
 
 from muster.model import TopicPartition
-from muster.spark.claims import QueryClaims, Replay
 from muster.spark.offsets import (
     Claim,
     Topic,
     from_json,
 )
+from muster.spark.source.claims import QueryClaims, Replay
 from tests.support.claims_query import P0, P1, P2, Query
 
 # --- restarts ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.errors import CorruptRecordError
 from muster.model import TopicPartition
 from muster.protocol.messages import PartitionData
-from muster.protocol.record_batch import BatchBuilder
+from muster.protocol.records.record_batch import BatchBuilder
 from tests.support.message_sets import message
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.model import TopicPartition
-from muster.spark.bounds import Verdict, judge
-from muster.spark.claims import BatchState, QueryClaims
 from muster.spark.offsets import INITIAL, Topic, from_json, to_json
+from muster.spark.source.bounds import Verdict, judge
+from muster.spark.source.claims import BatchState, QueryClaims
 
 FAR = 10**9
 P0, P1, P2 = (TopicPartition("t", partition) for partition in range(3))

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.history import fold as rules
-from muster.history.chunks import chunks
-from muster.history.decode import decode
 from muster.history.engine import read_history
-from muster.history.labels import by_group
-from muster.history.lag_rows import CommitSeries, Standing, standing
+from muster.history.entries.chunks import chunks
+from muster.history.entries.decode import decode
+from muster.history.lag.rows import CommitSeries, Standing, standing
 from muster.history.model import Generation, GroupKind, Limits, Rows
 from muster.history.rows import from_table
-from muster.history.told import explained
+from muster.history.rules import fold as rules
+from muster.history.rules.event_explanations import explained
+from muster.history.rules.event_rebalances import by_group
 from muster.spark.history.buckets import Stand
 from muster.spark.history.folding import KINDS, OPEN, PAST, SCHEMAS, STANDS, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import (

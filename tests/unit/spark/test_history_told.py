@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.history.engine import report
-from muster.history.from_events import history_of
+from muster.history.event_history import history_of
 from muster.history.model import Limits
-from muster.history.remarks import Remarks
+from muster.history.sources.remarks import Remarks
 from muster.spark.history.folding import OPEN, STANDS, fold_in_order, fold_on
 from muster.spark.history.packed import IN_TOLD, PACKED, SLOTS, pack_events, tick_rows
 from tests.support.history_topic import Written, raw, told

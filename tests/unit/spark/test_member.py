@@ -9,9 +9,9 @@ import pytest
 from muster.errors import KafkaTimeoutError
 from muster.model import TopicPartition
 from muster.protocol.messages import ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
-from muster.spark.member import COMMIT_WAIT_MS
 from muster.spark.offsets import from_json
-from muster.spark.word import tell
+from muster.spark.progress.batch_done import tell
+from muster.spark.source.member import COMMIT_WAIT_MS
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
 

@@ -6,8 +6,8 @@ import pytest
 
 from muster.client.core.group.member_state import MemberState
 from muster.model import TopicPartition
-from muster.spark.member import CHECKPOINT_EVERY_MS, LAST_COMMIT_MS
-from muster.spark.query_core import DRAIN_MARGIN_MS
+from muster.spark.source.member import CHECKPOINT_EVERY_MS, LAST_COMMIT_MS
+from muster.spark.source.query_core import DRAIN_MARGIN_MS
 from tests.support.queries import audit, grid
 from tests.support.spark_world import SparkWorld, begin_batch, drive, read_all, told
 

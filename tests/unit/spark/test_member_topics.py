@@ -10,9 +10,9 @@ from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.messages import ListOffsetsRequest
-from muster.spark.bounds import HELD_UP_MS
-from muster.spark.member import COMMIT_WAIT_MS
-from muster.spark.query_core import MISSING_TOPIC_MS
+from muster.spark.source.bounds import HELD_UP_MS
+from muster.spark.source.member import COMMIT_WAIT_MS
+from muster.spark.source.query_core import MISSING_TOPIC_MS
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
 

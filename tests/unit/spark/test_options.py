@@ -5,8 +5,8 @@ import pytest
 from muster.arrow import COLUMNS
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.spark.claims import Replay, Resume
-from muster.spark.options import DEFAULT_MAX_ROWS, parse_options
+from muster.spark.source.claims import Replay, Resume
+from muster.spark.source.options import DEFAULT_MAX_ROWS, parse_options
 
 BASE = {"kafka.bootstrap.servers": "a:9092, b:9092", "subscribe": "t1, t2"}
 GROUP = BASE | {"groupId": "g"}

@@ -13,12 +13,12 @@ from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.errors import ConfigError, KafkaConnectionError
 from muster.model import TopicPartition
 from muster.protocol.messages import PartitionData
-from muster.protocol.record_batch import BatchBuilder
-from muster.spark import ranges
+from muster.protocol.records.record_batch import BatchBuilder
 from muster.spark.offsets import INITIAL, Claim, QueryOffset, Topic, to_json
-from muster.spark.options import parse_options
-from muster.spark.ranges import OffsetRange, ReadTask, read_range, tasks
-from muster.spark.stream import StreamReader
+from muster.spark.source import ranges
+from muster.spark.source.options import parse_options
+from muster.spark.source.ranges import OffsetRange, ReadTask, read_range, tasks
+from muster.spark.source.stream import StreamReader
 
 SETTINGS = FetchSettings(ClientConfig(), timeout_s=10)
 

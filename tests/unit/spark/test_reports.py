@@ -8,10 +8,10 @@ from muster.client.config import ClientConfig
 from muster.client.plain.fetch import FetchSettings
 from muster.metrics.families import value_of
 from muster.model import TopicPartition
-from muster.spark.exporter import Exporter
 from muster.spark.offsets import Claim
-from muster.spark.reports import Progress, progress, progresses, report
-from muster.spark.watch import Told, Watch
+from muster.spark.progress.exporter import Exporter
+from muster.spark.progress.group_watch import Told, Watch
+from muster.spark.progress.reports import Progress, progress, progresses, report
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("q", 0)
 BEHIND = {P0: Claim(4, 10), P1: Claim(7, 7), Q0: Claim(0, 6)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
-from muster.spark.shares import pack, share_rows, split
+from muster.spark.source.shares import pack, share_rows, split
 
 partitions = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 5))
 available = st.dictionaries(partitions, st.integers(0, 1000), min_size=1)

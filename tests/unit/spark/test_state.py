@@ -8,10 +8,10 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.spark.member import GOODBYE_MS
 from muster.spark.offsets import ALL, Share
-from muster.spark.options import parse_options
-from muster.spark.state import MISSING_MS, KeptState, StateError
+from muster.spark.source.member import GOODBYE_MS
+from muster.spark.source.options import parse_options
+from muster.spark.source.state import MISSING_MS, KeptState, StateError
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from muster.model import TopicPartition
 from muster.spark.offsets import Topic
-from muster.spark.topics import KnownTopics
+from muster.spark.source.topics import KnownTopics
 
 IDS = st.sampled_from(["", "a", "b", "c"])
 

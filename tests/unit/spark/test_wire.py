@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from muster.client.config import ClientConfig
+from muster.client.net.access import Access
 from muster.client.plain.wire import Connection
-from muster.client.security.access import Access
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol.framing import decode_request_header, encode_response
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from muster.spark.listener import ProgressListener, end_offset
-from muster.spark.word import Ear, digest, socket_path, tell
+from muster.spark.progress.batch_done import Ear, digest, socket_path, tell
+from muster.spark.progress.listener import ProgressListener, end_offset
 
 END = {"v": 1, "seq": 4, "gen": 2, "claims": {"t": {"0": [1, 2]}}, "topics": {"t": ["a1", 1]}, "query": "q"}
 

@@ -10,7 +10,7 @@ import pytest
 
 READ = """
 import gc, sys
-from muster.spark import ranges
+from muster.spark.source import ranges
 from muster.client.plain.fetch import FetchSettings
 
 class Reader:  # what it reads does not matter here
@@ -49,7 +49,7 @@ def test_a_worker_freezes_what_was_imported(in_a_worker: bool, expected: str) ->
 
 GARBAGE = """
 import gc, sys, weakref
-from muster.spark import ranges
+from muster.spark.source import ranges
 from muster.client.plain.fetch import FetchSettings
 from pyspark import TaskContext
 
@@ -89,7 +89,7 @@ def test_no_garbage_is_frozen_for_ever() -> None:
 
 KEEPS = """
 import resource
-from muster.spark import ranges
+from muster.spark.source import ranges
 from muster.client.plain.fetch import FetchSettings
 if {in_a_worker}:
     from pyspark import TaskContext

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from muster.errors import IllegalStateError, MusterError
-from muster.zookeeper.blocking_reader import call_in_thread
+from muster.zookeeper.consumers.blocking_reader import call_in_thread
 
 PATIENCE_S = 30
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.zookeeper import cluster_scheme
-from muster.zookeeper.cluster_scheme import (
-    ClusterMember,
-    create_topic,
-    request_deletion,
-)
-from muster.zookeeper.image import ClusterImage
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.image import ClusterImage
+from muster.zookeeper.base.operations import (
     Change,
     Create,
     GetData,
@@ -21,10 +15,16 @@ from muster.zookeeper.operations import (
     ensure_path,
     next_ask,
 )
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.znodes import (
     TopicRegistration,
     partition_state_path,
     topic_path,
+)
+from muster.zookeeper.cluster import scheme as cluster_scheme
+from muster.zookeeper.cluster.scheme import (
+    ClusterMember,
+    create_topic,
+    request_deletion,
 )
 from tests.support.cluster_rules import World, made_world, registration, state
 from tests.support.plans import one_by_one

@@ -9,25 +9,8 @@ import pytest
 
 from muster.broker.identity import uuid_bytes
 from muster.errors import ConfigError
-from muster.zookeeper import cluster_scheme
-from muster.zookeeper.cluster_scheme import (
-    CLUSTER_ID,
-    PRODUCER_IDS,
-    BrokerIdTakenError,
-    ClusterMember,
-    cluster_id,
-    create_topic,
-    elect,
-    load_of,
-    next_state,
-    request_deletion,
-    reserve_producer_ids,
-    settle,
-    spread,
-)
-from muster.zookeeper.deletions import deletions_path
-from muster.zookeeper.image import ClusterImage, TopicImage
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.image import ClusterImage, TopicImage
+from muster.zookeeper.base.operations import (
     BadVersionError,
     Change,
     ConnectionLossError,
@@ -42,7 +25,7 @@ from muster.zookeeper.operations import (
     Watched,
     ensure_path,
 )
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.znodes import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     TopicRegistration,
@@ -50,6 +33,23 @@ from muster.zookeeper.znodes import (
     read_topic,
     topic_config_path,
     topic_path,
+)
+from muster.zookeeper.cluster import scheme as cluster_scheme
+from muster.zookeeper.cluster.deletions import deletions_path
+from muster.zookeeper.cluster.scheme import (
+    CLUSTER_ID,
+    PRODUCER_IDS,
+    BrokerIdTakenError,
+    ClusterMember,
+    cluster_id,
+    create_topic,
+    elect,
+    load_of,
+    next_state,
+    request_deletion,
+    reserve_producer_ids,
+    settle,
+    spread,
 )
 from tests.support.cluster_rules import World, made_world, registration, state
 from tests.support.plans import one_by_one, outcome, through

@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.store import FencedError
+from muster.coordinator.shards.store import FencedError
 from muster.protocol.group_records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
     encode_record,
 )
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from muster.protocol.record_batch import BatchBuilder
-from muster.testing.zookeeper.tree import Tree
-from muster.zookeeper import group_store
-from muster.zookeeper.group_store import GroupJournal, GroupStore
-from muster.zookeeper.group_znodes import groups_path, read_znode
-from muster.zookeeper.operations import (
+from muster.protocol.records.record_batch import BatchBuilder
+from muster.zookeeper.base.operations import (
     ConnectionLossError,
     Create,
     Exists,
@@ -31,7 +27,11 @@ from muster.zookeeper.operations import (
     SetData,
     ZooKeeperError,
 )
-from muster.zookeeper.znodes import SLOTS, slot_epoch_path
+from muster.zookeeper.base.znodes import SLOTS, slot_epoch_path
+from muster.zookeeper.cluster import group_store
+from muster.zookeeper.cluster.group_store import GroupJournal, GroupStore
+from muster.zookeeper.cluster.group_znodes import groups_path, read_znode
+from tests.simulator.zookeeper.tree import Tree
 
 EPOCH = 1
 OURS = 1

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.config import GroupConfig
-from muster.coordinator.store import FencedError
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.shards.store import FencedError
 from muster.errors import ErrorCode
 from muster.protocol.group_records import OffsetCommitRecord, decode_record, encode_record
 from muster.protocol.messages import (
@@ -22,11 +22,8 @@ from muster.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from muster.protocol.record_batch import BatchBuilder
-from muster.zookeeper import group_store
-from muster.zookeeper.group_store import MAX_OFFSET_METADATA, OFFSETS_OF_A_ZNODE, READ_AHEAD, READERS, GroupStore
-from muster.zookeeper.group_znodes import read_znode
-from muster.zookeeper.operations import (
+from muster.protocol.records.record_batch import BatchBuilder
+from muster.zookeeper.base.operations import (
     BadVersionError,
     ConnectionLossError,
     Create,
@@ -38,7 +35,16 @@ from muster.zookeeper.operations import (
     Stat,
     TooLargeError,
 )
-from muster.zookeeper.znodes import GROUPS, slot_epoch_path
+from muster.zookeeper.base.znodes import GROUPS, slot_epoch_path
+from muster.zookeeper.cluster import group_store
+from muster.zookeeper.cluster.group_store import (
+    MAX_OFFSET_METADATA,
+    OFFSETS_OF_A_ZNODE,
+    READ_AHEAD,
+    READERS,
+    GroupStore,
+)
+from muster.zookeeper.cluster.group_znodes import read_znode
 from tests.support.slot_world import SESSION_MS, START_MS, SlotWorld, commit_request, runner
 
 ALPHABET = "".join(map(chr, range(33, 127)))

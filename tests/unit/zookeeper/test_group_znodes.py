@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import BatchBuilder, read_header
-from muster.zookeeper import group_znodes
-from muster.zookeeper.group_znodes import (
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import BatchBuilder, read_header
+from muster.zookeeper.base.operations import GetData, check
+from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.cluster import group_znodes
+from muster.zookeeper.cluster.group_znodes import (
     COMPRESS_ABOVE,
     MAX_ZNODE_BYTES,
     NAME_CHARACTERS,
@@ -23,8 +25,6 @@ from muster.zookeeper.group_znodes import (
     read_name,
     read_znode,
 )
-from muster.zookeeper.operations import GetData, check
-from muster.zookeeper.znode_json import Unreadable
 
 NOW = 1_700_000_000_000
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.operations import (
     Create,
     Delete,
     GetChildren,
@@ -17,8 +17,7 @@ from muster.zookeeper.operations import (
     NotPermittedError,
     SetData,
 )
-from muster.zookeeper.slots import SlotKeeper
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.znodes import (
     COORDINATORS,
     CoordinatorRegistration,
     SlotOwner,
@@ -26,7 +25,8 @@ from muster.zookeeper.znodes import (
     slot_epoch_path,
     slot_owner_path,
 )
-from muster.zookeeper.znodes import SLOTS as SLOTS_PATH
+from muster.zookeeper.base.znodes import SLOTS as SLOTS_PATH
+from muster.zookeeper.cluster.slots import SlotKeeper
 from tests.support.plans import one_by_one
 from tests.support.slot_world import SESSION_MS, SLOTS, SlotWorld
 

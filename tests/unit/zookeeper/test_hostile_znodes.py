@@ -9,13 +9,14 @@ import pytest
 
 from muster.client.security.secret import Secret
 from muster.model import TopicPartition
-from muster.zookeeper import topic_expression, znodes
-from muster.zookeeper.operations import Create, SetData
-from muster.zookeeper.server_assigned_config import ServerAssignedConfig
-from muster.zookeeper.watcher_asks import Level
-from muster.zookeeper.watcher_config import WatcherConfig
-from muster.zookeeper.watcher_states import WatcherState
-from muster.zookeeper.watcher_subscription import Subscription
+from muster.zookeeper.base import znodes
+from muster.zookeeper.base.operations import Create, SetData
+from muster.zookeeper.consumers.server_assigned_config import ServerAssignedConfig
+from muster.zookeeper.consumers.watcher_config import WatcherConfig
+from muster.zookeeper.watchers import topic_expression
+from muster.zookeeper.watchers.asks import Level
+from muster.zookeeper.watchers.states import WatcherState
+from muster.zookeeper.watchers.subscription import Subscription
 from tests.support.watcher_world import World, told
 
 

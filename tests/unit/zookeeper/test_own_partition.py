@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import SimSession, SimZooKeeper
-from muster.zookeeper.operations import Create, GetData, SetData, ask, ensure_path
-from muster.zookeeper.own_partition import own_partition
-from muster.zookeeper.znodes import BROKER_TOPICS, TOPIC_CONFIGS, TopicRegistration, read_topic, topic_path
+from muster.zookeeper.base.operations import Create, GetData, SetData, ask, ensure_path
+from muster.zookeeper.base.znodes import BROKER_TOPICS, TOPIC_CONFIGS, TopicRegistration, read_topic, topic_path
+from muster.zookeeper.cluster.own_partition import own_partition
+from tests.simulator import VirtualClock
+from tests.simulator.zookeeper import SimSession, SimZooKeeper
 
 PATH = topic_path("t")
 

@@ -14,8 +14,8 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.draft_api import DRAFT_REQUESTS
 from muster.protocol.draft_messages import DraftAssignedTopic, DraftJoinGroupRequest, DraftJoinGroupResponse
-from muster.zookeeper.server_assigned_offsets import Standing
-from muster.zookeeper.server_assigned_states import (
+from muster.zookeeper.server_assigned.offsets import Standing
+from muster.zookeeper.server_assigned.states import (
     COORDINATOR_TRANSITIONS,
     TRANSITIONS,
     CoordinatorState,

@@ -9,7 +9,7 @@ import pytest
 from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, MusterError
 from muster.protocol import messages as m
-from muster.zookeeper.server_assigned_states import ServerAssignedState
+from muster.zookeeper.server_assigned.states import ServerAssignedState
 from tests.support.draft_solo import P0, P1, Solo
 from tests.support.draft_world import TOPIC
 

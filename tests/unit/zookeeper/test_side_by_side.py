@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.testing import VirtualClock
-from muster.testing.zookeeper import SimSession, SimZooKeeper
-from muster.zookeeper.cluster_scheme import _below, create_topic
-from muster.zookeeper.image import ClusterImage
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.image import ClusterImage
+from muster.zookeeper.base.operations import (
     AT_A_TIME,
     Ask,
     ConnectionLossError,
@@ -33,7 +30,10 @@ from muster.zookeeper.operations import (
     next_ask,
     side_by_side,
 )
-from muster.zookeeper.znodes import TopicRegistration
+from muster.zookeeper.base.znodes import TopicRegistration
+from muster.zookeeper.cluster.scheme import _below, create_topic
+from tests.simulator import VirtualClock
+from tests.simulator.zookeeper import SimSession, SimZooKeeper
 from tests.support.plans import noted
 
 

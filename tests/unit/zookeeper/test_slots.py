@@ -11,7 +11,7 @@ import pytest
 
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.operations import (
     Change,
     ConnectionLossError,
     Create,
@@ -23,9 +23,8 @@ from muster.zookeeper.operations import (
     Watched,
     ZooKeeperError,
 )
-from muster.zookeeper.slots import SLOT_COUNT, SlotKeeper, preferred
-from muster.zookeeper.znode_json import Unreadable
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.base.znodes import (
     CoordinatorRegistration,
     SlotOwner,
     coordinator_path,
@@ -34,6 +33,7 @@ from muster.zookeeper.znodes import (
     slot_epoch_path,
     slot_owner_path,
 )
+from muster.zookeeper.cluster.slots import SLOT_COUNT, SlotKeeper, preferred
 from tests.support.plans import noted, one_by_one
 from tests.support.slot_world import SESSION_MS, SLOTS, SlotWorld, commit_request
 

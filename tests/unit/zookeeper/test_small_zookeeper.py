@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.config import GroupConfig
+from muster.coordinator.groups.config import GroupConfig
 from muster.errors import ErrorCode
-from muster.zookeeper.operations import Multi, Write
+from muster.zookeeper.base.operations import Multi, Write
 from tests.support.slot_world import SLOTS, SlotWorld, commit_request
 
 LIMIT = 256 * 1024

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import ConfigError
-from muster.zookeeper import topic_expression as module
-from muster.zookeeper.topic_expression import TooCostlyError, TopicExpression, topic_expression
+from muster.zookeeper.watchers import topic_expression as module
+from muster.zookeeper.watchers.topic_expression import TooCostlyError, TopicExpression, topic_expression
 
 NAMES = ["a", "ab", "orders", "orders-eu", "Orders_1", "test.orders", "__x", "foobar", "a1", "1", "x-foo-y"]
 

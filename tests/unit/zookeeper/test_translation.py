@@ -8,9 +8,18 @@ import pytest
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.states import ZnodeStat
 
-from muster.zookeeper import link, session
-from muster.zookeeper.link import Link
-from muster.zookeeper.operations import Check, ConnectionLossError, Create, Delete, NotPermittedError, SetData, Stat
+from muster.zookeeper.base.operations import (
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    NotPermittedError,
+    SetData,
+    Stat,
+)
+from muster.zookeeper.session import kazoo_link as link
+from muster.zookeeper.session import session
+from muster.zookeeper.session.kazoo_link import Link
 
 
 def test_a_stat_has_each_number_in_its_place() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.zookeeper.watcher_assignment import (
+from muster.zookeeper.watchers.assignment import (
     UnequalSubscriptionsError,
     java_hash,
     java_order,

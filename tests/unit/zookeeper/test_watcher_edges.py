@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.model import TopicPartition
-from muster.zookeeper.operations import (
+from muster.zookeeper.base.operations import (
     Create,
     Delete,
     Exists,
@@ -14,9 +14,9 @@ from muster.zookeeper.operations import (
     SetData,
     ensure_path,
 )
-from muster.zookeeper.watcher_asks import Pause, Tell
-from muster.zookeeper.watcher_states import WatcherState
-from muster.zookeeper.watcher_subscription import Subscription
+from muster.zookeeper.watchers.asks import Pause, Tell
+from muster.zookeeper.watchers.states import WatcherState
+from muster.zookeeper.watchers.subscription import Subscription
 from tests.support.watcher_world import Hand, World, changed, registered
 
 T0 = TopicPartition("t", 0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from muster.model import TopicPartition
-from muster.zookeeper.operations import Ask, SessionEvent
-from muster.zookeeper.watcher_asks import GiveUp
-from muster.zookeeper.watcher_states import WatcherState
+from muster.zookeeper.base.operations import Ask, SessionEvent
+from muster.zookeeper.watchers.asks import GiveUp
+from muster.zookeeper.watchers.states import WatcherState
 from tests.support.watcher_world import Hand, World, changed, registered
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.testing.zookeeper import SimSession
-from muster.zookeeper import znodes
-from muster.zookeeper.operations import Ask, Create, Delete, Exists, GetChildren, GetData, SetData
-from muster.zookeeper.watcher_asks import Level, RebalanceFailedError, StartFetching, Tell
-from muster.zookeeper.watcher_scheme import WatcherMember
-from muster.zookeeper.watcher_settings import WatcherSettings, new_consumer_id
-from muster.zookeeper.watcher_states import TRANSITIONS, Happening, WatcherState
-from muster.zookeeper.watcher_subscription import Subscription
+from muster.zookeeper.base import znodes
+from muster.zookeeper.base.operations import Ask, Create, Delete, Exists, GetChildren, GetData, SetData
+from muster.zookeeper.watchers.asks import Level, RebalanceFailedError, StartFetching, Tell
+from muster.zookeeper.watchers.scheme import WatcherMember
+from muster.zookeeper.watchers.settings import WatcherSettings, new_consumer_id
+from muster.zookeeper.watchers.states import TRANSITIONS, Happening, WatcherState
+from muster.zookeeper.watchers.subscription import Subscription
+from tests.simulator.zookeeper import SimSession
 from tests.support.watcher_world import Hand, World, changed, registered, told
 
 # --- what is written -------------------------------------------------------------------------------------------------

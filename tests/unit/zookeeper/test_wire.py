@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.zookeeper import wire
-from muster.zookeeper.wire import Wire
+from muster.zookeeper.session import socket_times as wire
+from muster.zookeeper.session.socket_times import Wire
 
 CONNECT, WELCOME = pack("!iqiq", 0, 0, 4000, 0) + bytes(21), pack("!iiq", 0, 4000, 77) + bytes(20)
 PING, WATCH = -2, -1

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from muster.errors import ConfigError
 from muster.model import Node
-from muster.zookeeper import znodes
-from muster.zookeeper.znode_json import Unreadable
-from muster.zookeeper.znodes import (
+from muster.zookeeper.base import znodes
+from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.base.znodes import (
     BrokerRegistration,
     Controller,
     Endpoint,

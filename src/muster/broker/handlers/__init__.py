@@ -6,14 +6,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from muster.broker.calls import Api, Fast, Unsupported
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
-from muster.broker.durability import Durability
-from muster.broker.fetch_sessions import FetchSessions
-from muster.broker.fetches import Loop, ParkedFetches
-from muster.broker.given_settings import GivenSettings
-from muster.broker.groups import Groups
+from muster.broker.dynamic_settings import GivenSettings
+from muster.broker.groups.service import Groups
 from muster.broker.handlers import (
     alter_configs,
     api_versions,
@@ -35,11 +31,15 @@ from muster.broker.handlers import (
     replicas,
 )
 from muster.broker.handlers import cluster as cluster_apis
-from muster.broker.partitions import Partitions
-from muster.broker.reading import Reader
-from muster.broker.side_thread import SideThread
-from muster.broker.topic_changes import TopicChanges
-from muster.broker.topics import TopicCatalogue
+from muster.broker.net.calls import Api, Fast, Unsupported
+from muster.broker.net.side_thread import SideThread
+from muster.broker.topics.catalogue import TopicCatalogue
+from muster.broker.topics.changes import TopicChanges
+from muster.broker.topics.durability import Durability
+from muster.broker.topics.fetch_sessions import FetchSessions
+from muster.broker.topics.fetches import Loop, ParkedFetches
+from muster.broker.topics.log_reads import Reader
+from muster.broker.topics.partitions import Partitions
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
 

@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from muster.broker import given_settings, topic_settings
-from muster.broker.calls import Call, Sliced, at_once
+from muster.broker import dynamic_settings as given_settings
 from muster.broker.cluster_view import ClusterView
-from muster.broker.given_settings import GivenSettings
+from muster.broker.dynamic_settings import GivenSettings
 from muster.broker.handlers.configs import BROKER, BROKER_LOGGER, NOT_KEPT, TOPIC
-from muster.broker.partitions import Partitions
+from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.settings import Source
-from muster.broker.topic_settings import Change, Operation
-from muster.broker.topics import TopicCatalogue, invalid_name
+from muster.broker.topics import settings as topic_settings
+from muster.broker.topics.catalogue import TopicCatalogue, invalid_name
+from muster.broker.topics.partitions import Partitions
+from muster.broker.topics.settings import Change, Operation
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import GROUP_EVENTS_TOPIC
 from muster.protocol.admin_messages import (

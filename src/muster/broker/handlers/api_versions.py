@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from struct import Struct
 
-from muster.broker.calls import SMALL, Call, Fast
+from muster.broker.net.calls import SMALL, Call, Fast
 from muster.errors import ErrorCode
 from muster.protocol import codec
 from muster.protocol.api import ADVERTISED, ApiKey

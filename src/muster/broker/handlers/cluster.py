@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from muster.broker.calls import Call
 from muster.broker.cluster_view import ClusterView
 from muster.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from muster.broker.topics import Topic, TopicCatalogue, invalid_name
+from muster.broker.net.calls import Call
+from muster.broker.topics.catalogue import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     DescribeClusterBroker,

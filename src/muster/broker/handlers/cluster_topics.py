@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.handlers import create_topics as alone
-from muster.broker.topics import NewTopic, Topic
+from muster.broker.net.calls import Call, Sliced, at_once
+from muster.broker.topics.catalogue import NewTopic, Topic
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import (
     CreateTopicsRequest,

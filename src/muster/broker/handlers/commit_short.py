@@ -13,9 +13,9 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 
-from muster.broker.calls import Call, Short
-from muster.broker.groups import Groups
-from muster.coordinator.offsets import TOPIC_IDS_SINCE
+from muster.broker.groups.service import Groups
+from muster.broker.net.calls import Call, Short
+from muster.coordinator.groups.offsets import TOPIC_IDS_SINCE
 from muster.errors import MusterError
 from muster.protocol import codec
 from muster.protocol.messages import OffsetCommitRequest, OffsetCommitRequestPartition

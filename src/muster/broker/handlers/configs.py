@@ -9,12 +9,12 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from muster.broker import config as broker_config
-from muster.broker import topic_settings
-from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
+from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.settings import Setting, Source, show
-from muster.broker.topics import Topic, TopicCatalogue, invalid_name
+from muster.broker.topics import settings as topic_settings
+from muster.broker.topics.catalogue import Topic, TopicCatalogue, invalid_name
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.admin_messages import ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse
 from muster.protocol.messages import (

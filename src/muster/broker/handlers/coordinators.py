@@ -13,10 +13,10 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from muster.broker.calls import Call, Fast, Sliced, at_once
 from muster.broker.cluster_view import ClusterView
-from muster.broker.groups import Groups
+from muster.broker.groups.service import Groups
 from muster.broker.handlers.configs import MALFORMED
+from muster.broker.net.calls import Call, Fast, Sliced, at_once
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
 from muster.protocol import codec

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.handlers import create_topics
 from muster.broker.handlers.create_topics import Needs
-from muster.broker.topic_changes import Growth, check_count
+from muster.broker.net.calls import Call, Sliced, at_once
+from muster.broker.topics.changes import Growth, check_count
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol.admin_messages import (

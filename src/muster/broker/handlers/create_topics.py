@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from typing import NamedTuple
 
-from muster.broker import topic_settings
-from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.identity import random_uuid
+from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.settings import show
-from muster.broker.topic_changes import TopicChanges
-from muster.broker.topics import NewTopic, Topic, TopicCatalogue, invalid_name
+from muster.broker.topics import settings as topic_settings
+from muster.broker.topics.catalogue import NewTopic, Topic, TopicCatalogue, invalid_name
+from muster.broker.topics.changes import TopicChanges
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.protocol.messages import (
     CreatableTopic,

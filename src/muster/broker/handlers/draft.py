@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from muster.broker.calls import Api, Call
 from muster.broker.cluster_view import ClusterView
-from muster.broker.groups import Groups
+from muster.broker.groups.service import Groups
+from muster.broker.net.calls import Api, Call
 from muster.coordinator.assigned_calls import AssignedJoin, AssignedJoined, AssignedMembers
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode

@@ -3,7 +3,7 @@
 v5: log_start_offset. v7: sessions (KIP-227). v9: the leader epoch that the reader knows. v12: flexible. v13: topic ids
 instead of names. v15: replica_state. v16: node_endpoints. v18: high_watermark of followers.
 
-reading.py reads the records; a fetch that gets too few waits in fetches.py. Work on every partition is a generator; a
+log_reads.py reads the records; a fetch that gets too few waits in fetches.py. Work on every partition is a generator; a
 fetch of very many partitions is handled a slice at a time.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Generator
 from functools import partial
 from typing import NamedTuple
 
-from muster.broker import fetches
-from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.clock import now_ms
-from muster.broker.fetch_sessions import SLICE, FetchPlan, FetchSessions
-from muster.broker.fetches import Loop, ParkedFetch, ParkedFetches
-from muster.broker.reading import Reader, Result
+from muster.broker.net.calls import Call, Sliced, at_once
+from muster.broker.topics import fetches
+from muster.broker.topics.fetch_sessions import SLICE, FetchPlan, FetchSessions
+from muster.broker.topics.fetches import Loop, ParkedFetch, ParkedFetches
+from muster.broker.topics.log_reads import Reader, Result
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse
 
 _TOPIC_IDS_SINCE = 13

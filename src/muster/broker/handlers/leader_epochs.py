@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from muster.broker.calls import Call
 from muster.broker.cluster_view import ClusterView
-from muster.broker.partitions import Partitions
-from muster.broker.side_thread import SideThread, one_by_one
+from muster.broker.net.calls import Call
+from muster.broker.net.side_thread import SideThread, one_by_one
+from muster.broker.topics.partitions import Partitions
 from muster.errors import ErrorCode, KafkaError
 from muster.model import NO_LEADER_EPOCH
 from muster.protocol.messages import (

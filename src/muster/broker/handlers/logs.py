@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.broker.calls import Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView
 from muster.broker.handlers.create_topics import UNKNOWN_NAME
-from muster.broker.partitions import Partitions
-from muster.broker.side_thread import SideThread, one_by_one
-from muster.broker.topics import TopicCatalogue, invalid_name
+from muster.broker.net.calls import Call, Sliced, at_once
+from muster.broker.net.side_thread import SideThread, one_by_one
+from muster.broker.topics.catalogue import TopicCatalogue, invalid_name
+from muster.broker.topics.partitions import Partitions
 from muster.errors import ErrorCode, KafkaError
 from muster.log import CleanupPolicy, PartitionLog
 from muster.model import INTERNAL_TOPICS, TopicPartition

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from muster.broker.calls import SMALL, Call, Sliced, at_once
 from muster.broker.cluster_view import ClusterView, Leadership
-from muster.broker.topics import Topic, invalid_name
+from muster.broker.net.calls import SMALL, Call, Sliced, at_once
+from muster.broker.topics.catalogue import Topic, invalid_name
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol.messages import (
@@ -47,7 +47,7 @@ class Topics(Protocol):
 
 
 class Changes(Protocol):
-    """What becomes of topics that are asked for (topic_changes.py)."""
+    """What becomes of topics that are asked for (topics/changes.py)."""
 
     def is_cleaning_up(self, name: str) -> bool: ...
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from muster.broker.calls import Call, Fast, Sliced
-from muster.broker.groups import Groups
+from muster.broker.groups.service import Groups
 from muster.broker.handlers.coordinators import group_request, submit
+from muster.broker.net.calls import Call, Fast, Sliced
 from muster.coordinator.parts import Gather
 from muster.protocol import codec, framing
 from muster.protocol.messages import (

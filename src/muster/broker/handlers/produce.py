@@ -12,19 +12,18 @@ from collections.abc import Generator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from muster.broker.calls import NO_RESPONSE, Call, CloseConnectionError
 from muster.broker.clock import now_ms
 from muster.broker.cluster_view import LEADER_ELSEWHERE, ClusterView, LeaderHint
-from muster.broker.durability import Durability
-from muster.broker.fetches import ParkedFetches
-from muster.broker.partitions import Partitions
-from muster.broker.side_thread import SideThread
-from muster.broker.topics import TopicCatalogue
+from muster.broker.net.calls import NO_RESPONSE, Call, CloseConnectionError
+from muster.broker.net.side_thread import SideThread
+from muster.broker.topics.catalogue import TopicCatalogue
+from muster.broker.topics.durability import Durability
+from muster.broker.topics.fetches import ParkedFetches
+from muster.broker.topics.partitions import Partitions
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError, validation
 from muster.log.recompression import recompressed
 from muster.model import INTERNAL_TOPICS
-from muster.protocol.compression import Compression
 from muster.protocol.messages import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -37,7 +36,8 @@ from muster.protocol.messages import (
     TopicProduceResponse,
 )
 from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD
 
 if TYPE_CHECKING:
     from muster.log import PartitionLog

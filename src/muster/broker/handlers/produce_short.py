@@ -13,9 +13,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from muster.broker.calls import Fast
 from muster.broker.clock import now_ms
 from muster.broker.handlers.produce import Needs, refused
+from muster.broker.net.calls import Fast
 from muster.errors import KafkaError
 from muster.log import FsyncPolicy, PartitionLog, validation
 from muster.model import INTERNAL_TOPICS
@@ -27,7 +27,7 @@ from muster.protocol.messages import (
     TopicProduceResponse,
 )
 from muster.protocol.primitives import ZERO_UUID, long_uvarint
-from muster.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
 
 MOST_RECORDS = 32
 MOST_KNOWN = 1_000

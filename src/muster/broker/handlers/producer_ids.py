@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from muster.broker.calls import Call
+from muster.broker.net.calls import Call
 from muster.errors import ErrorCode
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 

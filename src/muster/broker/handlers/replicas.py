@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-from muster.broker.calls import Call
 from muster.broker.cluster_view import NO_LEADER, ClusterView, Leadership
 from muster.broker.handlers.create_topics import check_replicas
-from muster.broker.topics import TopicCatalogue
+from muster.broker.net.calls import Call
+from muster.broker.topics.catalogue import TopicCatalogue
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.admin_messages import (
     AlterPartitionReassignmentsRequest,

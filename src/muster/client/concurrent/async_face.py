@@ -6,11 +6,11 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from muster.client import forks
 from muster.client.concurrent.engine import Engine
 from muster.client.concurrent.options import Choices, consumer_config
 from muster.client.concurrent.workers import TaskWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
+from muster.client.net import forks
 from muster.client.serde import Deserializers, GivenDeserializer
 from muster.model import ConsumerRecord
 

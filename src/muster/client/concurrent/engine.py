@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 
-from muster.client.async_consumer import AsyncConsumer
-from muster.client.async_producer import AsyncProducer
 from muster.client.concurrent.outcomes import (
     HandlerFailedError,
     Outcome,
@@ -26,11 +24,13 @@ from muster.client.concurrent.outcomes import (
 from muster.client.concurrent.signals import Signals
 from muster.client.concurrent.workers import OnEnd, Workers
 from muster.client.config import ClientConfig, ConsumerConfig
+from muster.client.consumer.async_consumer import AsyncConsumer
+from muster.client.consumer.listener import RebalanceListener
 from muster.client.core.concurrent import dead_letters
 from muster.client.core.concurrent.core import ConcurrentCore
 from muster.client.core.concurrent.rules import Rules
 from muster.client.core.concurrent.work import Job, State
-from muster.client.listener import RebalanceListener
+from muster.client.producer.async_producer import AsyncProducer
 from muster.errors import (
     CommitFailedError,
     ConfigError,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from muster.client import forks
 from muster.client.concurrent.engine import Engine
 from muster.client.concurrent.options import Choices, consumer_config
 from muster.client.concurrent.processes import ProcessCall
 from muster.client.concurrent.workers import Call, DirectCall, OnEnd, ThreadWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
+from muster.client.net import forks
 from muster.client.serde import Deserializers, GivenDeserializer
 from muster.errors import ConfigError, IllegalStateError
 from muster.model import ConsumerRecord

@@ -18,8 +18,8 @@ from typing import TypeVar
 from muster.client.config import ClientConfig, parse_address
 from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
 from muster.client.core.refusals import passes
+from muster.client.net.access import Access
 from muster.client.plain.wire import Connection
-from muster.client.security.access import Access
 from muster.errors import (
     AuthenticationError,
     ErrorCode,

@@ -31,11 +31,11 @@ from muster.errors import (
 )
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
-from muster.protocol.compression import Buffer
-from muster.protocol.message_set import to_batches
 from muster.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import BatchHeader, UnsupportedMagicError, iter_headers
+from muster.protocol.records.compression import Buffer
+from muster.protocol.records.message_set import to_batches
+from muster.protocol.records.record_batch import BatchHeader, UnsupportedMagicError, iter_headers
 
 log = logging.getLogger("muster.spark")
 

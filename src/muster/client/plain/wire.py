@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from muster.client.config import ClientConfig
-from muster.client.handshake import Handshake, Proof, RefusedError, set_options
-from muster.client.security.access import Access
+from muster.client.net.access import Access
+from muster.client.net.handshake import Handshake, Proof, RefusedError, set_options
 from muster.client.security.tls import why_refused
 from muster.errors import AuthenticationError, ProtocolError
 from muster.protocol.api import newest_common

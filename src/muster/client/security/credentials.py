@@ -6,8 +6,8 @@ import secrets
 import ssl
 from collections.abc import Callable
 
-from muster.client.core.sasl.mechanisms import Mechanism, OAuthBearer, Plain, Scram
 from muster.client.security import tls
+from muster.client.security.sasl.mechanisms import Mechanism, OAuthBearer, Plain, Scram
 from muster.client.security.settings import Login, SecurityConfig, login
 from muster.client.security.tokens import Token, Tokens, by_client_credentials
 from muster.errors import AuthenticationError, MusterError

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from muster.client.core.sasl.mechanisms import SCRAM_HASHES
 from muster.client.security import jaas
+from muster.client.security.sasl.mechanisms import SCRAM_HASHES
 from muster.client.security.secret import NOTHING, Secret
 from muster.errors import ConfigError
 

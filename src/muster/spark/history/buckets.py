@@ -12,7 +12,7 @@ state would grow with each group that ever was, and there are tools that make up
 
 What a broker told of its groups (`__group_events`, which muster's has) is heard before the records of the same time
 are folded; each row of a rebalance has the broker's word in it before it is told on. Of groups that no log has the
-events themselves are written down as records (from_events.py) and folded, at a tick or the end: by then those of
+events themselves are written down as records (event_history.py) and folded, at a tick or the end: by then those of
 several partitions are in the order of their time.
 """
 
@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from muster.history.chunks import chunks, no_commits
-from muster.history.decode import decode
+from muster.history.entries.chunks import chunks, no_commits
+from muster.history.entries.decode import decode
+from muster.history.entries.synthetic_records import WrittenDown
+from muster.history.event_history import ToldGroup
 from muster.history.findings import View, findings
-from muster.history.fold import finish, fold, start
-from muster.history.from_events import ToldGroup
-from muster.history.group_state import GroupState
-from muster.history.lag_rows import CommitSeries, Committed, Standing, standing
+from muster.history.lag.over_time import Past
+from muster.history.lag.rows import CommitSeries, Committed, Standing, standing
 from muster.history.model import (
     Chunk,
     Finding,
@@ -42,9 +42,9 @@ from muster.history.model import (
     Rows,
     TopicPartition,
 )
-from muster.history.past import Past
-from muster.history.told import Event, Heard, event_at, explained
-from muster.history.written_down import WrittenDown
+from muster.history.rules.event_explanations import Event, Heard, event_at, explained
+from muster.history.rules.fold import finish, fold, start
+from muster.history.rules.group_state import GroupState
 
 _REMEMBERED = 20_000
 """How many of a group's rows its findings are made of, at most."""

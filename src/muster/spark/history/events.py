@@ -21,13 +21,13 @@ import pyarrow as pa
 from muster.client.plain.cluster import Cluster
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import KafkaConnectionError, KafkaError
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC, to_raw
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC, to_raw
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.group_partitions import group_partition
 from muster.spark.history.packed import pack_events
 from muster.spark.offsets import Claim
-from muster.spark.ranges import ReadTask, read_range, tasks
+from muster.spark.source.ranges import ReadTask, read_range, tasks
 
 log = logging.getLogger("muster.spark.history")
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from muster.history.lag.over_time import Past
 from muster.history.model import CommitNote, Finding, Generation, Lag, Limits, Rebalance, Rows
-from muster.history.past import Past
 from muster.history.rows import from_table, schema_of, to_table
 from muster.spark.history.buckets import Bucket, Told, Views
 from muster.spark.history.packed import (

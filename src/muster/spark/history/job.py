@@ -13,12 +13,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
-from muster.client.admin import Admin
-from muster.client.core.admin import TopicDescription
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import TopicDescription
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
-from muster.history.cluster_limits import limits_of
 from muster.history.model import Limits
-from muster.history.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.cluster_limits import limits_of
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.tables import ENTRIES
 from muster.spark.history.folding import SCHEMAS, STATE_DDL, TOLD_DDL, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import IN_ENTRIES

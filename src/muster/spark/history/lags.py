@@ -2,7 +2,7 @@
 
 Two steps. First a task for some buckets asks where the logs of what their groups have committed begin and end: after
 what was committed has been read, so that no group seems to be beyond a log's end. Then all partitions are dealt out
-evenly, and each task counts records in a share of those that have some behind (muster.history.lag_samples): at most
+evenly, and each task counts records in a share of those that have some behind (history/sources/lag_samples.py): at most
 `MOST_COUNTED` in all, of 1 MB each. The others are told in offsets.
 """
 
@@ -18,13 +18,13 @@ import pyarrow as pa
 from muster.client.plain.cluster import Cluster, connect
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import KafkaConnectionError, MusterError
-from muster.history.chunks import no_commits
+from muster.history.entries.chunks import no_commits
 from muster.history.lag import first_unread
-from muster.history.lag_rows import CommitSeries, counted, lag_rows
-from muster.history.lag_samples import count_records, ends_over_time, look_settings
+from muster.history.lag.over_time import Past, lag_over_time, places_of, plan
+from muster.history.lag.rows import CommitSeries, counted, lag_rows
 from muster.history.model import Lag, LagSample, Limits
-from muster.history.past import Past, lag_over_time, places_of, plan
 from muster.history.rows import day_of, from_table, to_table
+from muster.history.sources.lag_samples import count_records, ends_over_time, look_settings
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.spark.history.buckets import Stand

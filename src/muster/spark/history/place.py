@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MARK = "_history.json"
-FORMAT = 4
+FORMAT = 5
 """Counts up when another version cannot go on from what this one has written."""
 
 

@@ -5,7 +5,7 @@ that fetches them: to have Spark carry each to the JVM and back to Python would 
 
 As a stream its offset is that of the muster source with more in it (`events`: events.py):
 
-    {"history": 4, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
+    {"history": 5, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
 
 A batch in which `until` grows has a tick for each bucket of every log partition; there may be nothing else in it. `at`
 says up to which time each of these has been read by the end of this batch, 0 where that was never known: all that was
@@ -33,26 +33,26 @@ from pyspark.sql.types import StructType
 from muster.client.plain.cluster import Cluster, connect
 from muster.client.plain.fetch import DataLossError, FetchSettings
 from muster.errors import ConfigError, KafkaConnectionError
-from muster.history.decode import decode
 from muster.history.engine import span
-from muster.history.folder import FolderTopic
-from muster.history.raw import DECODED, EVENTS_TOPIC, to_raw
-from muster.history.remarks import Remarks
+from muster.history.entries.decode import decode
+from muster.history.sources.folder import FolderTopic
+from muster.history.sources.raw import DECODED, EVENTS_TOPIC, to_raw
+from muster.history.sources.remarks import Remarks
 from muster.history.tables import RAW
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.history import events
 from muster.spark.history.packed import IN_TOLD, PACKED_DDL, pack, pack_events, tick_rows
 from muster.spark.offsets import from_json
-from muster.spark.options import COMMITS_TOPIC, SourceOptions, parse_options
-from muster.spark.ranges import read_range
-from muster.spark.source import BatchReader
-from muster.spark.stream import StreamReader
+from muster.spark.source.options import COMMITS_TOPIC, SourceOptions, parse_options
+from muster.spark.source.ranges import read_range
+from muster.spark.source.source import BatchReader
+from muster.spark.source.stream import StreamReader
 
 log = logging.getLogger("muster.spark.history")
 
 NAME = "muster-history"
 
-FORMAT = 4
+FORMAT = 5
 """Of the offsets, and of the state that Spark keeps with them."""
 
 TICK_MS, CLOCK_MS, GROUPS = "history.tick.ms", "history.clock.ms", "history.groups"

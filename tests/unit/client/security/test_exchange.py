@@ -2,9 +2,9 @@
 
 import pytest
 
-from muster.client.core.sasl.exchange import Exchange
-from muster.client.core.sasl.mechanisms import OAuthBearer, Plain, SaslError, Scram
-from muster.client.handshake import Handshake, Proof, RefusedError
+from muster.client.net.handshake import Handshake, Proof, RefusedError
+from muster.client.security.sasl.exchange import Exchange
+from muster.client.security.sasl.mechanisms import OAuthBearer, Plain, SaslError, Scram
 from muster.errors import ErrorCode
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.sasl_messages import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.client.core.sasl.mechanisms import OAuthBearer, Plain, SaslError, Scram
+from muster.client.security.sasl.mechanisms import OAuthBearer, Plain, SaslError, Scram
 
 EXAMPLES = [
     (  # RFC 7677, 3

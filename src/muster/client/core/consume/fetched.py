@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from muster.client.core.subscription_state import PartitionState
 from muster.errors import CorruptRecordError, MusterError, ProtocolError
 from muster.model import NO_LEADER_EPOCH, ConsumerRecord, TopicPartition
-from muster.protocol.aborted import Aborted, AbortedTransactions
 from muster.protocol.primitives import Buffer
-from muster.protocol.record_batch import BatchHeader, check_batch, iter_headers, next_header, read_as
+from muster.protocol.records.aborted import Aborted, AbortedTransactions
+from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers, next_header, read_as
 
 
 @dataclass(slots=True)

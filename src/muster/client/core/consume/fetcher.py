@@ -37,9 +37,9 @@ from muster.client.core.subscription_state import PartitionState, PositionState,
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
 from muster.model import ConsumerRecord, Node, TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
-from muster.protocol.message_set import to_batches
 from muster.protocol.messages import FetchResponse, PartitionData
-from muster.protocol.record_batch import UnsupportedMagicError
+from muster.protocol.records.message_set import to_batches
+from muster.protocol.records.record_batch import UnsupportedMagicError
 
 T = TypeVar("T")
 

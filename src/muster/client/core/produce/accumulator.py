@@ -13,8 +13,8 @@ from typing import Any
 
 from muster.errors import MusterError
 from muster.model import NO_LEADER_EPOCH, TopicPartition
-from muster.protocol.compression import Compression
-from muster.protocol.record_batch import (
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import (
     HEADER_SIZE,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -38,7 +38,6 @@ from muster.errors import (
     error_code,
 )
 from muster.model import Node, TopicPartition
-from muster.protocol.compression import Compression
 from muster.protocol.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -49,7 +48,8 @@ from muster.protocol.messages import (
     TopicProduceData,
 )
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.record_batch import HEADER_SIZE
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import HEADER_SIZE
 
 _LAST_VERSION_BY_NAME = 12
 _MAX_INT = 2**31 - 1

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from muster.client.core.produce.accumulator import ProducerBatch, is_later, next_sequence
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
-from muster.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from muster.protocol.records.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 MAX_EPOCH = 32_767
 _NONE_ACKED = -1

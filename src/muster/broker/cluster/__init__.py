@@ -1,0 +1,1 @@
+"""What a broker does as one of several on ZooKeeper."""

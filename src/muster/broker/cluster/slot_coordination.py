@@ -1,0 +1,227 @@
+"""Groups of a broker among others whose slots are in ZooKeeper (`group.coordinator.store=zookeeper`).
+
+The rules are `zookeeper/cluster/slots.py` and `group_store.py` beside it; this file runs them on the loop, on the
+session that the broker has anyway. So a broker that dies takes its slots with it, and another broker has them when
+ZooKeeper has ended the session.
+
+Two things are to be seen to here:
+
+- A slot is read after this broker has taken it, and offsets of topics that do not exist are removed then. A topic that
+  another broker knew when it wrote them must not be missing here. ZooKeeper tells a session of all changes before it
+  answers what was asked after them. So a slot is given to the coordinator at the next moment when the catalogue has
+  everything that was told (`followed`).
+- A process that stood still may find requests before it learns that its session is over. Each request asks the clock
+  (`may_serve`); in doubt the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from muster.broker.cluster.follower import Follower
+from muster.broker.cluster_view import ClusterView
+from muster.broker.config import BrokerConfig
+from muster.broker.groups.coordination import Coordination, Slots
+from muster.coordinator.shards.store import Store
+from muster.errors import ClosedError, ConfigError
+from muster.model import Node
+from muster.protocol.group_partitions import group_partition
+from muster.protocol.group_records import GroupMetadataRecord, encode_record
+from muster.zookeeper.base.operations import Plan, SessionEvent, Watched, ZooKeeperError
+from muster.zookeeper.base.znodes import CoordinatorRegistration, Endpoint
+from muster.zookeeper.cluster.group_store import MAX_OFFSET_METADATA, GroupStore
+from muster.zookeeper.cluster.slots import SLOT_COUNT, SlotKeeper
+
+log = logging.getLogger("muster.broker")
+
+PAUSE_S = 0.2
+"""Between a turn that failed and the next; it doubles as long as they fail and nothing happens, up to `LONGEST`."""
+
+LONGEST_PAUSE_S = 6.0
+
+KEPT_PAUSE_S = 0.5
+"""Between two looks at slots that wait for their groups to rebalance before they go to another broker."""
+
+
+def check_settings(config: BrokerConfig) -> None:
+    """Refuse settings with which groups cannot be kept here.
+
+    Raises:
+        ConfigError: the notes of commits could be too long.
+    """
+    if config.integer("offset.metadata.max.bytes") > MAX_OFFSET_METADATA:
+        raise ConfigError(
+            f"offset.metadata.max.bytes is at most {MAX_OFFSET_METADATA} with group.coordinator.store=zookeeper"
+        )
+
+
+def registration_of(cluster: ClusterView) -> CoordinatorRegistration:
+    """What the coordinator of this process says of itself, once its ports are open."""
+    node, draft = cluster.node, cluster.draft_node
+    listener = Endpoint("DRAFT", draft.host, draft.port) if draft is not None else None
+    return CoordinatorRegistration(node.host, node.port, listener)
+
+
+class InZooKeeper(Coordination):
+    """Which broker has which slot, by the znodes of `muster.zookeeper.cluster.slots`."""
+
+    is_leased = True
+
+    def __init__(self, among: Follower, cluster: ClusterView) -> None:
+        self._among = among
+        self._session = among.session
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._groups: Slots
+        self._store = GroupStore(self._run, lambda: self._groups.release_durable(), self._fenced)
+        self.keeper = SlotKeeper(
+            among.node_id, self._gained, self._lost, is_busy=lambda slot: self._groups.is_rebalancing(slot)
+        )
+        self._pending: dict[int, int] = {}
+        """Slots that this broker has, and does not serve yet, with their epochs."""
+        self._wake = asyncio.Event()
+        self._turns: asyncio.Task[None] | None = None
+        self._plans: set[asyncio.Task[Any]] = set()
+        self._failing = False
+        self._looks: asyncio.TimerHandle | None = None
+
+    # ----------------------------------------------------------------------------------------------- Coordination
+
+    def store(self) -> Store:
+        """ZooKeeper."""
+        return self._store
+
+    def record_fits(self, record: GroupMetadataRecord) -> bool:
+        """Whether a znode takes it."""
+        key, value = encode_record(record)
+        return value is None or self._store.fits(key, value)
+
+    def start(self, groups: Slots) -> None:
+        """No slot yet: they are taken once this broker is registered."""
+        self._groups = groups
+        groups.serve(SLOT_COUNT)
+        self._session.listen(self._on_event)
+        self._turns = self._loop.create_task(self._keep())
+
+    def stop(self) -> None:
+        """Take no slots any more; the session gives back what there are."""
+        if self._turns is not None:
+            self._turns.cancel()
+        if self._looks is not None:
+            self._looks.cancel()
+
+    def may_serve(self) -> bool:
+        """Whether no other broker can have this broker's slots, by the clock."""
+        return self._session.is_live
+
+    def ensure(self) -> bool:
+        """Nothing has to be created. In doubt this broker's slots are dropped: the coordinator then refuses. A session
+        that proves to be alive may tell nothing of the doubt, so a turn takes them again."""
+        if not self._session.is_live:
+            self.keeper.drop_all()
+            self._wake.set()
+        return True
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """The broker that has the group's slot, None while it is vacant."""
+        slot = group_partition(group_id, SLOT_COUNT)
+        owner = self.keeper.owner(slot)
+        if owner is None or slot in self._pending:
+            return None
+        if owner == self._cluster.node.node_id:
+            return self._cluster.node if self._session.is_live else None
+        found = self.keeper.live.get(owner)
+        return Node(owner, found.host, found.port) if found is not None else None
+
+    def followed(self) -> None:
+        """This broker has what its image of the cluster says: registered, with all topics."""
+        self._wake.set()
+        if self._among.image.is_current:
+            pending, self._pending = self._pending, {}
+            for slot, epoch in pending.items():
+                self._groups.lead(slot, epoch)
+
+    # ----------------------------------------------------------------------------------------------- the keeper
+
+    def _on_event(self, event: Watched | SessionEvent) -> None:
+        if event is SessionEvent.DOUBTED and self.keeper.held:
+            log.warning("ZooKeeper is not heard of: %d slots of groups are dropped", len(self.keeper.held))
+        if self.keeper.on_event(event):
+            self._wake.set()
+
+    def _fenced(self, slot: int, epoch: int) -> None:
+        if self.keeper.fenced(slot, epoch):
+            self._wake.set()
+
+    def _gained(self, slot: int, epoch: int) -> None:
+        if not self._pending:
+            self._among.wake()
+        self._pending[slot] = epoch
+
+    def _lost(self, slot: int) -> None:
+        self._pending.pop(slot, None)
+        self._groups.resign(slot)
+
+    async def _keep(self) -> None:
+        pause = PAUSE_S
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._among.is_registered or self.keeper.is_settled:
+                continue
+            try:
+                await self._turn()
+                pause = PAUSE_S
+            except ClosedError:
+                return
+            except Exception as error:
+                if not self._failing:
+                    expected = isinstance(error, ZooKeeperError)
+                    log.warning("taking slots of groups failed, trying again: %s", error, exc_info=not expected)
+                self._failing = True
+                await asyncio.sleep(PAUSE_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), pause - PAUSE_S)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+                self._wake.set()
+
+    async def _turn(self) -> None:
+        before = len(self.keeper.held)
+        await self._session.run(self.keeper.turn(registration_of(self._cluster)))
+        self._failing = False
+        if len(self.keeper.held) != before:
+            log.info("coordinates the groups of %d of %d slots", len(self.keeper.held), SLOT_COUNT)
+        for unreadable in self.keeper.unreadable.values():
+            log.warning("%s", unreadable)
+        self.keeper.unreadable.clear()
+        if self.keeper.kept and self._looks is None:
+            self._looks = self._loop.call_later(KEPT_PAUSE_S, self._look_at_kept)
+
+    def _look_at_kept(self) -> None:
+        self._looks = None
+        if self.keeper.look_at_kept():
+            self._wake.set()
+        elif self.keeper.kept:
+            self._looks = self._loop.call_later(KEPT_PAUSE_S, self._look_at_kept)
+
+    # ----------------------------------------------------------------------------------------------- plans of the store
+
+    def _run(self, plan: Plan[Any], then: Callable[[Any], None]) -> Callable[[], None]:
+        task = self._loop.create_task(self._session.run(plan))
+        self._plans.add(task)
+
+        def done(task: asyncio.Task[Any]) -> None:
+            self._plans.discard(task)
+            if not task.cancelled():
+                error = task.exception()
+                then(error if error is not None else task.result())
+
+        def end() -> None:
+            task.cancel()
+
+        task.add_done_callback(done)
+        return end

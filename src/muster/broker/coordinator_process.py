@@ -1,0 +1,320 @@
+"""`muster coordinator`: a coordinator of groups that stands beside Apache Kafka's brokers, of the time of ZooKeeper.
+
+It has groups and no topics. The topics are Kafka's: it reads them, and which broker leads a partition, from ZooKeeper;
+the groups are in ZooKeeper, too, divided among such coordinators as among the brokers of a cluster
+(slot_coordination.py). Members join it and commit to it by the listener for the drafts, and fetch from Kafka. The other
+listener is for those that look after groups.
+
+The rules are `muster.zookeeper.cluster.beside_kafka`; this file runs them on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from muster.broker import handlers
+from muster.broker.cluster.follower import Follower, Session
+from muster.broker.cluster.image_view import ImageView
+from muster.broker.cluster.slot_coordination import InZooKeeper, check_settings, registration_of
+from muster.broker.cluster_view import NO_LEADER, Leadership
+from muster.broker.config import BrokerConfig
+from muster.broker.group_server import Shell
+from muster.broker.groups.service import Groups, GroupTopics
+from muster.broker.identity import uuid_bytes
+from muster.broker.topics.catalogue import Topic
+from muster.coordinator.groups.effects import GroupEvent
+from muster.model import Node
+from muster.protocol.primitives import ZERO_UUID
+from muster.zookeeper.base.image import ClusterImage, TopicImage
+from muster.zookeeper.base.operations import SessionEvent, Watched
+from muster.zookeeper.base.znodes import CoordinatorRegistration, topic_path
+from muster.zookeeper.cluster.beside_kafka import BesideKafka
+
+log = logging.getLogger("muster.broker")
+
+ALL_GROUPS = ".*"
+
+SETTINGS = frozenset({
+    "node.id", "listeners", "advertised.listeners", "draft.listener", "zookeeper.connect",
+    "zookeeper.session.timeout.ms", "max.connections", "connections.max.idle.ms", "socket.request.max.bytes",
+    "socket.listen.backlog.size", "queued.max.request.bytes", "queued.max.response.bytes",
+    "group.initial.rebalance.delay.ms", "group.min.session.timeout.ms", "group.max.session.timeout.ms",
+    "group.max.size", "server.assigned.groups", "offsets.retention.minutes", "offsets.retention.check.interval.ms",
+    "offset.metadata.max.bytes",
+})  # fmt: skip
+"""The broker's settings that mean something without topics."""
+
+
+class KafkasTopics:
+    """The topics of Kafka as the groups know them: those of the image, once what was committed for former topics of
+    their names is forgotten."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._known: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+
+    def __iter__(self) -> Iterator[Topic]:
+        """All topics, by name."""
+        return iter([self._known[name] for name in sorted(self._known)])
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of a name."""
+        return self._known.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic of an id."""
+        return self._by_id.get(topic_id)
+
+    def names(self) -> Iterable[str]:
+        """As `TopicCatalogue.names`."""
+        return self._known
+
+    def partition_count(self, topic: str) -> int:
+        """As `TopicResolver.partition_count`."""
+        found = self._known.get(topic)
+        return found.partitions if found is not None else 0
+
+    def topic_id(self, topic: str) -> bytes:
+        """As `TopicResolver.topic_id`. Topics of Kafka before 2.8 have none."""
+        found = self._known.get(topic)
+        return found.topic_id if found is not None else ZERO_UUID
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """As `TopicResolver.topic_name`."""
+        found = self._by_id.get(topic_id)
+        return found.name if found is not None else None
+
+    def gone(self) -> list[str]:
+        """Topics that exist no more, or whose names belong to new ones. One whose znode cannot be read now is not."""
+        return [topic.name for topic in self._known.values() if self._is_gone(topic.name, topic.topic_id)]
+
+    def _is_gone(self, name: str, topic_id: bytes) -> bool:
+        found = self._image.topics.get(name)
+        if found is None:
+            return topic_path(name) not in self._image.unreadable
+        return ZERO_UUID not in (topic_id, _id(found)) and _id(found) != topic_id
+
+    def forget(self, names: Iterable[str]) -> None:
+        """These exist no more."""
+        for name in names:
+            self._by_id.pop(self._known.pop(name).topic_id, None)
+
+    def adopt(self) -> None:
+        """Know what the image has."""
+        for name, topic in self._image.topics.items():
+            self._known[name] = Topic(name, _id(topic), len(topic.registration.partitions))
+        self._by_id = {topic.topic_id: topic for topic in self if topic.topic_id != ZERO_UUID}
+
+
+def _id(topic: TopicImage) -> bytes:
+    try:
+        return uuid_bytes(topic.registration.topic_id or "")
+    except ValueError:
+        return ZERO_UUID
+
+
+class LeadersView(ImageView):
+    """Kafka's partitions as the groups see them. When a broker dies, Kafka's controller has another replica lead that
+    is in sync, a moment later; to take the partition from its member for that moment would cost two rebalances."""
+
+    def leadership(self, topic: str, index: int) -> Leadership:
+        """As `ClusterView.leadership`, with the replica that is about to lead."""
+        found = super().leadership(topic, index)
+        if found.leader != NO_LEADER or self._was_given_up(topic, index):
+            return found
+        heirs = [replica for replica in found.in_sync if replica not in found.offline]
+        return found._replace(leader=heirs[0]) if heirs else found
+
+    def _was_given_up(self, topic: str, index: int) -> bool:
+        """Whether the controller has written that there is no leader, or nothing yet."""
+        image = self._image.topics.get(topic)
+        known = image.states.get(index) if image is not None else None
+        return known is None or known.state.leader < 0
+
+
+class CoordinatorsView(ImageView):
+    """What those are told that look after groups: the nodes are the coordinators, and none of them leads a partition of
+    Kafka's."""
+
+    def __init__(self, node: Node, image: ClusterImage) -> None:
+        super().__init__("", node, image)
+        self.live: Callable[[], Mapping[int, CoordinatorRegistration]] = dict
+        """The coordinators that live, by id; set before the port is open."""
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The coordinators."""
+        return [Node(number, found.host, found.port) for number, found in sorted(self.live().items())]
+
+    @property
+    def controller_id(self) -> int:
+        """None of them creates topics."""
+        return -1
+
+    def is_registered(self, node_id: int) -> bool:
+        """As `ClusterView.is_registered`."""
+        return node_id in self.live()
+
+    def leadership(self, topic: str, index: int) -> Leadership:
+        """As `ClusterView.leadership`. Kafka's tools show no lag where there is no leader to ask."""
+        return super().leadership(topic, index)._replace(leader=NO_LEADER)
+
+    def node_of(self, node_id: int) -> Node | None:
+        """As `ClusterView.node_of`."""
+        found = self.live().get(node_id)
+        return Node(node_id, found.host, found.port) if found is not None else None
+
+    def draft_node_of(self, node_id: int) -> Node | None:
+        """As `ClusterView.draft_node_of`."""
+        found = self.live().get(node_id)
+        listener = found.draft_listener if found is not None else None
+        return Node(node_id, listener.host, listener.port) if listener is not None else None
+
+
+class KafkaFollower(Follower):
+    """Has the groups know what Kafka's brokers write. `connect` first, `join` once the ports are known."""
+
+    suspended = "commits wait"
+
+    def __init__(self, config: BrokerConfig, session: Session) -> None:
+        self.member = BesideKafka(config.integer("node.id"))
+        super().__init__(self.member.coordinator_id, session, self.member.image)
+        self.topics = KafkasTopics(self.image)
+        self._cluster: CoordinatorsView
+        self._groups: Groups
+        self._coordination: InZooKeeper
+        self._brokers: list[int] | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """As `Follower.is_registered`."""
+        return self.member.is_registered
+
+    async def connect(self) -> None:
+        """Begin the session.
+
+        Raises:
+            ZooKeeperError: ZooKeeper does not answer, or has no such folder.
+        """
+        await self._open()
+
+    async def join(self, cluster: CoordinatorsView, groups: Groups, coordination: InZooKeeper) -> None:
+        """Register, and follow Kafka's cluster from now on. When this returns, the image was read.
+
+        Raises:
+            CoordinatorIdTakenError: another coordinator has this id, for longer than a session that has died could.
+            ConfigError: this coordinator has no place in that ZooKeeper.
+        """
+        self._cluster, self._groups, self._coordination = cluster, groups, coordination
+        await self._begin()
+
+    def _told(self, event: Watched | SessionEvent) -> bool:
+        return self.member.on_event(event)
+
+    async def _turn(self) -> None:
+        await self.session.run(self.member.turn(registration_of(self._cluster)))
+        self._succeeded()
+        self._cluster.cluster_id = self.member.cluster_id or ""
+        gone = self.topics.gone()
+        if gone:
+            await self.session.run(self.member.check())
+            self.topics.forget(gone)
+            for _ in self._groups.topics_deleted(gone):
+                await asyncio.sleep(0)
+        self.topics.adopt()
+        self._say_brokers()
+        self._groups.topics_changed()
+        self._coordination.followed()
+
+    def _say_brokers(self) -> None:
+        brokers = sorted(self.image.brokers)
+        if brokers == self._brokers:
+            return
+        self._brokers = brokers
+        if brokers:
+            log.info("Kafka's brokers: %s", ", ".join(map(str, brokers)))
+        else:
+            log.warning("no broker of Kafka is registered in ZooKeeper: members have no partitions until one is")
+        if self.node_id in brokers:
+            log.warning(
+                "a broker of Kafka has this coordinator's id, %d: tools mistake one for the other", self.node_id
+            )
+
+
+class Coordinator(Shell):
+    """A coordinator in this process, on the running loop."""
+
+    cluster: CoordinatorsView
+
+    def __init__(
+        self, config: BrokerConfig, follower: KafkaFollower, on_event: Callable[[GroupEvent], None] | None = None
+    ) -> None:
+        if not config.is_set("server.assigned.groups"):
+            config.set("server.assigned.groups", ALL_GROUPS)
+        super().__init__(config, on_event)
+        self._follower = follower
+
+    @property
+    def ends(self) -> list[asyncio.Event]:
+        """As `Shell.ends`."""
+        return [self._follower.lost]
+
+    async def start(self) -> None:
+        """Open the ports.
+
+        Raises:
+            MusterError: ZooKeeper does not answer, or this coordinator has no place there, or a port cannot be opened.
+        """
+        check_settings(self.config)
+        self.loop = asyncio.get_running_loop()
+        try:
+            await self._follower.connect()
+            self._start_groups()
+            await self._join()
+        except BaseException:
+            await self._follower.leave()
+            raise
+        self._accept()
+
+    def _start_groups(self) -> None:
+        follower = self._follower
+        self.cluster = CoordinatorsView(self._advertised(), follower.image)
+        self.coordination = InZooKeeper(follower, self.cluster)
+        keeper = self.coordination.keeper
+        self.cluster.live = lambda: keeper.live
+        topics = GroupTopics(follower.topics, LeadersView("", self.node, follower.image))
+        self.groups = Groups(self.config, self._clock, topics, self.coordination, lambda: None, self._listeners)
+        self.groups.start()
+
+    async def _join(self) -> None:
+        """Connections wait meanwhile: before it has read what there is, it would tell members of no topics."""
+        try:
+            await self._bind(handlers.groups_table(self.cluster, self._follower.topics, self.groups))
+            try:
+                assert isinstance(self.coordination, InZooKeeper)
+                await self._follower.join(self.cluster, self.groups, self.coordination)
+            except BaseException:
+                await self._server.close()
+                raise
+        except BaseException:
+            self.groups.stop()
+            raise
+
+    def trouble(self) -> str | None:
+        """As `Shell.trouble`."""
+        found = super().trouble()
+        if found is None and not self._follower.is_registered:
+            return "it is not registered in ZooKeeper: members do not find it"
+        return found
+
+    async def stop(self) -> None:
+        """Answer what can be answered, close the ports, leave the slots to others. A second call does nothing."""
+        if not self._accept_no_more():
+            return
+        self.groups.stop()
+        self.groups.runtime.close()
+        await self._server.close()
+        await self._follower.leave()

@@ -1,0 +1,115 @@
+"""Settings of the broker that were changed while it ran: kept in a file of the data folder, and read when it starts.
+
+They go before what the broker is started with, as Kafka's dynamic settings do, also after a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig, check_retention, nearest
+from muster.broker.settings import Kind, Source, show
+from muster.broker.topics.settings import Change, Operation, joined
+from muster.errors import ConfigError, ErrorCode, KafkaError
+from muster.log import DISK, Files, write_whole
+
+log = logging.getLogger("muster.broker")
+
+FILE = "muster-broker-settings.json"
+_NAMES = {Source.BROKER: "broker", Source.ALL_BROKERS: "all brokers"}
+
+
+class GivenSettings:
+    """What was given to this broker, and to all brokers, while they ran."""
+
+    def __init__(self, config: BrokerConfig, folder: Path, files: Files = DISK) -> None:
+        """Read what was given before; `config` has it from now on.
+
+        Raises:
+            ConfigError: the file cannot be understood.
+        """
+        self._config = config
+        self._path = folder / FILE
+        self._files = files
+        try:
+            content = json.loads(self._path.read_bytes())
+            for source, name in _NAMES.items():
+                config.change(source, self._usable(content[name]))
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+            raise ConfigError(f"{self._path} cannot be understood: {error}") from None
+
+    def _usable(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Those of the settings kept whose values are in range: it may have been another one when they were given."""
+        found = {}
+        for name, text in settings.items():
+            try:
+                if name in SETTINGS:
+                    SETTINGS[name].parse(text)
+            except ConfigError as error:
+                log.warning("%s: %s; it is passed over", self._path, error)
+            else:
+                found[name] = text
+        return found
+
+    def of(self, source: Source) -> dict[str, str]:
+        """What a source gives."""
+        return self._config.changed(source)
+
+    def put(self, source: Source, settings: Mapping[str, str]) -> None:
+        """Have a source give these settings, which were checked, in place of those before; durable when this returns.
+
+        Raises:
+            OSError: they could not be written, and nothing has changed.
+        """
+        content = {name: self.of(one) for one, name in _NAMES.items()} | {_NAMES[source]: dict(settings)}
+        write_whole(self._files, self._path, f"{json.dumps(content, indent=1)}\n".encode())
+        self._config.change(source, settings)
+
+
+def altered(settings: Mapping[str, str], changes: list[Change]) -> dict[str, str]:
+    """What a source gives after some operations, checked as a whole.
+
+    Raises:
+        KafkaError: in Kafka's words, where Kafka refuses it too. A name that it does not know it takes for that of
+            a plug-in; here there are none.
+    """
+    found = dict(settings)
+    for name, operation, value in changes:
+        if operation is Operation.DELETE:
+            found.pop(name, None)
+        elif operation is Operation.SET:
+            found[name] = value
+        else:
+            setting = SETTINGS.get(name)
+            if setting is None or setting.kind is not Kind.LIST:
+                what = operation.name.lower()
+                why = f"Config value {what} is not allowed for config key: {name}"
+                raise KafkaError(ErrorCode.INVALID_CONFIG, why)
+            found[name] = joined(found.get(name, show(setting.default) or ""), operation, value)
+    return check(found)
+
+
+def check(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings that may be given to a running broker. Raises KafkaError."""
+    for name in settings:
+        if name not in SETTINGS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"There is no broker config named {name}{nearest(name, SETTINGS)}"
+            )
+    if fixed := sorted(set(settings) - DYNAMIC):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+    try:
+        values = {name: SETTINGS[name].parse(text) for name, text in settings.items()}
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    if isinstance(retention_ms := values.get("log.retention.ms"), int):
+        try:
+            check_retention(retention_ms)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"requirement failed: {error}") from None
+    return {name: show(value) or "" for name, value in values.items()}

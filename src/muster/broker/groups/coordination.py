@@ -1,0 +1,256 @@
+"""The coordinators of groups: the one place where a broker decides which broker has a group, and where it is kept.
+
+Groups are in slots, by their names (`protocol/group_partitions.py`). A `Coordination` knows which broker has which
+slot, tells the coordinator of this broker (`Slots`) which are its own and under which epochs, and has their store.
+Here are those that keep the groups in the topic `__consumer_offsets`, in which a slot is a partition: the coordinator
+of a slot is the leader of that partition, under its leader epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from muster.broker.cluster_view import LEADER_EPOCH, ClusterView
+from muster.broker.config import BrokerConfig
+from muster.broker.topics.catalogue import Topic, TopicCatalogue
+from muster.broker.topics.changes import TopicChanges, TopicPendingError
+from muster.broker.topics.partitions import Partitions
+from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.store import Store
+from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.log import PartitionLog
+from muster.model import GROUP_METADATA_TOPIC, Node
+from muster.protocol.group_partitions import group_partition
+from muster.protocol.group_records import GroupMetadataRecord, append_records, most_bytes
+from muster.protocol.records.record_batch import BatchBuilder
+
+log = logging.getLogger("muster.broker")
+
+
+class Slots(Protocol):
+    """The coordinator of this broker, as it is told of its slots (service.py)."""
+
+    def serve(self, slots: int) -> None:
+        """There are so many slots. From now on requests are served in those that this broker leads."""
+
+    def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
+        """This broker has all slots, of which `written` may hold something: these are read now."""
+
+    def lead(self, slot: int, epoch: int) -> None:
+        """A slot is this broker's, under an epoch that is newer than all before it."""
+
+    def resign(self, slot: int, epoch: int | None = None) -> None:
+        """A slot is this broker's no longer; `epoch` is that of its next coordinator, if it is known."""
+
+    def is_rebalancing(self, slot: int) -> bool:
+        """Whether a group in a slot of this broker rebalances."""
+
+    def release_durable(self) -> None:
+        """The store has learned something: that records are durable, or never will be, or what there is to read."""
+
+    def leave(self) -> None:
+        """There are no slots any more: all groups are gone. Epochs may begin anew."""
+
+
+class Coordination(Protocol):
+    """Which broker coordinates which group. Of what happens to partitions and topics it may take no notice; that is
+    the default."""
+
+    def store(self) -> Store:
+        """Where this broker's coordinator keeps its groups; asked for once, before the start."""
+
+    def start(self, groups: Slots) -> None:
+        """Begin to tell the coordinator of its slots. The port is not open yet."""
+
+    def stop(self) -> None:
+        """The broker stops."""
+        return
+
+    def record_fits(self, record: GroupMetadataRecord) -> bool:
+        """Whether the store takes a group as large as this."""
+        return True
+
+    record_too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
+    """The error of one that it does not take."""
+
+    is_leased: bool = False
+    """Whether slots are this broker's for a time only: then `may_serve` is asked before each request."""
+
+    def may_serve(self) -> bool:
+        """Whether the slots that the coordinator was told of are still this broker's. If not, `ensure` is called before
+        the request is handled."""
+        return True
+
+    def followed(self) -> None:
+        """A broker among others has everything that its image of the cluster says."""
+        return
+
+    def ensure(self) -> bool:
+        """Have what groups need; called when there is a request of a group, and none is served yet. Returns whether it
+        is there; why not is logged. Without it there is no coordinator."""
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """The coordinator of a group, None while there is none."""
+
+    def leads(self, topic: Topic, index: int, epoch: int) -> None:
+        """This broker leads a partition of any topic from now on, under an epoch; its log is open."""
+        return
+
+    def resigns(self, name: str, index: int, epoch: int) -> None:
+        """Another broker leads a partition now, or none, under an epoch. Its log is still open."""
+        return
+
+    def topic_created(self, topic: Topic) -> None:
+        """A broker alone has created a topic."""
+        return
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is deleted; its logs are still there."""
+        return
+
+
+class InTopic(Coordination):
+    """What is the same for a broker alone and for one among others, with groups in their topic."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicCatalogue,
+        partitions: Partitions,
+        changes: TopicChanges,
+        cluster: ClusterView,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._partitions = partitions
+        self._changes = changes
+        self._cluster = cluster
+        self._groups: Slots
+
+    record_too_large = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def record_fits(self, record: GroupMetadataRecord) -> bool:
+        """Whether its batch has no more than `max.message.bytes` of its log, as Kafka asks."""
+        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        slot = group_partition(record.key.group, topic.partitions) if topic is not None else 0
+        found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
+        if found is None or most_bytes(record) <= found.config.max_message_bytes:
+            return True
+        batch = BatchBuilder()
+        append_records(batch, 0, record)
+        return batch.size <= found.config.max_message_bytes
+
+    def ensure(self) -> bool:
+        """Create the topic of the groups if it does not exist: the first request of any group does."""
+        if self._topics.get(GROUP_METADATA_TOPIC) is not None:
+            return True
+        settings = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._config.integer("offsets.topic.segment.bytes")),
+        }
+        try:
+            count = self._config.integer("offsets.topic.num.partitions")
+            self._changes.create_topic(GROUP_METADATA_TOPIC, count, settings)
+        except TopicPendingError:
+            return False
+        except (OSError, MusterError) as error:
+            log.error("%s could not be created: %s", GROUP_METADATA_TOPIC, error)
+            return False
+        return True
+
+    def topic_deleted(self, name: str) -> None:
+        """With their topic all groups go."""
+        if name == GROUP_METADATA_TOPIC:
+            self._groups.leave()
+
+    def _open_log(self, slot: int) -> PartitionLog:
+        found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
+        if found is None:
+            place = f"{GROUP_METADATA_TOPIC}-{slot}"
+            offline = self._partitions.is_offline(GROUP_METADATA_TOPIC, slot)
+            why = f"{place} cannot be opened" if offline else f"there is no {place}"
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
+        return found
+
+
+class Alone(InTopic):
+    """A broker alone coordinates every group."""
+
+    def store(self) -> Store:
+        """The logs of the topic's partitions, whatever epochs they hold."""
+        return LogStore(self._open_log, alone=True)
+
+    def start(self, groups: Slots) -> None:
+        """Serve the groups that are in the topic, if there is one."""
+        self._groups = groups
+        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        if topic is not None:
+            logs = [self._partitions.get(topic.name, slot) for slot in range(topic.partitions)]
+            written = [slot for slot, found in enumerate(logs) if found is not None and found.log_end_offset]
+            groups.serve_all(topic.partitions, written, LEADER_EPOCH)
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """This broker."""
+        return self._cluster.node
+
+    def topic_created(self, topic: Topic) -> None:
+        """Groups can be coordinated once their topic is there."""
+        if topic.name == GROUP_METADATA_TOPIC:
+            self._groups.serve_all(topic.partitions, [], LEADER_EPOCH)
+
+
+class ByLeaders(InTopic):
+    """A broker among others coordinates the groups whose partitions it leads."""
+
+    def store(self) -> Store:
+        """The logs of the partitions that this broker leads; older epochs are fenced."""
+        return LogStore(self._open_log)
+
+    def start(self, groups: Slots) -> None:
+        """No slot yet: `leads` brings them."""
+        self._groups = groups
+        self._slots = 0
+        """As many as the topic has partitions; 0 while it is not known."""
+        groups.serve(self._config.integer("offsets.topic.num.partitions"))
+
+    def followed(self) -> None:
+        """Also a broker that leads none of the partitions that were added finds its groups by their new number."""
+        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        if topic is not None:
+            self._serve(topic)
+
+    def _serve(self, topic: Topic) -> None:
+        if topic.partitions == self._slots:
+            return
+        if self._slots:
+            text = "%s has %d partitions in place of %d: other ones have most groups now, without their offsets"
+            log.error(text, topic.name, topic.partitions, self._slots)
+        self._slots = topic.partitions
+        self._groups.serve(topic.partitions)
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """The leader of the group's partition, as far as this broker has heard."""
+        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        if topic is None:
+            return None
+        slot = group_partition(group_id, topic.partitions)
+        return self._cluster.node_of(self._cluster.leadership(topic.name, slot).leader)
+
+    def leads(self, topic: Topic, index: int, epoch: int) -> None:
+        """A partition of the groups' topic is a slot."""
+        if topic.name == GROUP_METADATA_TOPIC:
+            self._serve(topic)
+            self._groups.lead(index, epoch)
+
+    def resigns(self, name: str, index: int, epoch: int) -> None:
+        """As `leads`."""
+        if name == GROUP_METADATA_TOPIC:
+            self._groups.resign(index, epoch)
+
+    def topic_deleted(self, name: str) -> None:
+        """As after the start: the topic may be created again."""
+        super().topic_deleted(name)
+        if name == GROUP_METADATA_TOPIC:
+            self.start(self._groups)

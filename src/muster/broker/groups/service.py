@@ -1,0 +1,275 @@
+"""The groups of this broker: runs their coordinator on the loop, with its time and its slots (coordination.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.cluster_view import NO_LEADER, ClusterView
+from muster.broker.config import BrokerConfig
+from muster.broker.groups.coordination import Coordination
+from muster.broker.groups.events import GroupLines
+from muster.broker.topics.catalogue import Topic
+from muster.coordinator.groups.effects import GroupEvent
+from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
+from muster.model import Node
+
+LOAD_BEFORE_START_S = 1.0
+"""How long the start waits for the groups to be read."""
+
+
+class KnownTopics(Protocol):
+    """The topics that exist: a broker's catalogue, or what a coordinator has read of another's."""
+
+    def names(self) -> Iterable[str]: ...
+
+    def partition_count(self, topic: str) -> int: ...
+
+    def topic_id(self, topic: str) -> bytes: ...
+
+    def topic_name(self, topic_id: bytes) -> str | None: ...
+
+
+class GroupTopics:
+    """What the coordinator asks about topics (`TopicResolver`): the catalogue knows them, the cluster their leaders."""
+
+    def __init__(self, topics: KnownTopics, cluster: ClusterView) -> None:
+        self.partition_count = topics.partition_count
+        self.topic_id = topics.topic_id
+        self.topic_name = topics.topic_name
+        self._names = topics.names
+        self._cluster = cluster
+        self._led: dict[str, list[int]] = {}
+
+    def is_gone(self, topic: str) -> bool:
+        """As `TopicResolver.is_gone`."""
+        return not self.partition_count(topic) and not self._cluster.may_have_topic(topic)
+
+    def led_partitions(self, topic: str) -> list[int]:
+        """As `TopicResolver.led_partitions`."""
+        leadership, count = self._cluster.leadership, self.partition_count(topic)
+        return [index for index in range(count) if leadership(topic, index).leader != NO_LEADER]
+
+    def changed(self) -> list[str]:
+        """The topics that came, went or have other partitions or leaders since this was asked last. A cluster tells of
+        much that is nothing to groups, and to compare the shares of all of them takes long."""
+        before, self._led = self._led, {name: self.led_partitions(name) for name in self._names()}
+        return [name for name in before.keys() | self._led.keys() if before.get(name) != self._led.get(name)]
+
+
+class Groups:
+    """Coordinates groups on the running loop. `on_written` is called when records of the groups are in their logs,
+    `listeners` with each event of a group."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: SteadyClock,
+        topics: GroupTopics,
+        coordination: Coordination,
+        on_written: Callable[[], None],
+        listeners: Sequence[Callable[[GroupEvent], None]] = (),
+    ) -> None:
+        self.serving = False
+        """Whether the coordinator serves: what groups need is there."""
+        self.may_serve = coordination.may_serve if coordination.is_leased else None
+        """Whether the slots are still this broker's; asked before each request. None: always."""
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._topics = topics
+        self._coordination = coordination
+        self._on_written = on_written
+        self._lines = GroupLines()
+        self._listeners = listeners
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline_at: int | None = None
+        self._arming = False
+        self._flush_due = False
+        group_config = _group_config(config)
+        group_config.record_fits = coordination.record_fits
+        group_config.record_too_large = coordination.record_too_large
+        self.runtime = CoordinatorRuntime(
+            group_config,
+            coordination.store(),
+            clock=clock,
+            topics=topics,
+            on_event=self._on_event,
+            new_member_id=_new_member_id,
+            schedule_flush=self._schedule_flush,
+            on_deadline_moved=self._deadline_moved,
+            later=self._load_later,
+            wall_clock=now_ms,
+        )
+
+    def start(self) -> None:
+        """Serve the groups that this broker coordinates. Those that can be read in a moment are read before the first
+        request; the rest is read between requests."""
+        self._coordination.start(self)
+        until = time.monotonic() + LOAD_BEFORE_START_S
+        while self.runtime.is_loading and time.monotonic() < until:
+            self.runtime.load_a_piece()
+        self._arm_deadline()
+
+    def stop(self) -> None:
+        """Stop the deadlines; write the records that were decided."""
+        self._coordination.stop()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._flush()
+
+    def ensure(self) -> bool:
+        """Have what groups need, before the first request of one. Returns whether it is there; without it the
+        coordinator refuses all requests."""
+        return self._coordination.ensure()
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """The broker that coordinates a group, None while none does."""
+        return self._coordination.coordinator(group_id)
+
+    # ------------------------------------------------------------------------------------- slots (coordination.Slots)
+
+    def serve(self, slots: int) -> None:
+        """There are so many slots; requests are served in those that `lead` brings."""
+        self.runtime.config.offsets_topic_num_partitions = slots
+        self.runtime.take_none()
+        self.serving = True
+
+    def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
+        """This broker has all slots; `written` are those that may hold something."""
+        self.runtime.config.offsets_topic_num_partitions = slots
+        self.runtime.load_all(written, epoch)
+        self.serving = True
+
+    def lead(self, slot: int, epoch: int) -> None:
+        """Coordinate the groups of a slot."""
+        self.runtime.load(slot, epoch)
+
+    def resign(self, slot: int, epoch: int | None = None) -> None:
+        """Coordinate the groups of a slot no longer."""
+        self.runtime.unload(slot, epoch)
+
+    def is_rebalancing(self, slot: int) -> bool:
+        """Whether a group in a slot rebalances."""
+        return self.runtime.is_rebalancing(slot)
+
+    def release_durable(self) -> None:
+        """The store has learned something."""
+        self.runtime.release_durable()
+        self._deadline_moved()
+
+    def leave(self) -> None:
+        """All groups are gone, and their members are sent away."""
+        self.serving = False
+        self.runtime.unload_all()
+
+    # ------------------------------------------------------------------------------------- topics
+
+    def topic_created(self, topic: Topic) -> None:
+        """A broker alone has created a topic."""
+        self._coordination.topic_created(topic)
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is deleted; its logs are still there."""
+        self._coordination.topic_deleted(name)
+
+    def topics_changed(self, names: Iterable[str] | None = None) -> None:
+        """Topics came, went or have other partitions or leaders; None: any may have."""
+        if self.serving and self.runtime.assigns and (some := self._topics.changed() if names is None else names):
+            self.runtime.topics_changed(some)
+
+    def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
+        """Forget the offsets that were committed for deleted topics, a slice at a time."""
+        yield from self.runtime.topics_deleted(names)
+
+    # ------------------------------------------------------------------------------------- turns of the loop, and time
+
+    def _on_event(self, event: GroupEvent) -> None:
+        self._lines(event)
+        for listener in self._listeners:
+            listener(event)
+
+    def _load_later(self, load: Callable[[], None]) -> None:
+        """Read a piece of the groups' store in the next turn of the loop, so that requests are served in between."""
+
+        def load_and_arm() -> None:
+            load()
+            self._arm_deadline()
+
+        self._loop.call_soon(load_and_arm)
+
+    def _schedule_flush(self) -> None:
+        """The coordinator has records: write them together with all others of this turn of the loop."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        self.runtime.flush()
+        self._on_written()
+
+    def _arm_deadline(self) -> None:
+        """Wake up when the earliest deadline of a group comes."""
+        due = self.runtime.next_deadline()
+        if due == self._deadline_at:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._deadline_at = due
+        if due is not None:
+            self._deadline = self._loop.call_later(max(due - self._clock(), 0) / 1000 + 0.001, self._on_deadline)
+
+    def _deadline_moved(self) -> None:
+        """The earliest deadline has moved: set the timer once for this turn of the loop, after all its reads."""
+        if not self._arming:
+            self._arming = True
+            self._loop.call_soon(self._arm_moved)
+
+    def _arm_moved(self) -> None:
+        self._arming = False
+        self._arm_deadline()
+
+    def _on_deadline(self) -> None:
+        self._deadline = self._deadline_at = None
+        self.runtime.on_deadlines(self._clock())
+        self._arm_deadline()
+
+
+def _group_config(config: BrokerConfig) -> GroupConfig:
+    return GroupConfig(
+        group_min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
+        group_max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
+        group_initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
+        group_max_size=config.integer("group.max.size"),
+        offsets_retention_minutes=config.integer("offsets.retention.minutes"),
+        offsets_retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
+        server_assigned_groups=config.text_or_none("server.assigned.groups"),
+        offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
+        offsets_topic_num_partitions=config.integer("offsets.topic.num.partitions"),
+        node_id=config.integer("node.id"),
+        metadata_max_bytes=config.integer("queued.max.request.bytes"),
+    )
+
+
+def _new_member_id(prefix: str) -> str:
+    """A member id as Kafka makes them: the member's client id or instance id, and a random part."""
+    raw = next(_RANDOM)
+    # A UUID of version 4, as Java's.
+    return f"{prefix}-{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{_VARIANT[raw[16]]}{raw[17:20]}-{raw[20:]}"
+
+
+def _random_hex() -> Iterator[str]:
+    """Sixteen random bytes after the other; to ask the system for each takes longer than all the rest of an id."""
+    while True:
+        some = os.urandom(4096).hex()
+        for start in range(0, len(some), 32):
+            yield some[start : start + 32]
+
+
+_RANDOM = _random_hex()
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}

@@ -1,0 +1,131 @@
+"""A thread for work that would block the loop for all other requests: it examines costly batches, one by one.
+
+A request's work is a generator that yields after each batch. After each batch it is another topic's turn, and within
+a topic another request's: so a topic that many clients write to, and that takes long, keeps another topic's request
+waiting for one batch of each other topic. A connection has at most one request here, because it waits for the answer.
+When a connection has ended, its work is dropped, or abandoned work would pile up. The exception is a request that
+expects no answer (acks=0): up to MOST_LEFT of those are done to their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from muster.broker.net.calls import Call
+
+log = logging.getLogger("muster.broker")
+
+MOST_LEFT = 100
+
+Pieces = Generator[None, None, None]
+
+
+class Job:
+    """A request's work: `done` is called in the loop when all of it is done."""
+
+    __slots__ = ("call", "done", "dropped", "left", "pieces", "topic", "unanswered")
+
+    def __init__(self, call: Call, topic: str, pieces: Pieces, done: Callable[[], None], unanswered: bool) -> None:
+        self.call = call
+        self.topic = topic
+        self.pieces = pieces
+        self.done = done
+        self.unanswered = unanswered
+        self.left = self.dropped = False
+        """`left`: the connection has ended and the work goes on. `dropped`: the work does not go on."""
+
+    def advance(self) -> bool:
+        """Do one piece. Returns whether it was the last."""
+        try:
+            next(self.pieces)
+        except StopIteration:
+            return True
+        return False
+
+
+class SideThread:
+    """One thread beside the loop. It starts when it is first needed."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "muster-side")
+        self._waiting: dict[str, dict[Job, None]] = {}
+        """By topic; the next turn is that of the first job of the first topic."""
+        self._running: Job | None = None
+        self._left = 0
+        self._stopped = False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values())) + (self._running is not None)
+
+    def run(
+        self, call: Call, topic: str, pieces: Pieces, done: Callable[[], None], *, unanswered: bool = False
+    ) -> None:
+        """Do the work of a request, which stays parked, and then call `done` in the loop. An exception of the work is
+        logged. `topic`: the first that the request names. `unanswered`: the client expects no answer."""
+        job = Job(call, topic, pieces, done, unanswered)
+        call.on_cancel = partial(self._connection_ended, job)
+        self._wait(job)
+        self._go_on()
+
+    def stop(self) -> None:
+        """End after the piece under way; the rest is dropped, and nothing is called any more."""
+        self._stopped = True
+        self._waiting.clear()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _wait(self, job: Job) -> None:
+        self._waiting.setdefault(job.topic, {})[job] = None
+
+    def _leave(self, job: Job) -> None:
+        jobs = self._waiting.get(job.topic, {})
+        jobs.pop(job, None)
+        if not jobs:
+            self._waiting.pop(job.topic, None)
+
+    def _go_on(self) -> None:
+        if self._running is None and self._waiting and not self._stopped:
+            topic, jobs = next(iter(self._waiting.items()))
+            job = self._running = next(iter(jobs))
+            self._waiting[topic] = self._waiting.pop(topic)  # the other topics come first now
+            self._leave(job)
+            future = asyncio.get_running_loop().run_in_executor(self._thread, job.advance)
+            future.add_done_callback(partial(self._advanced, job))
+
+    def _advanced(self, job: Job, future: asyncio.Future[bool]) -> None:
+        self._running = None
+        if self._stopped or future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            log.error("work beside the loop failed", exc_info=error)
+        if error is not None or future.result():
+            self._over(job)
+            job.done()
+        elif not job.dropped:
+            self._wait(job)
+        self._go_on()
+
+    def _connection_ended(self, job: Job) -> None:
+        if job.unanswered and self._left < MOST_LEFT:
+            job.left = job.call.keeps_frame = True
+            self._left += 1
+        else:
+            job.dropped = True
+            self._leave(job)
+
+    def _over(self, job: Job) -> None:
+        job.call.on_cancel = None
+        if job.left:
+            self._left -= 1
+            job.call.give_frame_back()
+
+
+def one_by_one(works: Iterable[Callable[[], None]]) -> Pieces:
+    """Pieces of which each does one of the works."""
+    for work in works:
+        work()
+        yield

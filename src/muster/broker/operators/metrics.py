@@ -1,0 +1,196 @@
+"""What a broker, or a coordinator, can be counted by: families of samples, made of its parts as they are.
+
+Nothing here counts: the parts do that in plain additions, and this reads them when it is asked. Each function is
+given values or parts that it only reads. With many partitions the reading is done a slice at a time (`Steps`).
+
+Names: `muster.metrics.families`. Where a number of Kafka's means nothing here, such as one of replication, it is left
+out, but for those that dashboards take for a sign of life (UnderReplicatedPartitions).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+from muster.broker.net.calls import Api
+from muster.broker.net.connections import Connections
+from muster.coordinator.groups import effects
+from muster.coordinator.groups.counts import GroupCounts
+from muster.coordinator.runtime import CoordinatorRuntime
+from muster.log import PartitionLog, Traffic
+from muster.metrics.families import Family, Kind, counter, gauge
+
+SLICE = 500
+"""Logs, or groups, that are read in one go."""
+
+Steps = Generator[None, None, list[Family]]
+
+STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
+
+_STARTING, _RUNNING = 1, 3
+"""Kafka's BrokerState."""
+
+_COORDINATOR = "kafka_server_group_coordinator_metrics_"
+_MANAGER = "kafka_coordinator_group_groupmetadatamanager_"
+_TOPICS = "kafka_server_brokertopicmetrics_"
+
+
+def of_state(started: bool, started_at: int | None, version: str) -> list[Family]:
+    """Whether it serves, and since when."""
+    state = gauge("kafka_server_kafkaserver_brokerstate", "1 while it starts, 3 while it runs.")
+    state.add(_RUNNING if started else _STARTING)
+    found = [state, gauge("muster_info", "Always 1; the version is a label.").add(1, version=version)]
+    if started_at is not None:
+        text = "When it began to serve, in seconds since the epoch."
+        found.append(gauge("muster_started_timestamp_seconds", text).add(started_at / 1e3))
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- requests
+
+
+def of_requests(apis: Iterable[Api]) -> list[Family]:
+    """Requests by kind and version, and how long they took."""
+    requests = counter("kafka_network_requestmetrics_requests_total", "Requests by kind and version.")
+    took = Family(
+        "kafka_network_requestmetrics_totaltimems",
+        Kind.HISTOGRAM,
+        "Milliseconds from a request's last bytes to its answer; of a fetch or a join, waiting is a part of it.",
+    )
+    for api in {id(api): api for api in apis}.values():  # tables of two listeners may share some
+        name = api.request.__name__.removesuffix("Request")
+        for version, count in enumerate(api.counts):
+            if count:
+                requests.add(count, request=name, version=str(version))
+        if api.latency is not None and api.latency.count:
+            took.add(api.latency.seen(), request=name)
+    return [requests, took]
+
+
+def of_connections(connections: Connections) -> list[Family]:
+    """The sockets of clients."""
+    start = "kafka_server_socket_server_metrics_connection_"
+    there, admitted = len(connections), connections.admitted
+    return [
+        gauge(f"{start}count", "Connections of clients that are open.").add(there),
+        Family(f"{start}creation_total", Kind.COUNTER, "Connections that were accepted.").add(admitted),
+        Family(f"{start}close_total", Kind.COUNTER, "Connections that have ended.").add(admitted - there),
+        gauge("muster_unread_response_bytes", "Bytes of answers that clients do not take.").add(
+            connections.unread_bytes
+        ),
+    ]
+
+
+# --------------------------------------------------------------------------------------------------- logs
+
+
+def of_logs(logs: Sequence[PartitionLog], former: Traffic) -> Steps:
+    """Sizes, offsets and traffic of the partitions, and the traffic of all, also of those that are gone (`former`)."""
+    text = "of each partition that this broker leads."
+    size, segments = (
+        gauge("kafka_log_log_size", f"Bytes {text}"),
+        gauge("kafka_log_log_numlogsegments", f"Files {text}"),
+    )
+    start = gauge("kafka_log_log_logstartoffset", f"The first offset that can be read, {text}")
+    end = gauge("kafka_log_log_logendoffset", f"The offset of the next record, {text}")
+    by_topic: dict[str, Traffic] = {}
+    total = Traffic()
+    total.add(former)
+    for count, log in enumerate(logs, 1):
+        place = {"topic": log.topic_partition.topic, "partition": str(log.topic_partition.partition)}
+        size.add(log.size, **place)
+        segments.add(len(log.segments), **place)
+        start.add(log.log_start_offset, **place)
+        end.add(log.log_end_offset, **place)
+        by_topic.setdefault(log.topic_partition.topic, Traffic()).add(log.traffic)
+        total.add(log.traffic)
+        if not count % SLICE:
+            yield
+    replicas = "kafka_server_replicamanager_"
+    return [
+        *of_traffic(total, by_topic),
+        size,
+        segments,
+        start,
+        end,
+        gauge(f"{replicas}partitioncount", "Partitions that this broker has.").add(len(logs)),
+        gauge(f"{replicas}leadercount", "Partitions that this broker leads.").add(len(logs)),
+        gauge(f"{replicas}underreplicatedpartitions", "Always 0: a partition has one replica.").add(0),
+    ]
+
+
+_TRAFFIC: Mapping[str, tuple[str, Callable[[Traffic], int]]] = {
+    "messagesin": ("Records that were written", lambda traffic: traffic.records_in),
+    "bytesin": ("Bytes that were written", lambda traffic: traffic.bytes_in),
+    "bytesout": ("Bytes that were fetched", lambda traffic: traffic.bytes_out),
+    "totalproducerequests": (
+        "Batches that producers and coordinators sent, one for each partition of a request",
+        lambda traffic: traffic.appends + traffic.refused_appends,
+    ),
+    "totalfetchrequests": ("Reads, one for each partition of a fetch", lambda traffic: traffic.reads),
+    "failedproducerequests": ("Batches that were refused", lambda traffic: traffic.refused_appends),
+    "failedfetchrequests": ("Reads that were refused", lambda traffic: traffic.refused_reads),
+}
+
+
+def of_traffic(total: Traffic, by_topic: Mapping[str, Traffic]) -> list[Family]:
+    """What went in and out: of all topics together, which is the sample without labels, and of each."""
+    found = []
+    for name, (text, read) in _TRAFFIC.items():
+        family = counter(f"{_TOPICS}{name}_total", f"{text}; without the label topic: of all.").add(read(total))
+        for topic, traffic in by_topic.items():
+            family.add(read(traffic), topic=topic)
+        found.append(family)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- groups
+
+
+def of_groups(runtime: CoordinatorRuntime, events: Mapping[type[effects.GroupEvent], int]) -> Steps:
+    """Groups by state, what was committed, what has happened to them."""
+    states: Counter[str] = Counter()
+    offsets = 0
+    for shard in runtime.shards():
+        for count, group in enumerate(list(shard.groups.values()), 1):
+            states[group.listed().group_state] += 1
+            if not count % SLICE:
+                yield
+        offsets += sum(len(parts) for topics in shard.offsets.by_group.values() for parts in topics.values())
+        yield
+    return groups_counted(states, offsets, runtime.counts, events)
+
+
+def groups_counted(
+    states: Mapping[str, int], offsets: int, counts: GroupCounts, events: Mapping[type[effects.GroupEvent], int]
+) -> list[Family]:
+    """The same, of numbers."""
+    total = sum(states.values())
+    by_state = gauge(f"{_COORDINATOR}classic_group_count", "Groups of the classic protocol in each state.")
+    old = [gauge(f"{_MANAGER}numgroups", "Groups.").add(total), gauge(f"{_MANAGER}numoffsets", "Offsets.").add(offsets)]
+    for state in STATES:
+        number = states.get(state, 0)
+        by_state.add(number, state=state)
+        old.append(gauge(f"{_MANAGER}numgroups{state.lower()}", f"Groups in the state {state}.").add(number))
+    return [
+        gauge(f"{_COORDINATOR}group_count", "Groups by protocol.").add(total, protocol="classic"),
+        by_state,
+        gauge(f"{_COORDINATOR}offset_count", "Committed offsets that are kept.").add(offsets),
+        _count("offset_commit", "Offsets that were committed.", counts.offsets_committed),
+        _count("offset_expiration", "Offsets that have expired.", counts.offsets_expired),
+        _count("offset_deletion", "Offsets that were deleted with their topics.", counts.offsets_deleted),
+        _count("group_completed_rebalance", "Rebalances that are done.", events.get(effects.RebalanceCompleted, 0)),
+        *old,
+        _of_events(events),
+    ]
+
+
+def _count(name: str, text: str, value: int) -> Family:
+    return Family(f"{_COORDINATOR}{name}_count", Kind.UNKNOWN, text).add(value)
+
+
+def _of_events(events: Mapping[type[effects.GroupEvent], int]) -> Family:
+    found = counter("muster_group_events_total", "What has happened to groups, by kind (docs/group-events.md).")
+    for kind, count in sorted(events.items(), key=lambda item: item[0].__name__):
+        found.add(count, event=kind.__name__)
+    return found

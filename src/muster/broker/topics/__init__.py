@@ -1,0 +1,1 @@
+"""The catalogue of topics, their logs, and what is read from and written to them."""

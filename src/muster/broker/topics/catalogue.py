@@ -1,0 +1,312 @@
+"""The topic catalogue: names, ids, partition counts and settings, in one file of the data folder.
+
+A topic exists as long as its line is in the file. The folders of its partitions are created after the line is written,
+and removed after it is gone. A deleted topic is listed as `deleting` until its folders are removed. So a start after a
+crash knows which folders to remove, and takes none for those of a new topic.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
+from muster.broker.topics.deletion_reserve import Reserve
+from muster.errors import ConfigError
+from muster.log import DISK, Files, write_whole
+from muster.model import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, TopicPartition
+from muster.protocol.primitives import ZERO_UUID
+
+FILE = "muster-topics.json"
+MAX_NAME_LENGTH = 249
+_PARTITION = re.compile(r".+-\d+\Z")
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+EVENTS_MARK = {"cleanup.policy": "delete", "compression.type": "producer", "message.timestamp.type": "CreateTime"}
+"""Settings by which the topic of events is known that brokers have made. They are the defaults; no user sets all."""
+
+
+def invalid_name(name: str) -> str | None:
+    """Why Kafka refuses the name, None if it does not."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
+    if not _LEGAL.match(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
+    return None
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder with partitions of another program, before anything in it is touched.
+
+    muster writes the catalogue before the first partition.
+
+    Raises:
+        ConfigError: there are partitions, but no catalogue.
+    """
+    if (folder / FILE).exists() or not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        if _PARTITION.match(entry.name) and entry.is_dir() and any(entry.glob("*.log")):
+            raise ConfigError(f"{folder} holds {entry.name}, but no {FILE}: this is the data folder of another broker")
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic. `settings` are its own, as text; the others come from the broker."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    settings: dict[str, str] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    """The newest epoch under which this broker, among others, has led each partition."""
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """All its partitions."""
+        return [TopicPartition(self.name, index) for index in range(self.partitions)]
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is a topic of the broker's own. One that a user made before muster had events is the user's."""
+        if self.name == GROUP_EVENTS_TOPIC:
+            return self.settings.items() >= EVENTS_MARK.items()
+        return self.name in INTERNAL_TOPICS
+
+
+class NewTopic(NamedTuple):
+    """A topic that is to be created."""
+
+    name: str
+    partitions: int
+    settings: dict[str, str]
+    topic_id: bytes | None = None
+    """Given by a cluster; a broker alone makes one."""
+
+
+class TopicCatalogue:
+    """The topics that exist. Answers the coordinator's questions about them too (`TopicResolver`)."""
+
+    def __init__(self, folder: Path, files: Files = DISK) -> None:
+        self.reserve = Reserve(folder, files)
+        """Space for what removes topics and records."""
+        self._path = folder / FILE
+        self._files = files
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        # In metric names '.' and '_' are the same: Kafka refuses a topic that differs from another only there.
+        self._collisions: dict[str, str] = {}
+        self._deleting: dict[str, Topic] = {}
+
+    @classmethod
+    def load(cls, folder: Path, files: Files = DISK) -> TopicCatalogue:
+        """The folder's catalogue, an empty one if it has none.
+
+        Raises:
+            ConfigError: the file cannot be understood.
+        """
+        catalogue = cls(folder, files)
+        try:
+            content = json.loads(catalogue._path.read_bytes())
+            for name, entry in content["topics"].items():
+                catalogue._put(_topic(name, entry))
+            catalogue._deleting = {name: _topic(name, entry) for name, entry in content.get("deleting", {}).items()}
+            if len(catalogue._by_id) != len(catalogue._by_name):
+                raise ValueError("two topics have one id")
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"{catalogue._path} cannot be understood: {error}") from None
+        return catalogue
+
+    def __iter__(self) -> Iterator[Topic]:
+        """All topics, by name."""
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of a name."""
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """The topic of an id."""
+        return self._by_id.get(topic_id)
+
+    def colliding(self, name: str) -> str | None:
+        """A topic whose name differs from `name` only in '.' and '_'."""
+        other = self._collisions.get(name.replace(".", "_"))
+        return other if other != name else None
+
+    def create(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
+        """Add a topic that does not exist yet; durable when this returns.
+
+        Raises:
+            OSError: the catalogue could not be written; the topic does not exist.
+        """
+        return self.create_all([NewTopic(name, partitions, settings)])[0]
+
+    def create_all(self, wanted: Iterable[NewTopic]) -> list[Topic]:
+        """Add topics that do not exist yet, all or none; durable when this returns. It costs one write in all.
+
+        Raises:
+            OSError: the catalogue could not be written; none of them exists.
+        """
+        topics = [Topic(new.name, new.topic_id or random_uuid(), new.partitions, dict(new.settings)) for new in wanted]
+        for topic in topics:
+            self._put(topic)
+        try:
+            self._save()
+        except OSError:
+            for topic in topics:
+                self._drop(topic)
+            raise
+        return topics
+
+    def change_all(self, changes: Collection[tuple[Topic, int, dict[str, str]]]) -> None:
+        """Give topics other numbers of partitions and other settings, all or none; durable when this returns.
+
+        Raises:
+            OSError: the catalogue could not be written; the topics are as before.
+        """
+        former = [(topic, topic.partitions, topic.settings) for topic, _, _ in changes]
+        for topic, partitions, settings in changes:
+            topic.partitions, topic.settings = partitions, dict(settings)
+        try:
+            self._save()
+        except OSError:
+            for topic, partitions, settings in former:
+                topic.partitions, topic.settings = partitions, settings
+            raise
+
+    def note_epochs(self, led: Iterable[tuple[Topic, int, int]]) -> None:
+        """Keep under which epochs partitions are led; durable when this returns. Raises OSError; a later change of any
+        topic makes it durable too."""
+        for topic, index, epoch in led:
+            topic.epochs[index] = epoch
+        self._save()
+
+    def delete(self, topic: Topic) -> None:
+        """Remove a topic, as `delete_all` does."""
+        self.delete_all([topic])
+
+    def delete_all(self, topics: Collection[Topic]) -> None:
+        """Remove topics, all or none; durable when this returns. They are `deleting` from then on. It costs one write
+        in all.
+
+        Raises:
+            OSError: the catalogue could not be written; the topics are still there.
+        """
+        for topic in topics:
+            self._drop(topic)
+            self._deleting[topic.name] = topic
+        try:
+            self.reserve.given_up_for(self._save)
+        except OSError:
+            for topic in topics:
+                del self._deleting[topic.name]
+                self._put(topic)
+            raise
+
+    def let_go(self, topics: Collection[Topic]) -> None:
+        """Know topics no longer, all or none, whose folders were set aside; durable when this returns.
+
+        Raises:
+            OSError: the catalogue could not be written; the topics are still there.
+        """
+        for topic in topics:
+            self._drop(topic)
+        try:
+            self._save()
+        except OSError:
+            for topic in topics:
+                self._put(topic)
+            raise
+
+    @property
+    def deleting(self) -> list[Topic]:
+        """Deleted topics whose folders may still exist."""
+        return list(self._deleting.values())
+
+    def deleting_of(self, name: str) -> Topic | None:
+        """The topic of that name whose folders are still to be removed."""
+        return self._deleting.get(name)
+
+    def deleted(self, topic: Topic) -> None:
+        """The topic's folders are removed. The file forgets the topic when it is written next."""
+        self._deleting.pop(topic.name, None)
+
+    # What the coordinator asks.
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+        return self._by_name
+
+    def partition_count(self, topic: str) -> int:
+        """Partitions of a topic, 0 if there is none of that name."""
+        found = self._by_name.get(topic)
+        return found.partitions if found is not None else 0
+
+    def topic_id(self, topic: str) -> bytes:
+        """The topic's id, zeros if there is none of that name."""
+        found = self._by_name.get(topic)
+        return found.topic_id if found is not None else ZERO_UUID
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+        found = self._by_id.get(topic_id)
+        return found.name if found is not None else None
+
+    def _put(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._collisions[topic.name.replace(".", "_")] = topic.name
+
+    def _drop(self, topic: Topic) -> None:
+        del self._by_name[topic.name]
+        del self._by_id[topic.topic_id]
+        self._collisions.pop(topic.name.replace(".", "_"), None)
+
+    def _save(self) -> None:
+        deleting = f',\n"deleting": {_entries(self._deleting.values())}' if self._deleting else ""
+        content = f'{{"version": 1,\n"topics": {_entries(self)}{deleting}}}\n'
+        write_whole(self._files, self._path, content.encode())
+
+
+def _entries(topics: Iterable[Topic]) -> str:
+    """A JSON object with a topic on each line: indenting all of it takes ten times as long, and blocks all requests."""
+    lines = []
+    for topic in topics:
+        entry: dict[str, object] = {
+            "id": uuid_text(topic.topic_id),
+            "partitions": topic.partitions,
+            "settings": topic.settings,
+        }
+        if topic.epochs:
+            entry["epochs"] = topic.epochs
+        lines.append(f"{json.dumps(topic.name)}: {json.dumps(entry)}")
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _topic(name: str, entry: dict[str, Any]) -> Topic:
+    """A topic from its entry in the file. Raises ValueError, KeyError or TypeError if the file was edited by hand."""
+    partitions, settings = entry["partitions"], entry["settings"]
+    if why := invalid_name(name):
+        raise ValueError(why)
+    if type(partitions) is not int or partitions < 1:
+        raise ValueError(f"{name} has {partitions!r} partitions")
+    if not all(isinstance(value, str) for value in settings.values()):
+        raise ValueError(f"{name} has settings that are not text")
+    epochs = {int(index): int(epoch) for index, epoch in entry.get("epochs", {}).items()}
+    return Topic(name, uuid_bytes(entry["id"]), partitions, settings, epochs)

@@ -1,0 +1,247 @@
+"""Creates and deletes topics: in the catalogue, with the folders of their partitions, and for the groups."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from muster.broker.config import BrokerConfig
+from muster.broker.net.calls import at_once
+from muster.broker.topics.catalogue import NewTopic, Topic, TopicCatalogue
+from muster.broker.topics.fetches import ParkedFetches
+from muster.broker.topics.partitions import Partitions
+from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC, TopicPartition
+
+log = logging.getLogger("muster.broker")
+
+MOST_CREATED_PARTITIONS = 10_000
+"""Partitions that one Metadata request may create: as many as Kafka's controller accepts at once."""
+
+
+class GroupsOfTopics(Protocol):
+    """What the groups are told about topics (groups/service.py)."""
+
+    def ensure(self) -> bool:
+        """Have what groups need, such as their topic. Returns whether it is there; why not is logged."""
+
+    def topic_created(self, topic: Topic) -> None:
+        """A topic was created, and its partitions are open."""
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is deleted; its logs are still there."""
+
+    def topics_changed(self, names: Iterable[str] | None = None) -> None:
+        """Topics came, went or have other partitions or leaders; None: any may have."""
+
+    def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
+        """Topics were deleted: forget their committed offsets, a slice at a time."""
+
+
+class EventsTopic(Protocol):
+    """What keeps events of groups in a topic (event_topic.py)."""
+
+    def ensure(self) -> None:
+        """Have the topic."""
+
+
+class Growth(NamedTuple):
+    """A topic that is to have more partitions."""
+
+    topic: Topic
+    first: int
+    """The number of the first new partition."""
+    partitions: int
+    assigned: list[list[int]] | None = None
+    """The brokers of each new partition; None: any."""
+
+
+def check_count(name: str, had: int, count: int) -> None:
+    """Make sure that a number of partitions is more than a topic has. Raises KafkaError with Kafka's words."""
+    if count == had:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {had} partition(s).")
+    if count < had:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {name} currently has {had} partition(s); {count} would not be an increase.",
+        )
+
+
+class TopicPendingError(MusterError):
+    """A topic is being created, and will be there in a moment."""
+
+
+class Elsewhere(Protocol):
+    """Where topics are created and deleted, if not here (zookeeper_cluster.py)."""
+
+    def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
+        """Create topics that were asked for, without telling when they are there."""
+
+
+class TopicChanges:
+    """Creates and deletes topics. `groups` is set before the first change; in a cluster `elsewhere` too, which tells
+    this broker of the topics that exist."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicCatalogue, partitions: Partitions, fetches: ParkedFetches
+    ) -> None:
+        self.groups: GroupsOfTopics
+        self.elsewhere: Elsewhere | None = None
+        self.events: EventsTopic | None = None
+        """Where events of groups are kept; None if they are not."""
+        self._config = config
+        self._topics = topics
+        self._partitions = partitions
+        self._fetches = fetches
+        self._clean_ups: dict[str, Generator[None, None, None]] = {}
+        """Removals under way of what is left of deleted topics, by the topics' names."""
+
+    def open_all(self) -> None:
+        """At the start: finish the deletions that a crash interrupted, and open every topic's partitions."""
+        for topic in self._topics.deleting:
+            self._finish_deletion(topic)
+        if self.elsewhere is not None:
+            return
+        for topic in self._topics:
+            at_once(self._partitions.opening(topic))
+
+    def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
+        """Create a topic that does not exist. Raises OSError if it could not be stored; TopicPendingError in a cluster,
+        where it will be there in a moment."""
+        if self.elsewhere is not None:
+            self.elsewhere.create_soon([name], partitions, settings)
+            raise TopicPendingError(f"{name} is being created")
+        return self.create_topics([NewTopic(name, partitions, settings)])[0]
+
+    def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+        """Create topics that do not exist, all or none. Raises OSError if they could not be stored."""
+        return at_once(self.creating(wanted))
+
+    def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
+        """`create_topics`, a slice at a time. The topics exist from the first slice on; their partitions follow. A
+        topic may be deleted, and even created again, before its turn comes."""
+        topics = self.listing(wanted)
+        for topic in topics:
+            yield from self._partitions.opening(topic)
+            log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
+            if self._partitions.is_there(topic):
+                self.groups.topic_created(topic)
+        self.groups.topics_changed([topic.name for topic in topics])
+        return topics
+
+    def growing(self, wanted: Sequence[Growth]) -> Generator[None, None, None]:
+        """Add partitions to topics, all or none, a slice at a time. They are there from the first slice on, and are
+        opened one after the other. Raises OSError if they could not be stored: then all is as before."""
+        new = [(growth.topic, range(growth.first, growth.partitions)) for growth in wanted]
+        self._partitions.make_room(TopicPartition(topic.name, index) for topic, indices in new for index in indices)
+        self._topics.change_all([(growth.topic, growth.partitions, growth.topic.settings) for growth in wanted])
+        for topic, indices in new:
+            yield from self._partitions.opening(topic, indices.start)
+            log.info("topic %s has %d partitions, %d before", topic.name, indices.stop, indices.start)
+        self.groups.topics_changed([topic.name for topic, _ in new])
+
+    def listing(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+        """Have topics in the catalogue that do not exist, all or none, and nothing of former ones in their place.
+        Raises OSError if that cannot be done."""
+        at_once(self.cleaning_up(new.name for new in wanted))
+        for new in wanted:
+            if (former := self._topics.deleting_of(new.name)) is not None:
+                self._finish_deletion(former)
+        if self.elsewhere is None:  # among others, room is made for each partition that this broker leads (`opened`)
+            new_ones = (TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
+            self._partitions.make_room(new_ones)
+        if any(self._topics.deleting_of(new.name) for new in wanted):
+            # The next start would finish the removal, and take the new topic's records for the old topic's.
+            raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")
+        return self._topics.create_all(wanted)
+
+    def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Create topics because a Metadata request named them, as far as the settings allow it: with one write of the
+        catalogue for all, a slice at a time."""
+        if not self._config.flag("auto.create.topics.enable"):
+            return
+        names = list(names)
+        yield from self.cleaning_up(names)
+        partitions = self._config.integer("num.partitions")
+        wanted: dict[str, NewTopic] = {}  # by what would collide: metrics know no difference between '.' and '_'
+        for name in names:
+            if name == GROUP_METADATA_TOPIC:
+                self.groups.ensure()
+            elif name == GROUP_EVENTS_TOPIC:
+                if self.events is not None:
+                    self.events.ensure()
+            elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
+                wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
+        if not wanted:
+            return
+        if self.elsewhere is not None:
+            self.elsewhere.create_soon([new.name for new in wanted.values()], partitions, {})
+            return
+        try:
+            yield from self.creating(list(wanted.values()))
+        except (OSError, MusterError) as error:
+            some = next(iter(wanted.values())).name
+            log.error("%d topic(s), %s the first, could not be created: %s", len(wanted), some, error)
+
+    def _taken(self, name: str) -> bool:
+        return self._topics.get(name) is not None or self._topics.colliding(name) is not None
+
+    def delete_topic(self, topic: Topic) -> None:
+        """`deleting`, for one topic and in one go."""
+        at_once(self.deleting([topic]))
+
+    def deleting(self, topics: Sequence[Topic]) -> Generator[None, None, None]:
+        """Delete topics, their records and the offsets committed for them, a slice at a time. From the first slice on
+        the topics are gone, also after a crash. The rest is removed bit by bit, but before a topic of the same name can
+        be created. Raises OSError if the catalogue could not be written: all topics still exist.
+
+        With the topic of the groups all groups go at once. Their members are sent away, and find the coordinator again
+        once the topic is created again.
+        """
+        self._topics.delete_all(topics)
+        for topic in topics:
+            self._partitions.forget(topic)
+        groups = [topic for topic in topics if topic.name == GROUP_METADATA_TOPIC]
+        for topic in topics:
+            self.groups.topic_deleted(topic.name)
+        # The topic of the groups by itself: a group's next request creates it again, and must not wait for the rest.
+        for some in (groups, [topic for topic in topics if topic not in groups]):
+            clean_up = self._clean_up(some)
+            self._clean_ups |= {topic.name: clean_up for topic in some}
+        yield from self.cleaning_up(topic.name for topic in topics)
+
+    def cleaning_up(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Go on removing what is left of deleted topics of these names, a slice at a time. Several requests may do so
+        in turn: each goes on where the one before stopped."""
+        for clean_up in dict.fromkeys(self._clean_ups[name] for name in names if name in self._clean_ups):
+            yield from clean_up
+
+    def is_cleaning_up(self, name: str) -> bool:
+        """Whether a deleted topic of that name is still being removed."""
+        return name in self._clean_ups
+
+    def _clean_up(self, topics: list[Topic]) -> Generator[None, None, None]:
+        names = [topic.name for topic in topics]
+        try:
+            yield from self._fetches.topics_deleted(names)
+            yield from self.groups.topics_deleted(names)
+            left = yield from self._partitions.deleting(topics)
+            for topic in topics:
+                self._deleted(topic, left)
+                log.info("deleted topic %s", topic.name)
+                yield
+            self._topics.reserve.fill()
+        finally:
+            for name in names:
+                del self._clean_ups[name]
+
+    def _finish_deletion(self, topic: Topic) -> None:
+        """Remove the folders of a deleted topic. A folder that cannot be removed is logged, and tried again at the next
+        start or when a topic of that name is to be created."""
+        self._deleted(topic, self._partitions.delete(topic))
+
+    def _deleted(self, topic: Topic, left: set[TopicPartition]) -> None:
+        if not left or left.isdisjoint(topic.topic_partitions):
+            self._topics.deleted(topic)

@@ -1,0 +1,1 @@
+"""Commands that change: topics, groups, configs, records, replicas."""

@@ -1,0 +1,225 @@
+"""`muster configs`: settings of topics, brokers, groups and clients, described, changed one by one, and listed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+
+from muster.cli.administer.asking import add_yes, confirm, some
+from muster.cli.common import add_connection, add_timeout, open_admin, pairs, print_json, report_errors
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import ConfigEntry, ConfigResource, ConfigResourceType
+from muster.client.core.admin.configs import ConfigChange, ConfigOperation
+from muster.errors import ConfigError, KafkaError, MusterError
+
+KINDS = {
+    "topics": ConfigResourceType.TOPIC,
+    "brokers": ConfigResourceType.BROKER,
+    "groups": ConfigResourceType.GROUP,
+    "client-metrics": ConfigResourceType.CLIENT_METRICS,
+}
+_NAMES = {kind: name for name, kind in KINDS.items()} | {ConfigResourceType.BROKER_LOGGER: "broker-loggers"}
+_SOURCES = {
+    1: "topic",
+    2: "broker",
+    3: "all brokers",
+    4: "broker's file",
+    5: "default",
+    6: "broker's logger",
+    7: "client metrics",
+    8: "group",
+}
+_OWN_SOURCES = {
+    ConfigResourceType.TOPIC: 1,
+    ConfigResourceType.BROKER: 2,
+    ConfigResourceType.CLIENT_METRICS: 7,
+    ConfigResourceType.GROUP: 8,
+}
+_ALL_BROKERS = 3
+_OPERATIONS = {
+    "append": ConfigOperation.APPEND,
+    "subtract": ConfigOperation.SUBTRACT,
+}
+
+# With these a broker deletes records that it kept before.
+_DELETES_RECORDS = ("retention.", "cleanup.policy")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster configs`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    describe = actions.add_parser("describe", help="show settings")
+    alter = actions.add_parser("alter", help="change settings, and leave the others as they are")
+    listing = actions.add_parser(
+        "list", help="show topics, brokers, and the groups and client-metrics that have settings (Kafka 4.1)"
+    )
+    for action in (describe, alter):
+        action.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS))
+        action.add_argument("names", nargs="*", metavar="NAME", help="topics, groups, brokers' ids")
+        action.add_argument("--default", action="store_true", help="brokers: the settings of all of them")
+    listing.add_argument("kind", choices=tuple(KINDS), nargs="?", metavar="KIND", help=", ".join(KINDS))
+    describe.add_argument("--all", action="store_true", help="also those that were not set for it")
+    alter.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a new value; may be repeated")
+    alter.add_argument("--delete", action="append", default=[], metavar="KEY", help="back to the default")
+    alter.add_argument("--append", action="append", default=[], metavar="KEY=VALUE", help="add to a list")
+    alter.add_argument("--subtract", action="append", default=[], metavar="KEY=VALUE", help="take from a list")
+    alter.add_argument("--dry-run", action="store_true", help="only have the brokers check it")
+    add_yes(alter)
+    for action in (describe, alter, listing):
+        action.add_argument("--json", action="store_true", help="print JSON")
+        add_connection(action)
+        add_timeout(action)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it; the exit code says whether all of it succeeded."""
+    if arguments.action == "list":
+        with open_admin(arguments) as admin:
+            return _list(admin, arguments)
+    if arguments.default and KINDS[arguments.kind] is not ConfigResourceType.BROKER:
+        raise ConfigError("--default is for brokers")
+    if arguments.kind == "brokers":
+        for name in arguments.names:
+            if not (name.isascii() and name.isdecimal()):
+                raise ConfigError(f"a broker is named by its id, not {name!r}")
+    if arguments.action == "alter":
+        changes = asked_changes(arguments)
+        if not arguments.names and not arguments.default:
+            raise ConfigError("configs alter: name what is to be changed, or give --default for all brokers")
+        with open_admin(arguments) as admin:
+            _check_brokers(admin, arguments)
+            return _alter(admin, arguments, changes)
+    with open_admin(arguments) as admin:
+        _check_brokers(admin, arguments)
+        return _describe(admin, arguments)
+
+
+def _check_brokers(admin: Admin, arguments: argparse.Namespace) -> None:
+    """A broker keeps its own settings: for one that is away, a client would wait until its time is over."""
+    if arguments.kind == "brokers" and arguments.names:
+        there = {str(node.node_id) for node in admin.describe_cluster().nodes}
+        for name in arguments.names:
+            if name not in there:
+                raise MusterError(f"the cluster has no broker {name} now; there are {', '.join(sorted(there))}")
+
+
+def _resources(arguments: argparse.Namespace) -> list[ConfigResource]:
+    names = list(dict.fromkeys(arguments.names)) + ([""] if arguments.default else [])
+    return [ConfigResource(KINDS[arguments.kind], name) for name in names]
+
+
+def spoken(resource: ConfigResource) -> str:
+    """A resource in a sentence."""
+    if resource.resource_type is ConfigResourceType.BROKER and not resource.name:
+        return "all brokers"
+    return f"{_NAMES[resource.resource_type].rstrip('s')} {resource.name}"
+
+
+# --- describing ------------------------------------------------------------------------------------------------------
+
+
+def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
+    results = admin.describe_configs(_resources(arguments) or _everything(admin, KINDS[arguments.kind]))
+    shown = {
+        resource: {name: entry for name, entry in found.items() if arguments.all or is_own(resource, entry)}
+        for resource, found in results.items()
+        if not isinstance(found, KafkaError)
+    }
+    if arguments.json:
+        print_json({resource.name: entries for resource, entries in shown.items()})
+    else:
+        for resource, entries in shown.items():
+            print("\n".join(table(resource, entries)))
+    return report_errors({spoken(resource): found for resource, found in results.items()}, "settings of")
+
+
+def _everything(admin: Admin, kind: ConfigResourceType) -> list[ConfigResource]:
+    match kind:
+        case ConfigResourceType.TOPIC:
+            names = [topic.name for topic in admin.list_topics()]
+        case ConfigResourceType.BROKER:
+            names = [str(node.node_id) for node in admin.describe_cluster().nodes]
+        case _:
+            return admin.list_config_resources([kind])
+    return [ConfigResource(kind, name) for name in names]
+
+
+def is_own(resource: ConfigResource, entry: ConfigEntry) -> bool:
+    """Whether a setting was set for just this resource."""
+    of_all = resource.resource_type is ConfigResourceType.BROKER and not resource.name
+    return entry.source == (_ALL_BROKERS if of_all else _OWN_SOURCES.get(resource.resource_type))
+
+
+def table(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> list[str]:
+    """The settings of one resource."""
+    what = spoken(resource)
+    if not entries:
+        return [f"{what[0].upper()}{what[1:]}: no settings of its own"]
+    lines = [f"{what[0].upper()}{what[1:]}:"]
+    for name, entry in entries.items():
+        value = "(secret)" if entry.is_sensitive else entry.value
+        where = "" if is_own(resource, entry) else f"  ({_SOURCES.get(entry.source, 'unknown')})"
+        lines.append(f"  {name}={'' if value is None else value}{where}")
+    return lines
+
+
+def _list(admin: Admin, arguments: argparse.Namespace) -> int:
+    found = admin.list_config_resources([KINDS[arguments.kind]] if arguments.kind else [])
+    if arguments.json:
+        print_json([{"type": _NAMES[resource.resource_type], "name": resource.name} for resource in found])
+    else:
+        for resource in found:
+            print(spoken(resource))
+    return 0
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+def asked_changes(arguments: argparse.Namespace) -> list[ConfigChange]:
+    """The changes that the command line asks for.
+
+    Raises:
+        ConfigError: there are none, or a setting is named twice.
+    """
+    changes = [ConfigChange(name, value) for name, value in pairs(arguments.set, "--set").items()]
+    changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in dict.fromkeys(arguments.delete)]
+    for option, operation in _OPERATIONS.items():
+        values = pairs(getattr(arguments, option), f"--{option}")
+        changes += [ConfigChange(name, value, operation) for name, value in values.items()]
+    if not changes:
+        raise ConfigError("configs alter: what is to change? --set, --delete, --append or --subtract")
+    given = [*arguments.set, *arguments.append, *arguments.subtract, *arguments.delete]
+    names = [text.partition("=")[0] for text in given]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{name} is changed twice; a list takes several values at once: KEY=a,b")
+    return changes
+
+
+def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChange]) -> int:
+    """All resources or none: the brokers check everything before anything is changed."""
+    wanted = dict.fromkeys(_resources(arguments), changes)
+    tried = admin.alter_configs(wanted, validate_only=True)
+    if report_errors({spoken(resource): error for resource, error in tried.items()}, "settings of"):
+        if len(wanted) > 1:
+            print("muster: nothing was changed", file=sys.stderr)
+        if arguments.json:
+            print_json({resource.name: error for resource, error in tried.items()})
+        return 1
+    results: Mapping[ConfigResource, KafkaError | None] = tried
+    if not arguments.dry_run:
+        risky = [change.name for change in changes if any(part in change.name for part in _DELETES_RECORDS)]
+        if risky:
+            names = some([spoken(resource) for resource in wanted])
+            confirm(arguments, f"With {some(risky)} brokers may delete records at once. Change it for {names}?")
+        results = admin.alter_configs(wanted)
+    if arguments.json:
+        print_json({resource.name: error for resource, error in results.items()})
+    else:
+        done = "Would change" if arguments.dry_run else "Changed"
+        for resource, error in results.items():
+            if error is None:
+                print(f"{done} settings of {spoken(resource)}.")
+    return report_errors({spoken(resource): error for resource, error in results.items()}, "settings of")

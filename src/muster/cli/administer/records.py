@@ -1,0 +1,145 @@
+"""`muster records`: delete the records at the beginning of partitions, as `kafka-delete-records` does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from muster.cli.administer.asking import add_yes, confirm, some
+from muster.cli.administer.reset_plan import named_partitions
+from muster.cli.common import (
+    FILES,
+    add_connection,
+    add_timeout,
+    completed,
+    open_admin,
+    partitions_of,
+    print_json,
+    report_errors,
+)
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.partitions import HIGH_WATERMARK
+from muster.errors import ConfigError, KafkaError, MusterError
+from muster.model import TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster records`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    delete = actions.add_parser("delete", help="delete the records before an offset")
+    delete.add_argument("topics", nargs="*", metavar="TOPIC[:0,1]", help="a topic, or some of its partitions")
+    what = delete.add_mutually_exclusive_group(required=True)
+    what.add_argument("--before", type=int, metavar="OFFSET", help="those before this offset, in each partition")
+    what.add_argument("--all", action="store_true", help="all that are there now")
+    shape = "those that a file of kafka-delete-records names, in JSON"
+    completed(
+        what.add_argument("--from-file", "--offset-json-file", dest="from_file", metavar="FILE", help=shape), FILES
+    )
+    delete.add_argument("--json", action="store_true", help="print JSON")
+    add_yes(delete)
+    add_connection(delete)
+    add_timeout(delete)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Delete them; the exit code says whether all of it succeeded."""
+    if bool(arguments.topics) == (arguments.from_file is not None):
+        raise ConfigError("records delete: name topics and --before or --all, or give --from-file alone")
+    if arguments.before is not None and arguments.before < 0:
+        raise ConfigError(f"--before is {arguments.before}; an offset is at least 0")
+    read = _read(arguments.from_file) if arguments.from_file is not None else None
+    named = named_partitions(arguments.topics, "records delete:")
+    with open_admin(arguments) as admin:
+        wanted = read
+        if wanted is None:
+            offset = HIGH_WATERMARK if arguments.all else arguments.before
+            wanted = dict.fromkeys(partitions_of(admin, named, ". Nothing was deleted."), offset)
+        return _delete(admin, arguments, wanted)
+
+
+def _read(path: str) -> dict[TopicPartition, int]:
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"cannot read {path}: {why}") from None
+    return offsets_from_json(text, path)
+
+
+def offsets_from_json(text: str, name: str) -> dict[TopicPartition, int]:
+    """The file of `kafka-delete-records`: partitions, each with the offset before which records are to go, or -1.
+
+    Raises:
+        ConfigError: it is no such file.
+    """
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is no JSON: {error}") from None
+    listed = found.get("partitions") if isinstance(found, dict) else None
+    if not isinstance(listed, list):
+        raise ConfigError(f'{name} is not of the form {{"partitions": [{{"topic": …, "partition": 0, "offset": 1}}]}}')
+    if found.get("version", 1) != 1:
+        raise ConfigError(f"{name} has version {found['version']!r}; there is version 1")
+    offsets: dict[TopicPartition, int] = {}
+    for number, each in enumerate(listed, 1):
+        place, offset = _entry(each, f"{name}, partition {number} of the list")
+        if place in offsets:
+            raise ConfigError(f"{name} names {place} twice")
+        offsets[place] = offset
+    return offsets
+
+
+def _entry(each: Any, where: str) -> tuple[TopicPartition, int]:
+    if not isinstance(each, dict):
+        raise ConfigError(f"{where} is no object")
+    topic = each.get("topic")
+    if not isinstance(topic, str) or not topic:
+        raise ConfigError(f"{where} has no topic")
+    numbers: list[int] = []
+    for key, least in (("partition", 0), ("offset", HIGH_WATERMARK)):
+        given = each.get(key)
+        if not isinstance(given, int) or isinstance(given, bool) or given < least:
+            raise ConfigError(f"{where}: {key} is a whole number, at least {least}, not {given!r}")
+        numbers.append(given)
+    return TopicPartition(topic, numbers[0]), numbers[1]
+
+
+def _delete(admin: Admin, arguments: argparse.Namespace, wanted: dict[TopicPartition, int]) -> int:
+    """Delete them everywhere or nowhere: that an offset is in the log is looked at in all partitions before."""
+    count = _count(admin, wanted)
+    if wanted:
+        confirm(arguments, f"Delete {count} records of {some([str(place) for place in wanted])}?")
+    results = admin.delete_records(wanted)
+    if arguments.json:
+        print_json(
+            [
+                {"topic": place.topic, "partition": place.partition}
+                | ({"error": found} if isinstance(found, KafkaError) else {"low_watermark": found})
+                for place, found in results.items()
+            ]
+        )
+    else:
+        for place, found in results.items():
+            if not isinstance(found, KafkaError):
+                print(f"partition: {place}\tlow_watermark: {found}")
+    return report_errors(results, "partition")
+
+
+def _count(admin: Admin, wanted: dict[TopicPartition, int]) -> int:
+    """How many offsets would go; a compacted log has fewer records than offsets."""
+    listed = [admin.list_offsets(dict.fromkeys(wanted, which)) for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)]
+    count = 0
+    for place, offset in wanted.items():
+        begin, end = (found[place] for found in listed)
+        for error in (begin, end):
+            if isinstance(error, KafkaError):
+                raise MusterError(f"partition {place}: {error.code.name}. Nothing was deleted.")
+        first, last = (0 if found is None or isinstance(found, KafkaError) else found.offset for found in (begin, end))
+        if offset > last:
+            raise MusterError(f"{place} ends at {last}, before offset {offset}. Nothing was deleted.")
+        count += max(0, (last if offset == HIGH_WATERMARK else offset) - first)
+    return count

@@ -1,0 +1,181 @@
+"""`muster doctor`: why groups rebalanced, what that costs and what to change, from what the cluster keeps anyway."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    add_connection,
+    add_timeout,
+    check_groups,
+    client_settings,
+    print_json,
+    reaching,
+    set_up_log,
+    spark_options,
+)
+from muster.client.admin.admin import Admin
+from muster.client.config import AdminConfig
+from muster.errors import ConfigError, MusterError
+
+if TYPE_CHECKING:
+    from muster.history.doctor import Engine
+    from muster.history.report import Report
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_LENGTH = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d|w)")
+
+
+def duration_ms(text: str) -> int:
+    """`90s`, `2h`, `1d12h` in milliseconds, for argparse."""
+    if not text or _LENGTH.sub("", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: write 90s, 15m, 2h or 1d12h")
+    return int(sum(float(number) * _UNITS_MS[unit] for number, unit in _LENGTH.findall(text)))
+
+
+def positive_ms(text: str) -> int:
+    """The same, more than nothing."""
+    found = duration_ms(text)
+    if found <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster doctor`."""
+    parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")
+    parser.add_argument("--since", type=duration_ms, metavar="TIME", help="only what happened since: 90s, 2h, 1d12h")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON object")
+    shape.add_argument("--html", metavar="FILE", help="write one page of HTML")
+    parser.add_argument(
+        "--from",
+        dest="folders",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="read a broker's data directory, or copied segments of __consumer_offsets, in place of a cluster",
+    )
+    parser.add_argument(
+        "--sample", type=positive_ms, metavar="TIME", help="watch the groups for so long; their history is not read"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "small", "spark"),
+        default="auto",
+        help="small: in this process; spark: for large topics; auto, the default: by the size",
+    )
+    add_connection(parser)
+    add_timeout(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and print what was found."""
+    _check(arguments)
+    if find_spec("pyarrow") is None:
+        raise MusterError("the doctor needs pyarrow, which is not installed: pip install 'muster-kafka[arrow]'")
+    report = _look(arguments)
+    if arguments.json:
+        from muster.history.show.json_report import as_json
+
+        print_json(as_json(report))
+    elif arguments.html:
+        from muster.history.show.page import render
+
+        _write(Path(arguments.html).resolve(), render(report))
+        print(f"wrote {arguments.html}")
+    else:
+        from muster.cli.observe.doctor_tables import print_report
+
+        print_report(report)
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a page in one step: until it is whole, what was there stays. A pipe or a device has it as it comes."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return
+    part = _part_of(path)
+    try:
+        part.write_text(text, encoding="utf-8", errors="replace")
+        if path.exists():
+            shutil.copymode(path, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    check_groups(arguments.group)
+    if arguments.folders and arguments.sample is not None:
+        raise ConfigError("doctor: a folder cannot be watched: give --from or --sample")
+    if arguments.folders and arguments.bootstrap != DEFAULT_BOOTSTRAP:
+        raise ConfigError("doctor: give --from to read a folder or --bootstrap to read a cluster, not both")
+    if arguments.engine == "spark" and arguments.sample is not None:
+        raise ConfigError("doctor: groups are watched by the small engine: leave --engine out")
+    if arguments.engine == "spark" and len(arguments.folders) > 1:
+        raise ConfigError("doctor: Spark reads one folder")
+    if arguments.html:
+        _check_page(Path(arguments.html))
+
+
+def _check_page(path: Path) -> None:
+    """Before all is read, and the page cannot be written."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"doctor: --html {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"doctor: --html {path} is a folder: name a file in it")
+    if path.exists() and not path.is_file():
+        return
+    part = _part_of(path.resolve())
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"doctor: --html {path}: nothing can be written to the folder {part.parent} ({error.strerror})"
+        ) from None
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".muster-{os.getpid()}.part")
+
+
+def _look(arguments: argparse.Namespace) -> Report:
+    from muster.history import doctor as look
+    from muster.history.sources.live import ReaderConfig
+
+    asked = look.Asked(frozenset(arguments.group), arguments.since)
+    if arguments.folders:
+        folders = [Path(folder) for folder in arguments.folders]
+        only = arguments.folders[0] if len(folders) == 1 else None
+        return look.at_folder(folders, asked, _engine(arguments, folder=only)).report()
+    timeout_ms = arguments.timeout_ms
+    # Of a broker that does not answer there is time to ask another, or for its partitions to have another leader.
+    settings = {"default.api.timeout.ms": timeout_ms, "request.timeout.ms": max(1, timeout_ms // 3)}
+    settings |= client_settings(arguments, ReaderConfig)
+    config = ReaderConfig.of(settings)
+    engine = _engine(arguments, bootstrap=arguments.bootstrap, options=spark_options(arguments))
+    set_up_log(arguments)
+    with reaching(arguments.bootstrap), Admin(asdict(config.narrowed(AdminConfig))) as admin:
+        return look.at_cluster(admin, config, asked, arguments.sample, _tell, engine).report()
+
+
+def _engine(arguments: argparse.Namespace, **source: Any) -> Engine:
+    from muster.cli.observe.doctor_engine import Chosen
+
+    return Chosen(arguments.engine, _tell, **source)
+
+
+def _tell(sentence: str) -> None:
+    print(f"muster: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,70 @@
+"""Which engine makes the rows of `muster doctor`: the small one in this process, or Spark where a topic is large."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from muster.cli.observe.spark_tools import QUIET, spark_tools
+from muster.history.doctor import Teller
+from muster.history.engine import History, read_history
+from muster.history.model import Limits
+from muster.history.sources.reading import Topic
+
+LARGE = 50_000_000
+"""With more records than this, as many as the log's offsets say, Spark is taken where it is installed."""
+CORES = 4
+"""With fewer, Spark is never quicker: a core of it does half of what this process does with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An engine that chooses when it sees how large the topic is: a `look.Engine`."""
+
+    choice: str
+    tell: Teller
+    bootstrap: str | None = None
+    options: Mapping[str, str] | None = None
+    """Of Spark's source: the client's settings."""
+    folder: str | None = None
+    """One folder in place of a cluster; several are for the small engine."""
+
+    def __call__(self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /) -> History:
+        if not self._takes_spark(sum(topic.records.values())):
+            return read_history(topic, limits, groups, now_ms)
+        return self._by_spark(limits, groups, now_ms)
+
+    def _takes_spark(self, records: int) -> bool:
+        if self.choice != "auto":
+            return self.choice == "spark"
+        if records <= LARGE or (os.cpu_count() or 1) < CORES or (self.bootstrap is None and self.folder is None):
+            return False
+        if find_spec("pyspark") is not None:
+            return True
+        self.tell(
+            f"{records:,} records are read in this process; Spark would use all cores, and is not installed: "
+            "pip install 'muster-kafka[spark]'"
+        )
+        return False
+
+    def _by_spark(self, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
+        """The same rows, made by Spark."""
+        by_spark, session, said = spark_tools()
+        spark = session("muster doctor", **QUIET)
+        try:
+            found: History = said(
+                lambda: by_spark.whole(
+                    spark,
+                    bootstrap=self.bootstrap,
+                    folder=self.folder,
+                    groups=groups or (),
+                    limits=limits,
+                    now_ms=now_ms,
+                    **(self.options or {}),
+                )
+            )
+        finally:
+            spark.stop()
+        return found

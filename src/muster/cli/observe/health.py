@@ -1,0 +1,113 @@
+"""`muster health`: whether a cluster is well, in one line and by the exit code, for people, scripts and probes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from muster.cli.administer.asking import some
+from muster.cli.common import add_connection, add_timeout, open_admin, print_json
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import TopicDescription
+from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
+from muster.model import GROUP_METADATA_TOPIC, TopicPartition
+
+_ASKED_GROUP = "muster-health"
+_MISSING = "coordinator not asked: there are no groups yet"
+
+
+@dataclass(slots=True)
+class Health:
+    """What was found. `problems` has a sentence for each trouble; without any the cluster is well."""
+
+    brokers: list[int] = field(default_factory=list)
+    away: list[int] = field(default_factory=list)
+    """Brokers that do not answer, or have replicas and are not in the cluster now."""
+    topics: int = 0
+    partitions: int = 0
+    leaderless: list[str] = field(default_factory=list)
+    under_replicated: list[str] = field(default_factory=list)
+    coordinator: str = _MISSING
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def line(self) -> str:
+        """All of it in one line."""
+        if self.problems:
+            return f"not healthy: {'; '.join(self.problems)}"
+        counts = [(len(self.brokers), "broker"), (self.topics, "topic"), (self.partitions, "partition")]
+        told = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for number, what in counts)
+        return f"healthy: {told}, {self.coordinator}"
+
+
+def judge(
+    reached: Mapping[int, KafkaError | None], topics: Iterable[TopicDescription], coordinator: KafkaError | str | None
+) -> Health:
+    """The rules. `coordinator` is why there is none, None if there is one, or a text if it was not asked for."""
+    found = Health(sorted(reached))
+    away = {broker for broker, error in reached.items() if error is not None}
+    for topic in topics:
+        found.topics += 1
+        found.partitions += len(topic.partitions)
+        for part in topic.partitions:
+            place = str(TopicPartition(topic.name, part.partition))
+            if part.leader_id < 0:
+                found.leaderless.append(place)
+            elif len(part.isr) < len(part.replicas):
+                found.under_replicated.append(place)
+            away |= set(part.replicas) - set(reached)
+    found.away = sorted(away)
+    if found.away:
+        names = some([str(broker) for broker in found.away])
+        found.problems.append(f"broker {names} is away" if len(found.away) == 1 else f"brokers {names} are away")
+    for places, what in ((found.leaderless, "without a leader"), (found.under_replicated, "under-replicated")):
+        if places:
+            found.problems.append(f"{len(places)} partition{'s' if len(places) > 1 else ''} {what}: {some(places)}")
+    if coordinator is None:
+        found.coordinator = "coordinator available"
+    elif isinstance(coordinator, KafkaError):
+        found.coordinator = f"no coordinator: {coordinator.code.name}"
+        found.problems.append(found.coordinator)
+    else:
+        found.coordinator = coordinator
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster health`."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_connection(parser)
+    add_timeout(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was found; the exit code is 0 for a cluster that is well, else 1."""
+    try:
+        with open_admin(arguments) as admin:
+            found = _look(admin)
+    except ConfigError:
+        raise  # of the caller: it says nothing of the cluster
+    except MusterError as error:
+        found = Health(coordinator="coordinator not asked", problems=[str(error).splitlines()[0]])
+    if arguments.json:
+        print_json({"healthy": found.healthy} | asdict(found))
+    else:
+        print(found.line())
+    return 0 if found.healthy else 1
+
+
+def _look(admin: Admin) -> Health:
+    reached = admin.reach_brokers()
+    names = [topic.name for topic in admin.list_topics(include_internal=True)]
+    topics = [topic for topic in admin.describe_topics(names).values() if isinstance(topic, TopicDescription)]
+    coordinator: KafkaError | str | None = _MISSING
+    if GROUP_METADATA_TOPIC in names or admin.list_consumer_groups():
+        answer = admin.describe_consumer_groups([_ASKED_GROUP])[_ASKED_GROUP]
+        refused = isinstance(answer, KafkaError) and answer.code is not ErrorCode.GROUP_ID_NOT_FOUND
+        coordinator = answer if refused and isinstance(answer, KafkaError) else None
+    return judge(reached, topics, coordinator)

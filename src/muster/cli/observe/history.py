@@ -1,0 +1,165 @@
+"""`muster history`: the Spark job that writes the history of consumer groups as Parquet, once or going on."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from muster.cli.common import add_connection, check_groups, pairs, reaching, set_up_log, spark_options
+from muster.cli.observe.spark_tools import QUIET, spark_tools
+from muster.cli.times import duration_ms
+from muster.errors import ConfigError, MusterError
+
+_MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn")
+_LONGEST_MS = 10_000 * 86_400_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster history`."""
+    parser.add_argument("--out", required=True, metavar="DIR", help="write tables to this folder, and go on in it")
+    parser.add_argument("--follow", action="store_true", help="go on until stopped; else write what is there now")
+    parser.add_argument("--every", default="60s", metavar="TIME", help="with --follow: how often to look (default 60s)")
+    parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")
+    parser.add_argument("--since", metavar="TIME", help="leave out what happened longer ago, for example 2h or 7d")
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's master (default local[*])")
+    parser.add_argument(
+        "--spark", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark, by its name (repeatable)"
+    )
+    add_connection(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the job. Ctrl-C and SIGTERM stop it in good order; the next run goes on where this one stopped."""
+    set_up_log(arguments)
+    every_s = _milliseconds(arguments.every, "--every") / 1_000
+    since_ms = 0
+    if arguments.since is not None:
+        since_ms = time.time_ns() // 1_000_000 - _milliseconds(arguments.since, "--since")
+    options = spark_options(arguments)
+    settings = QUIET | pairs(arguments.spark, "--spark")
+    _check_master(arguments.master)
+    check_groups(arguments.group)
+    if not arguments.out:
+        raise ConfigError("--out is empty: name a folder")
+    how = {"groups": arguments.group, "every_s": every_s, "once": not arguments.follow, "since_ms": since_ms}
+    with _Stop() as stop:  # from the start: a session takes seconds
+        try:
+            _run(arguments, settings, how, options, stop)
+        except (MusterError, _Stopped):
+            if not stop.asked:
+                raise
+            # A signal to all processes, as service managers send it, may end Spark's before this one has stopped them.
+    return 0
+
+
+def _run(
+    arguments: argparse.Namespace, settings: dict[str, str], how: dict[str, Any], options: dict[str, Any], stop: _Stop
+) -> None:
+    history, session, said = spark_tools()
+    with stop.at_once(), reaching(arguments.bootstrap):
+        limits = history.check(arguments.bootstrap, **options)
+    with ThreadPoolExecutor(1) as elsewhere:
+        # In the main thread Spark would take Ctrl-C for itself, and raise in the midst of what it does then.
+        spark = elsewhere.submit(said, lambda: session("muster history", arguments.master, **settings)).result()
+    try:
+        if not stop.asked:
+            where = arguments.bootstrap, arguments.out
+
+            def write() -> None:
+                with history.alone(spark, arguments.out):
+                    _wait(history.follow(spark, *where, limits=limits, **how, **options), stop)
+
+            said(write)
+        if not stop.asked:
+            for name, rows in said(lambda: _sizes(history.read(spark, arguments.out))).items():
+                print(f"{name}: {rows}")
+    finally:
+        said(spark.stop)
+
+
+def _check_master(master: str) -> None:
+    if master.startswith("sc://"):
+        raise ConfigError(
+            f"--master {master}: a client of Spark Connect cannot run this job; name the cluster itself "
+            "(spark://HOST:PORT), or use muster.spark.history.tables in a session of yours"
+        )
+    if not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f"--master is {master!r}; it should be such as local[*], spark://HOST:7077, yarn or k8s://URL"
+        )
+
+
+class _Stopped(KeyboardInterrupt):
+    """A signal that came where nothing has to be ended first."""
+
+
+class _Stop:
+    """Whether a signal has asked for the end. Spark's own processes are asked by Spark."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._at_once = False
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    @property
+    def asked(self) -> bool:
+        return self._event.is_set()
+
+    def __enter__(self) -> _Stop:
+        for number in self._before:
+            signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Meanwhile a signal raises _Stopped: else Ctrl-C would wait for a cluster that does not answer."""
+        self._at_once = True
+        try:
+            if self.asked:
+                raise _Stopped
+            yield
+        finally:
+            self._at_once = False
+
+    def _ask(self, *_signal: object) -> None:
+        self._event.set()
+        if self._at_once:
+            raise _Stopped
+
+
+def _wait(query: Any, stop: _Stop) -> None:
+    while not stop.asked:
+        try:
+            if query.awaitTermination(1):
+                return
+        except Exception:
+            if not stop.asked:
+                raise
+            # A terminal's Ctrl-C goes to the source's Python process too, and may end the query before it is stopped.
+    query.stop()
+
+
+def _sizes(tables: Any) -> dict[str, int]:
+    names = ("generations", "rebalances", "notes", "lag", "findings")
+    return {name: getattr(tables, name).count() for name in names}
+
+
+def _milliseconds(text: str, option: str) -> int:
+    try:
+        found = duration_ms(text.strip(), option)
+    except ConfigError:
+        found = 0
+    if not 0 < found <= _LONGEST_MS:
+        raise ConfigError(f"{option} is {text!r}; it should be a time such as 30s, 2h or 7d")
+    return found

@@ -1,0 +1,227 @@
+"""`muster lag`: how far groups are behind (O4): a table once or again and again, or numbers for Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from muster.cli.common import (
+    add_connection,
+    add_timeout,
+    client_settings,
+    print_json,
+    reaching,
+    set_up_log,
+)
+from muster.cli.observe.doctor import positive_ms
+from muster.client.admin.admin import Admin
+from muster.client.config import AdminConfig, ClientConfig
+from muster.errors import ConfigError, MusterError
+from muster.history.lag.groups import GroupLag, Look, PartitionLag, as_json, families
+from muster.history.sources.cluster_lag import Watch
+from muster.metrics import exposition
+from muster.metrics.exposition import Page, check_port, text_page
+
+log = logging.getLogger("muster.lag")
+
+_HEADS = ("GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "SECONDS", "CLIENT-ID")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster lag`."""
+    parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")
+    parser.add_argument("--follow", action="store_true", help="look again and again, until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --follow one object a line")
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="serve /metrics for Prometheus; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="address to serve them on (default 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--interval", type=positive_ms, default=15_000, metavar="TIME", help="the time between two looks (default 15s)"
+    )
+    add_connection(parser)
+    add_timeout(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and show what is seen."""
+    if arguments.metrics_port is not None:
+        if arguments.follow or arguments.json:
+            raise ConfigError("lag: --metrics-port prints nothing: leave --follow and --json out")
+        check_port(arguments.metrics_port)
+        exposition.check_installed()
+    set_up_log(arguments)
+    settings = {"default.api.timeout.ms": arguments.timeout_ms} | client_settings(arguments, AdminConfig)
+    config = AdminConfig.of(settings)
+    with Admin(settings) as admin:
+        watch = Watch(admin, arguments.group, config.narrowed(ClientConfig))
+        if arguments.metrics_port is not None:
+            return _serve(watch, arguments)
+        if arguments.follow:
+            return _follow(watch, arguments)
+        with reaching(arguments.bootstrap):
+            return _show(watch.look(), arguments)
+
+
+# --- printed ---------------------------------------------------------------------------------------------------------
+
+
+def _show(look: Look, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json(as_json(look))
+    else:
+        for line in table(look):
+            print(line)
+    print(end="", flush=True)
+    for remark in look.remarks:
+        print(f"muster: {remark}", file=sys.stderr, flush=True)
+    missing = set(arguments.group) - {group.group for group in look.groups}
+    return 1 if missing else 0
+
+
+def _follow(watch: Watch, arguments: argparse.Namespace) -> int:
+    """Until Ctrl-C. A look that fails is told once, until one succeeds again."""
+    failing = _Failing(arguments.interval)
+    with reaching(arguments.bootstrap):
+        look: Look | None = watch.look()
+    while True:
+        begun = time.monotonic()
+        if look is not None:
+            text = json.dumps(as_json(look)) if arguments.json else "\n".join([*table(look), ""])
+            print(text, flush=True)
+        time.sleep(max(0.0, begun + arguments.interval / 1_000 - time.monotonic()))
+        look = failing.look(watch)
+
+
+def table(look: Look) -> list[str]:
+    """A line for each partition of each group; a group without any has one, too."""
+    rows: list[tuple[str, ...]] = [_HEADS]
+    for group in look.groups:
+        rows += [_row(group, part) for part in group.partitions] or [(group.group, group.state, *["-"] * 7)]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(_HEADS))]
+    numbers = range(3, 8)
+    return [
+        "  ".join(
+            cell.rjust(width) if index in numbers else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _row(group: GroupLag, part: PartitionLag) -> tuple[str, ...]:
+    cells = (part.partition, part.committed_offset, part.log_end_offset, part.lag)
+    seconds = None if part.seconds is None else f"{part.seconds:.1f}"
+    return (group.group, group.state, part.topic, *map(_text, (*cells, seconds, part.client_id)))
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+# --- served ----------------------------------------------------------------------------------------------------------
+
+
+class _Failing:
+    """Looks that may fail: the first failure is logged, and the first look that succeeds again."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self.count = 0
+        self.why = ""
+        self._interval_ms = interval_ms
+
+    def look(self, watch: Watch) -> Look | None:
+        """One look; None if it failed."""
+        try:
+            found = watch.look()
+        except MusterError as error:
+            self.count, self.why = self.count + 1, str(error)
+            if self.count == 1:
+                log.warning("the groups cannot be seen: %s; trying again every %g s", error, self._interval_ms / 1_000)
+            return None
+        if self.count:
+            log.warning("the groups can be seen again")
+        self.count = 0
+        return found
+
+
+class Exporter:
+    """What the last look has brought, as pages. The looks are done by another thread than that of the pages."""
+
+    def __init__(self, watch: Watch, interval_ms: int) -> None:
+        self._watch = watch
+        self._interval_s = interval_ms / 1_000
+        self._failing = _Failing(interval_ms)
+        self._look: Look | None = None
+        self._told: set[str] = set()
+
+    def metrics(self, accept: str) -> Page:
+        """`/metrics`."""
+        return exposition.page(families(self._look, failures=self._failing.count), accept)
+
+    def health(self, accept: str) -> Page:
+        """`/healthz`: this process is well, also while the cluster is not."""
+        if self._look is None:
+            return text_page(200, f"the cluster does not answer: {self._failing.why or 'it was not asked yet'}")
+        return text_page(200, "serving")
+
+    def work(self, stopped: threading.Event) -> None:
+        """Look again and again."""
+        while not stopped.is_set():
+            begun = time.monotonic()
+            self._look = found = self._failing.look(self._watch)
+            for remark in () if found is None else found.remarks:
+                if remark not in self._told:
+                    self._told.add(remark)
+                    log.warning("%s", remark)
+            stopped.wait(max(0.0, begun + self._interval_s - time.monotonic()))
+
+
+class _StopError(Exception):
+    """A signal asks for the end."""
+
+
+@contextmanager
+def _until_signal() -> Iterator[None]:
+    """The block is left when SIGINT or SIGTERM comes, also from within a call that waits."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise _StopError
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except _StopError:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve(watch: Watch, arguments: argparse.Namespace) -> int:
+    from muster.metrics.port import MetricsPort  # imported here: a look needs no server
+
+    exporter = Exporter(watch, arguments.interval)
+    port = MetricsPort(
+        arguments.metrics_host, arguments.metrics_port, {"/metrics": exporter.metrics, "/healthz": exporter.health}
+    )
+    port.start()
+    try:
+        with _until_signal():
+            print(f"lag of the groups at {arguments.bootstrap} on http://{port.address}/metrics", flush=True)
+            exporter.work(threading.Event())
+    finally:
+        port.stop()
+    return 0

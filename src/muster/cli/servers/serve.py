@@ -1,0 +1,294 @@
+"""`muster serve`: a broker until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from muster import __version__
+from muster.broker.broker import Broker
+from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
+from muster.broker.group_server import Shell
+from muster.broker.groups.events import EventFile
+from muster.broker.operators.garbage import Garbage
+from muster.cli.common import add_log_level
+from muster.errors import ConfigError
+from muster.metrics.exposition import check_installed, check_port
+
+if TYPE_CHECKING:
+    from muster.broker.cluster.zookeeper_cluster import ZooKeeperCluster
+    from muster.zookeeper.session.session import ZooKeeperSession
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `muster serve`."""
+    add_listener(parser, 9092)
+    parser.add_argument("--data-dir", metavar="DIR", help="folder for topics and groups (default muster-data)")
+    parser.add_argument(
+        "--fsync", choices=FSYNC_POLICIES, help="when records are forced to disk (default interval: within a second)"
+    )
+    parser.add_argument(
+        "--zookeeper",
+        metavar="HOST:PORT[/CHROOT]",
+        help="join the cluster of brokers on this ZooKeeper (default: alone)",
+    )
+    parser.add_argument("--broker-id", type=int, metavar="N", help="id of this broker in its cluster (default 1)")
+    parser.add_argument(
+        "--draft-listener", metavar="HOST:PORT", help="also listen for members that speak as Kafka's drafts did"
+    )
+    add_sources(parser)
+
+
+def add_listener(parser: argparse.ArgumentParser, port: int, purpose: str = "") -> None:
+    """Where to listen, and what for."""
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    where = f"port to listen on {purpose}".rstrip()
+    parser.add_argument("--port", type=int, help=f"{where}; 0 takes a free one (default {port})")
+    parser.add_argument("--advertised-host", metavar="HOST", help="host that clients are told (default: --host)")
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Other settings, and what is told."""
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings: quoted keys in its table [broker]")
+    parser.add_argument(
+        "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
+    )
+    parser.add_argument("--events", type=Path, metavar="FILE", help="append what happens to groups, as lines of JSON")
+    add_metrics_port(parser)
+    add_log_level(parser, "INFO")
+
+
+def add_metrics_port(parser: argparse.ArgumentParser) -> None:
+    """Where numbers are served."""
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve /metrics for Prometheus and /healthz; 0 takes a free one",
+    )
+    parser.add_argument("--metrics-host", metavar="HOST", help="address to serve them on (default: that of --host)")
+
+
+class MetricsAddress(NamedTuple):
+    """Where numbers are to be served."""
+
+    host: str
+    port: int
+
+
+def metrics_address(arguments: argparse.Namespace, config: BrokerConfig) -> MetricsAddress | None:
+    """Where numbers are to be served, None: nowhere.
+
+    Raises:
+        ConfigError: that is no port, or what is needed is not installed.
+    """
+    if arguments.metrics_port is None:
+        if arguments.metrics_host is not None:
+            raise ConfigError("--metrics-host without --metrics-port: nothing would be served there")
+        return None
+    check_port(arguments.metrics_port)
+    check_installed()
+    return MetricsAddress(arguments.metrics_host or config.listener[0], arguments.metrics_port)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the broker; returns when a signal stopped it, or (1) when its disk failed."""
+    set_up_log(arguments)
+    config = settings(arguments)
+    metrics = metrics_address(arguments, config)
+    listener = event_file(arguments.events) if arguments.events is not None else None
+    allow_many_files()
+    return asyncio.run(serve(config, listener, metrics))
+
+
+def set_up_log(arguments: argparse.Namespace) -> None:
+    """Log on standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(LOG_FORMAT))
+    logging.basicConfig(level=arguments.log_level, handlers=[handler])
+    log_quickly()
+
+
+def log_quickly() -> None:
+    """Have logging look up only what `LOG_FORMAT` shows: finding a line's origin costs as much as writing the line."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
+
+
+class LineFormatter(logging.Formatter):
+    """Each message is one line of printable text, even if clients use names with other characters."""
+
+    MOST = 2_000
+    """Characters of a message: ids may be long."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (as logging names it)
+        """The line of a record."""
+        text = record.message
+        if len(text) > self.MOST:
+            text = f"{text[: self.MOST]}… ({len(text) - self.MOST} more characters)"
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        record.message = text
+        return super().formatMessage(record)
+
+
+def event_file(path: Path) -> EventFile:
+    """The file that takes the events of groups."""
+    try:
+        return EventFile(path)
+    except OSError as error:
+        raise ConfigError(f"--events: {path} cannot be written: {error.strerror}") from None
+
+
+def settings(arguments: argparse.Namespace) -> BrokerConfig:
+    """The settings from the command line, the environment and the file."""
+    config = load(arguments.config, os.environ, arguments.overrides)
+    take_listeners(config, arguments)
+    config.set("log.dirs", arguments.data_dir or config.text("log.dirs"))
+    if arguments.broker_id is not None:
+        config.set("node.id", arguments.broker_id, "--broker-id")
+    if arguments.zookeeper is not None:
+        config.set("zookeeper.connect", arguments.zookeeper, "--zookeeper")
+    if arguments.fsync is not None:
+        config.set("fsync", arguments.fsync)
+    return config
+
+
+def take_listeners(config: BrokerConfig, arguments: argparse.Namespace) -> None:
+    """What the command line says of addresses."""
+    host, port = config.listener
+    if arguments.port is not None and not 0 <= arguments.port <= 65_535:
+        raise ConfigError(f"--port is 0 to 65535, not {arguments.port}")
+    if arguments.host is not None or arguments.port is not None:
+        port = port if arguments.port is None else arguments.port
+        config.set("listeners", listener(arguments.host or host, port))
+    if arguments.advertised_host is not None:
+        _, told = parse_listener("advertised.listeners", str(config["advertised.listeners"] or "x:0"))
+        config.set("advertised.listeners", listener(arguments.advertised_host, told))
+    if arguments.draft_listener is not None:
+        config.set("draft.listener", arguments.draft_listener, "--draft-listener")
+    _ = config.advertised, config.draft_listener  # checked before the folder is touched
+
+
+def allow_many_files() -> None:
+    """Raise the limit of open files as far as the system allows: each connection and each segment is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def cluster_of(config: BrokerConfig) -> ZooKeeperCluster | None:
+    """The cluster that the broker is to join, None if it is to be alone."""
+    if not config["zookeeper.connect"]:
+        return None
+    found = session(config, "a cluster on ZooKeeper", create_chroot=True)
+    from muster.broker.cluster.zookeeper_cluster import ZooKeeperCluster
+
+    return ZooKeeperCluster(config, found)
+
+
+def session(config: BrokerConfig, what: str, *, create_chroot: bool) -> ZooKeeperSession:
+    """A session with `zookeeper.connect`; `what` needs it."""
+    try:
+        from muster.zookeeper.session.session import ZooKeeperSession
+    except ModuleNotFoundError as error:
+        if error.name != "kazoo":
+            raise
+        raise ConfigError(f"{what} needs kazoo: pip install 'muster-kafka[zookeeper]'") from None
+
+    timeout_ms = config.integer("zookeeper.session.timeout.ms")
+    return ZooKeeperSession(config.text("zookeeper.connect"), timeout_ms=timeout_ms, create_chroot=create_chroot)
+
+
+async def serve(config: BrokerConfig, listener: EventFile | None = None, metrics: MetricsAddress | None = None) -> int:
+    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` gets the events
+    of groups.
+
+    One line on standard output says that it is ready.
+    """
+    return await until_stopped(Broker(config, on_event=listener, among=cluster_of(config)), ready_line, metrics)
+
+
+S = TypeVar("S", bound=Shell)
+
+
+async def until_stopped(shell: S, ready: Callable[[S], str], metrics: MetricsAddress | None = None) -> int:
+    """Run it until a signal stops it, or it cannot go on; returns the exit code. `metrics` are served from before its
+    start to behind its end."""
+    if metrics is None:
+        return await _until_stopped(shell, lambda: ready(shell))
+    from muster.broker.monitor import Monitor
+
+    port = Monitor(shell, *metrics).port
+    port.start()
+    try:
+        return await _until_stopped(shell, lambda: _with_metrics(ready(shell), port.address))
+    finally:
+        await asyncio.to_thread(port.stop)
+
+
+def _with_metrics(line: str, address: str) -> str:
+    return f"{line.removesuffix(')')}, metrics on {address})"
+
+
+async def _until_stopped(shell: Shell, ready: Callable[[], str]) -> int:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    # A closed terminal, or an operator's wish to have settings read again: neither is a reason to stop.
+    loop.add_signal_handler(signal.SIGHUP, _hung_up)
+    if not await _started(shell, stopped):
+        return 0
+    try:
+        garbage = Garbage()
+        garbage.take_over()
+        shell.on_rest = garbage.look
+        print(ready(), flush=True)
+        ends = [asyncio.ensure_future(event.wait()) for event in (stopped, *shell.ends)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        logging.getLogger("muster.broker").info("stopping")
+        return 1 if any(event.is_set() for event in shell.ends) else 0
+    finally:
+        await shell.stop()
+
+
+async def _started(shell: Shell, stopped: asyncio.Event) -> bool:
+    """Start it; False if a signal came first. A start may wait: for an id whose last session has yet to end, say."""
+    starting, stopping = asyncio.ensure_future(shell.start()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    logging.getLogger("muster.broker").info("stopping before it was ready")
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    return False
+
+
+def _hung_up() -> None:
+    logging.getLogger("muster.broker").info("SIGHUP: nothing to do, settings are read at start only")
+
+
+def ready_line(broker: Broker) -> str:
+    """The line that is printed when clients may connect."""
+    folder, draft = broker.config.data_dir, broker.cluster.draft_node
+    told = f", drafts on {draft.host}:{draft.port}" if draft is not None else ""
+    cluster_id = broker.cluster.cluster_id
+    return f"muster {__version__} ready on {broker.bootstrap} (cluster {cluster_id}, data in {folder}{told})"

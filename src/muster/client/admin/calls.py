@@ -1,0 +1,229 @@
+"""Single requests to brokers, for asyncio: sent to the right broker, and tried again after retriable errors.
+
+Producers and consumers decide in their cores when to try again. An admin call is one request and one answer, so it is
+simpler as a coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from muster.client.config import AdminConfig
+from muster.client.core.admin import admin as rules
+from muster.client.core.backoff import Backoff
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import LEAST_LOADED, Failure, Send
+from muster.client.net.driver import CoreLoop, Driver
+from muster.errors import (
+    AuthenticationError,
+    ClosedError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+)
+from muster.model import Node
+from muster.protocol.messages import (
+    Coordinator,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from muster.protocol.primitives import Request, Response
+
+I = TypeVar("I")  # noqa: E741
+V = TypeVar("V")
+R = TypeVar("R", bound=Response)
+
+
+class BrokerCalls:
+    """Calls to the brokers of one cluster, each of which ends within `default_api_timeout_ms`."""
+
+    def __init__(self, config: AdminConfig) -> None:
+        self._config = config
+        self._metadata = ClusterMetadata(config, allow_auto_topic_creation=False, seed=random.getrandbits(31))
+        self._driver = Driver(config, self._metadata)
+        self._loop = CoreLoop(self._driver, [self._metadata])
+        self._started = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Bind to the running event loop."""
+        if self._closed:
+            raise ClosedError("the admin client is closed")
+        if not self._started:
+            self._started = True
+            await self._loop.start()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if not self._closed:
+            self._closed = True
+            await self._loop.close()
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        node_id: int,
+        request_type: type[Request[R]],
+        build: Callable[[int], Request[R]],
+        newest_version: int | None = None,
+    ) -> R:
+        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if there is no answer."""
+        await self.start()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+        def on_reply(reply: R | Failure, now: int) -> None:
+            if future.done():
+                return
+            if not isinstance(reply, Failure):
+                future.set_result(reply)
+            else:
+                future.set_exception(reply.error())
+
+        self._driver.dispatch([Send(node_id, request_type, build, on_reply, newest_version=newest_version)])
+        return await future
+
+    async def ask(self, node_id: int, request: Request[R]) -> R:
+        """`send` of a request that looks the same in every version."""
+        return await self.send(node_id, type(request), lambda _: request)
+
+    async def describe(self, names: list[str] | None) -> MetadataResponse:
+        """Metadata of topics; None means all. No topic is created by it."""
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+
+        def build(version: int) -> MetadataRequest:
+            if version == 0 and not names:
+                return MetadataRequest([])
+            return MetadataRequest(topics, allow_auto_topic_creation=version < 4)
+
+        answer = await self.retried(lambda: self.send(LEAST_LOADED, MetadataRequest, build))
+        for broker in answer.brokers:
+            self._metadata.learn_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
+        return answer
+
+    async def controller(self) -> int:
+        """The node that creates and deletes topics: the controller, or any broker if the cluster does not name it."""
+        await self.start()
+        await self._loop.wait_for(lambda: self._metadata.version > 0, self._config.request_timeout_ms)
+        known = self._metadata.controller_id
+        return known if known in self._metadata.brokers else LEAST_LOADED
+
+    async def coordinators(self, group_ids: list[str]) -> dict[str, Node | KafkaError]:
+        """The coordinator of each group, or why none was named."""
+
+        def build(version: int) -> FindCoordinatorRequest:
+            return FindCoordinatorRequest(coordinator_keys=group_ids)
+
+        try:
+            answer = await self.send(LEAST_LOADED, FindCoordinatorRequest, build)
+            found = answer.coordinators
+        except UnsupportedVersionError:
+            found = [await self._coordinator(group_id) for group_id in group_ids]
+        nodes: dict[str, Node | KafkaError] = {}
+        for answered in found:
+            error = rules.failure(answered.error_code, answered.error_message)
+            node = Node(answered.node_id, answered.host, answered.port)
+            if error is None and node.node_id not in self._metadata.brokers:
+                self._metadata.learn_node(node)
+            nodes[answered.key] = error or node
+        return nodes
+
+    async def _coordinator(self, group_id: str) -> Coordinator:
+        """The same for one group, as brokers before Kafka 3.0 are asked."""
+        answer = await self.ask(LEAST_LOADED, FindCoordinatorRequest(key=group_id))
+        return Coordinator(group_id, answer.node_id, answer.host, answer.port, answer.error_code, answer.error_message)
+
+    # --- trying again ------------------------------------------------------------------------------------------------
+
+    async def for_groups(
+        self,
+        group_ids: Iterable[str],
+        ask: Callable[[Node, list[str]], Awaitable[dict[str, V | KafkaError]]],
+        retry: frozenset[ErrorCode],
+    ) -> dict[str, V | KafkaError]:
+        """Ask each group's coordinator, with one request for all groups of a coordinator."""
+
+        async def attempt(pending: list[str]) -> dict[str, V | KafkaError]:
+            found: dict[str, V | KafkaError] = {}
+            by_node: dict[Node, list[str]] = {}
+            for group_id, node in (await self.coordinators(pending)).items():
+                if isinstance(node, KafkaError):
+                    found[group_id] = node
+                else:
+                    by_node.setdefault(node, []).append(group_id)
+            for node, asked in by_node.items():
+                found |= await ask(node, asked)
+            return found
+
+        return await self.settle(group_ids, attempt, retry)
+
+    async def settle(
+        self,
+        items: Iterable[I],
+        attempt: Callable[[list[I]], Awaitable[dict[I, V]]],
+        retry: frozenset[ErrorCode],
+    ) -> dict[I, V]:
+        """Ask for items until none of them is refused with an error of `retry`, or the time is over."""
+        order = list(dict.fromkeys(items))
+        found: dict[I, V] = {}
+
+        async def rest() -> None:
+            pending = [item for item in order if item not in found or _refused(found[item], retry)]
+            found.update(await attempt(pending))
+            for item in order:
+                if item not in found:
+                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker said nothing of {item}")
+                answer = found[item]
+                if isinstance(answer, KafkaError) and answer.code in retry:
+                    raise answer
+
+        if order:
+            try:
+                await self.retried(rest, retry)
+            except KafkaTimeoutError:
+                if len(found) < len(order):
+                    raise
+        return {item: found[item] for item in order}
+
+    async def retried(self, attempt: Callable[[], Awaitable[V]], retry: frozenset[ErrorCode] = frozenset()) -> V:
+        """Repeat an attempt while it fails for lack of a connection or with an error of `retry`."""
+        limit = self._config.default_api_timeout_ms
+        deadline = self._driver.now() + limit
+        waits = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, random.getrandbits(31))
+        last: Exception | None = None
+        refusals = 0
+        while waits.failures <= self._config.retries:
+            try:
+                async with asyncio.timeout(max(1, deadline - self._driver.now()) / 1000):
+                    return await attempt()
+            except TimeoutError:
+                break
+            except KafkaConnectionError as error:
+                last = error
+            except AuthenticationError as error:
+                refusals += 1  # another broker's certificate may be a better one
+                last = error
+                if refusals >= (len(self._metadata.brokers) or len(self._config.bootstrap_servers)):
+                    raise
+            except KafkaError as error:
+                if error.code not in retry:
+                    raise
+                last = error
+                self._metadata.request_update(self._driver.now())
+            wait_ms = waits.next_wait_ms()
+            if self._driver.now() + wait_ms >= deadline:
+                break
+            await asyncio.sleep(wait_ms / 1000)
+        why = last or self._metadata.last_error or "no answer"
+        raise KafkaTimeoutError(f"gave up after {limit} ms: {why}")
+
+
+def _refused(answer: object, retry: frozenset[ErrorCode]) -> bool:
+    return isinstance(answer, KafkaError) and answer.code in retry

@@ -1,0 +1,165 @@
+"""The cluster as a whole: its brokers, their settings and log directories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from muster.client.admin.part import AdminPart
+from muster.client.core.admin import admin as rules
+from muster.client.core.admin import configs as admin_configs
+from muster.client.core.admin import partitions as admin_partitions
+from muster.client.core.admin import replicas as admin_replicas
+from muster.client.core.admin.admin import ClusterDescription, ConfigEntry, ConfigResource, ConfigResourceType
+from muster.client.core.admin.configs import Changes
+from muster.client.core.admin.partitions import LogDirDescription
+from muster.client.core.refusals import CONFIGS_AGAIN
+from muster.client.core.sends import LEAST_LOADED
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
+from muster.model import Node, TopicPartition
+from muster.protocol.admin_messages import DescribeLogDirsRequest, ListConfigResourcesRequest
+from muster.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    MetadataRequest,
+)
+
+
+class ClusterPart(AdminPart):
+    """What `AsyncAdmin` does with brokers and settings."""
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Id, controller and brokers of the cluster."""
+        try:
+            answer = await self._calls.retried(lambda: self._calls.ask(LEAST_LOADED, DescribeClusterRequest()))
+        except UnsupportedVersionError:  # brokers before Kafka 2.8 (KIP-700)
+            told = await self._calls.describe([])
+            nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in told.brokers]
+            return ClusterDescription(told.cluster_id or "", told.controller_id, sorted(nodes))
+        error = rules.failure(answer.error_code, answer.error_message)
+        if error is not None:
+            raise error
+        nodes = [Node(broker.broker_id, broker.host, broker.port, broker.rack) for broker in answer.brokers]
+        return ClusterDescription(answer.cluster_id, answer.controller_id, sorted(nodes))
+
+    async def reach_brokers(self) -> dict[int, KafkaError | None]:
+        """Ask every broker of the cluster for an answer of its own: for each None, or why there was none."""
+        brokers = sorted(broker.node_id for broker in (await self._calls.describe([])).brokers)
+
+        async def one(broker: int) -> KafkaError | None:
+            try:
+                await self._calls.retried(
+                    lambda: self._calls.send(broker, MetadataRequest, lambda _: MetadataRequest([]))
+                )
+            except KafkaError as error:
+                return error
+            return None
+
+        answers = await asyncio.gather(*(one(broker) for broker in brokers))
+        return dict(zip(brokers, answers, strict=True))
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+        """The settings of topics, brokers and groups. A broker is asked for its own."""
+
+        async def attempt(
+            pending: list[ConfigResource],
+        ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+            found: dict[ConfigResource, dict[str, ConfigEntry] | KafkaError] = {}
+            by_node: dict[int, list[ConfigResource]] = {}
+            for resource in pending:
+                own = resource.resource_type is ConfigResourceType.BROKER and resource.name.isdecimal()
+                by_node.setdefault(int(resource.name) if own else LEAST_LOADED, []).append(resource)
+            await self._calls.controller()  # knows the brokers by then
+            for node_id, asked in by_node.items():
+                request = DescribeConfigsRequest(
+                    resources=[DescribeConfigsResource(r.resource_type, r.name, None) for r in asked],
+                    include_documentation=include_documentation,
+                )
+                answer = await self._calls.ask(node_id, request)
+                for result in answer.results:
+                    resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                    found[resource] = rules.config_entries(result)
+            return found
+
+        return await self._calls.settle(resources, attempt, frozenset())
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False
+    ) -> dict[ConfigResource, KafkaError | None]:
+        """Change single settings of topics, brokers and groups, and leave the others as they are (KIP-339). A mapping
+        has a setting's new value, or None for its default; `ConfigChange` can also append to a list. A broker is
+        asked for its own; one with an empty name means the defaults of all. `validate_only` only checks."""
+        wanted = {resource: admin_configs.config_changes(resource, asked) for resource, asked in changes.items()}
+
+        async def attempt(pending: list[ConfigResource]) -> dict[ConfigResource, KafkaError | None]:
+            by_node: dict[int, list[ConfigResource]] = {}
+            controller = await self._calls.controller()
+            for resource in pending:
+                own = admin_configs.own_node(resource)
+                by_node.setdefault(controller if own is None else own, []).append(resource)
+            found: dict[ConfigResource, KafkaError | None] = {}
+            for node_id, asked in by_node.items():
+                request = admin_configs.alter_configs_request(
+                    {resource: wanted[resource] for resource in asked}, validate_only=validate_only
+                )
+                found |= admin_configs.alter_configs_answers(await self._calls.ask(node_id, request))
+            return found
+
+        return await self._calls.settle(wanted, attempt, CONFIGS_AGAIN)
+
+    async def list_config_resources(self, types: Iterable[ConfigResourceType] = ()) -> list[ConfigResource]:
+        """Which topics, brokers, groups and clients have settings, of all types or the given ones (KIP-1142).
+
+        Raises:
+            KafkaError: the broker refused it.
+            UnsupportedVersionError: the broker is older than Kafka 4.1.
+        """
+        wanted = list(types)
+
+        def build(version: int) -> ListConfigResourcesRequest:
+            return admin_configs.list_resources_request(version, wanted)
+
+        answer = await self._calls.retried(lambda: self._calls.send(LEAST_LOADED, ListConfigResourcesRequest, build))
+        error = rules.failure(answer.error_code)
+        if error is not None:
+            raise error
+        return admin_configs.listed_resources(answer)
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, dict[str, LogDirDescription] | KafkaError]:
+        """The log directories of brokers, of all if none are named: what each holds of which partition, in bytes."""
+        await self._calls.controller()  # knows the brokers by then
+        known = {broker.node_id for broker in (await self._calls.describe([])).brokers}
+        wanted = sorted(known) if brokers is None else list(dict.fromkeys(brokers))
+
+        async def one(broker: int) -> dict[str, LogDirDescription] | KafkaError:
+            if broker not in known:
+                return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {broker} now")
+            try:
+                answer = await self._calls.retried(lambda: self._calls.ask(broker, DescribeLogDirsRequest(topics=None)))
+            except KafkaError as error:
+                return error
+            return admin_partitions.log_dirs(answer)
+
+        answers = await asyncio.gather(*(one(broker) for broker in wanted))
+        return dict(zip(wanted, answers, strict=True))
+
+    async def alter_replica_log_dirs(
+        self, broker: int, log_dirs: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have a broker move its replicas to other folders of its own (KIP-113), which `describe_log_dirs` names with
+        their full paths. The answer is there when the moves have begun; then `describe_log_dirs` tells of each.
+
+        Raises:
+            KafkaError: there is no such broker, or it does not answer.
+        """
+        wanted = admin_replicas.wanted_dirs(log_dirs)
+        await self._calls.controller()  # knows the brokers by then
+        if broker not in {known.node_id for known in (await self._calls.describe([])).brokers}:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {broker} now")
+        request = admin_replicas.alter_log_dirs_request(wanted)
+        return admin_replicas.altered_log_dirs(await self._calls.retried(lambda: self._calls.ask(broker, request)))

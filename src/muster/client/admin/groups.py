@@ -1,0 +1,230 @@
+"""Groups: list, describe and delete them, their offsets and members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from muster.client.admin.part import AdminPart
+from muster.client.core import offset_requests
+from muster.client.core.admin import admin as rules
+from muster.client.core.admin import members as admin_members
+from muster.client.core.admin.admin import GroupDescription, GroupListing
+from muster.client.core.admin.members import GroupMember
+from muster.client.core.checks import check_partitions
+from muster.client.core.refusals import GROUPS_AGAIN, OFFSETS_AGAIN
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
+from muster.model import Node, OffsetAndMetadata, TopicPartition
+from muster.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+
+_GROUPS_AT_ONCE = 100
+
+
+class GroupsPart(AdminPart):
+    """What `AsyncAdmin` does with groups."""
+
+    async def list_consumer_groups(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> list[GroupListing]:
+        """The groups of all brokers, by id; only those in one of the states and of one of the types, if given.
+
+        Raises:
+            KafkaError: a broker refused to list its groups.
+            UnsupportedVersionError: a broker is too old for the filter.
+        """
+        request = ListGroupsRequest(list(states), list(types))
+
+        async def one(node_id: int) -> list[GroupListing]:
+            answer = await self._calls.ask(node_id, request)
+            error = rules.failure(answer.error_code)
+            if error is not None:
+                raise error
+            return [GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups]
+
+        async def everywhere() -> dict[str, GroupListing]:
+            cluster = await self._calls.describe([])
+            lists = await asyncio.gather(*(one(broker.node_id) for broker in cluster.brokers))
+            return {group.group_id: group for groups in lists for group in groups}
+
+        found = await self._calls.retried(everywhere, GROUPS_AGAIN)
+        return [found[group_id] for group_id in sorted(found)]
+
+    async def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
+        """State and members of groups (O1), of the classic protocol or KIP-848. One that does not exist, or is of
+        another kind, is GROUP_ID_NOT_FOUND."""
+
+        async def ask(node: Node, group_ids: list[str]) -> dict[str, GroupDescription | KafkaError]:
+            answer = await self._calls.ask(node.node_id, DescribeGroupsRequest(group_ids))
+            found = {group.group_id: rules.group_description(group, node) for group in answer.groups}
+            missing = [group_id for group_id, said in found.items() if _is_missing(said)]
+            return found | (await self._describe_other_groups(node, missing) if missing else {})
+
+        return await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN)
+
+    async def _describe_other_groups(
+        self, node: Node, group_ids: list[str]
+    ) -> dict[str, GroupDescription | KafkaError]:
+        """Groups of KIP-848, for which there is another request."""
+        from muster.protocol.group_messages import ConsumerGroupDescribeRequest  # few brokers have such groups
+
+        try:
+            answer = await self._calls.ask(node.node_id, ConsumerGroupDescribeRequest(group_ids))
+        except UnsupportedVersionError:
+            return {}
+        found = {group.group_id: rules.consumer_group_description(group, node) for group in answer.groups}
+        return {group_id: said for group_id, said in found.items() if not _is_missing(said)}
+
+    async def delete_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+        """Delete groups and their offsets. A group with members is NON_EMPTY_GROUP."""
+
+        async def ask(node: Node, group_ids: list[str]) -> dict[str, KafkaError | None]:
+            answer = await self._calls.ask(node.node_id, DeleteGroupsRequest(group_ids))
+            return {
+                result.group_id: rules.failure(result.error_code, f"group {result.group_id}")
+                for result in answer.results
+            }
+
+        return await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN)
+
+    async def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
+        """The committed offsets of a group, of all its partitions or the given ones; those without are left out.
+
+        Raises:
+            KafkaError: the group cannot be asked.
+        """
+        wanted = None if partitions is None else sorted(partitions)
+
+        async def ask(
+            node: Node, _: list[str]
+        ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+            answer = await self._calls.send(
+                node.node_id,
+                OffsetFetchRequest,
+                lambda version: offset_requests.fetch_request(version, group_id, wanted),
+                offset_requests.FETCH_WITH_NAMES,
+            )
+            return {group_id: rules.committed_offsets(answer)}
+
+        found = (await self._calls.for_groups([group_id], ask, OFFSETS_AGAIN))[group_id]
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    async def list_offsets_of_consumer_groups(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+        """All committed offsets of several groups, or why a group cannot be asked: one request for each hundred groups
+        of a coordinator (KIP-709; brokers before Kafka 3.0 are asked group by group)."""
+
+        async def ask(
+            node: Node, group_ids: list[str]
+        ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+            found: dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError] = {}
+            for first in range(0, len(group_ids), _GROUPS_AT_ONCE):
+                some = group_ids[first : first + _GROUPS_AT_ONCE]
+                try:
+                    answer = await self._calls.send(
+                        node.node_id,
+                        OffsetFetchRequest,
+                        partial(offset_requests.fetch_all_request, group_ids=some),
+                        offset_requests.FETCH_WITH_NAMES,
+                    )
+                    found |= rules.committed_offsets_by_group(answer)
+                except UnsupportedVersionError:
+                    for group_id in some:
+                        found[group_id] = await self._all_offsets(node, group_id)
+            return found
+
+        return await self._calls.for_groups(group_ids, ask, OFFSETS_AGAIN)
+
+    async def _all_offsets(
+        self, node: Node, group_id: str
+    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError:
+        answer = await self._calls.send(
+            node.node_id,
+            OffsetFetchRequest,
+            lambda version: offset_requests.fetch_request(version, group_id, None),
+            offset_requests.FETCH_WITH_NAMES,
+        )
+        return rules.committed_offsets(answer)
+
+    async def alter_consumer_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Set the committed offsets of a group that has no members. With members each partition is UNKNOWN_MEMBER_ID.
+
+        Raises:
+            KafkaError: the group's coordinator cannot be found.
+        """
+        positions = {
+            place: OffsetAndMetadata(given) if isinstance(given, int) else given for place, given in offsets.items()
+        }
+
+        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+            node = (await self._calls.coordinators([group_id]))[group_id]
+            if isinstance(node, KafkaError):
+                return dict.fromkeys(places, node)
+            request = offset_requests.commit_request(group_id, {place: positions[place] for place in sorted(places)})
+            newest = offset_requests.COMMIT_WITH_NAMES
+            answer = await self._calls.send(node.node_id, OffsetCommitRequest, lambda _: request, newest)
+            answers = offset_requests.commit_answers(answer)
+            return {place: rules.failure(code, f"group {group_id}") for place, code in answers.items()}
+
+        return await self._calls.settle(positions, attempt, OFFSETS_AGAIN)
+
+    async def delete_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have a group forget offsets. A topic to which a member subscribes is GROUP_SUBSCRIBED_TO_TOPIC; a group of
+        which the members' topics are not known must be empty, else it is NON_EMPTY_GROUP."""
+
+        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+            node = (await self._calls.coordinators([group_id]))[group_id]
+            if isinstance(node, KafkaError):
+                return dict.fromkeys(places, node)
+            request = admin_members.delete_offsets_request(group_id, sorted(places))
+            return admin_members.deleted_offsets(await self._calls.ask(node.node_id, request), group_id, places)
+
+        return await self._calls.settle(check_partitions(partitions), attempt, GROUPS_AGAIN)
+
+    async def remove_consumer_group_members(
+        self, group_id: str, members: Iterable[GroupMember] | None = None, *, reason: str | None = None
+    ) -> dict[GroupMember, KafkaError | None]:
+        """Remove members from a group of the classic protocol, all of them if none are named; the coordinator logs the
+        reason (KIP-800). A member that runs joins again. One that is not there is UNKNOWN_MEMBER_ID.
+
+        Raises:
+            KafkaError: the group's members are asked for, and it cannot be described.
+        """
+        if members is None:
+            group = (await self.describe_consumer_groups([group_id]))[group_id]
+            if isinstance(group, KafkaError):
+                raise group
+            members = admin_members.all_members(group)
+
+        async def attempt(left: list[GroupMember]) -> dict[GroupMember, KafkaError | None]:
+            node = (await self._calls.coordinators([group_id]))[group_id]
+            if isinstance(node, KafkaError):
+                return dict.fromkeys(left, node)
+
+            def build(version: int) -> LeaveGroupRequest:
+                return admin_members.remove_members_request(version, group_id, left, reason)
+
+            answer = await self._calls.send(node.node_id, LeaveGroupRequest, build)
+            return admin_members.removed_members(answer, left)
+
+        return await self._calls.settle(admin_members.named_members(members), attempt, GROUPS_AGAIN)
+
+
+def _is_missing(answer: object) -> bool:
+    return isinstance(answer, KafkaError) and answer.code is ErrorCode.GROUP_ID_NOT_FOUND

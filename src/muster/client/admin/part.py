@@ -1,0 +1,45 @@
+"""What each part of `AsyncAdmin` works with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from muster.client.admin.calls import BrokerCalls
+from muster.client.config import AdminConfig
+from muster.client.core import offset_requests
+from muster.client.core.admin import admin as rules
+from muster.errors import ErrorCode, KafkaError
+from muster.model import TopicPartition
+
+V = TypeVar("V")
+
+
+class AdminPart:
+    """Settings, and the brokers."""
+
+    _config: AdminConfig
+    _calls: BrokerCalls
+
+    async def _of_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Awaitable[dict[TopicPartition, V | KafkaError]]],
+        retry: frozenset[ErrorCode],
+    ) -> dict[TopicPartition, V | KafkaError]:
+        """Ask each partition's leader, with one request for all partitions of a leader."""
+
+        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, V | KafkaError]:
+            topics = list(offset_requests.by_topic(sorted(places)))
+            found: dict[TopicPartition, V | KafkaError] = {}
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for place, leader in sorted(rules.leaders(await self._calls.describe(topics), places).items()):
+                if isinstance(leader, KafkaError):
+                    found[place] = leader
+                else:
+                    by_leader.setdefault(leader, []).append(place)
+            for leader, owned in by_leader.items():
+                found |= await ask(leader, owned)
+            return found
+
+        return await self._calls.settle(partitions, attempt, retry)

@@ -1,0 +1,138 @@
+"""Partitions: their offsets by time, records to be deleted, producers, leaders and replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.client.admin.part import AdminPart
+from muster.client.core import offset_requests
+from muster.client.core.admin import admin as rules
+from muster.client.core.admin import partitions as admin_partitions
+from muster.client.core.admin import replicas as admin_replicas
+from muster.client.core.admin.partitions import ElectionType, ProducerState
+from muster.client.core.admin.replicas import PartitionReassignment
+from muster.client.core.checks import check_partitions
+from muster.client.core.refusals import LIST_OFFSETS_AGAIN, RECORDS_AGAIN, TOPICS_AGAIN
+from muster.errors import KafkaError
+from muster.model import OffsetAndTimestamp, TopicPartition
+from muster.protocol.admin_messages import ElectLeadersRequest
+from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
+
+
+class PartitionsPart(AdminPart):
+    """What `AsyncAdmin` does with partitions."""
+
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
+        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None: no such record."""
+        isolation = READ_COMMITTED if isolation_level == "read_committed" else READ_UNCOMMITTED
+
+        async def ask(
+            leader: int, places: list[TopicPartition]
+        ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
+            owned = {place: timestamps[place] for place in places}
+            request = offset_requests.list_request(owned, isolation, self._config.request_timeout_ms)
+            return offset_requests.list_answers(await self._calls.ask(leader, request), owned)
+
+        return await self._of_leaders(timestamps, ask, LIST_OFFSETS_AGAIN)
+
+    async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+        """Delete the records before these offsets, -1 for all that can be read. Answers where each partition begins
+        now. An offset beyond its end is OFFSET_OUT_OF_RANGE, a compacted topic POLICY_VIOLATION."""
+        wanted = admin_partitions.records_before(offsets)
+
+        async def ask(leader: int, places: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+            owned = {place: wanted[place] for place in places}
+            request = admin_partitions.delete_records_request(owned, self._config.request_timeout_ms)
+            return admin_partitions.deleted_records(await self._calls.ask(leader, request))
+
+        return await self._of_leaders(wanted, ask, RECORDS_AGAIN)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
+        """The idempotent producers that the leader of each partition knows (KIP-664)."""
+
+        async def ask(
+            leader: int, places: list[TopicPartition]
+        ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
+            request = admin_partitions.describe_producers_request(places)
+            return admin_partitions.described_producers(await self._calls.ask(leader, request))
+
+        return await self._of_leaders(check_partitions(partitions), ask, LIST_OFFSETS_AGAIN)
+
+    async def elect_leaders(
+        self, election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have leaders elected (KIP-460), of all partitions that need it if none are named. A partition that has the
+        leader it should have is ELECTION_NOT_NEEDED.
+
+        Raises:
+            KafkaError: the controller refused all of it.
+        """
+
+        async def attempt(places: list[TopicPartition] | None) -> dict[TopicPartition, KafkaError | None]:
+            def build(version: int) -> ElectLeadersRequest:
+                timeout_ms = self._config.request_timeout_ms
+                return admin_partitions.elect_leaders_request(version, election_type, places, timeout_ms)
+
+            answer = await self._calls.send(await self._calls.controller(), ElectLeadersRequest, build)
+            error = rules.failure(answer.error_code)
+            if error is not None:
+                raise error
+            return admin_partitions.elected_leaders(answer)
+
+        if partitions is None:
+            return await self._calls.retried(lambda: attempt(None), TOPICS_AGAIN)
+        return await self._calls.settle(check_partitions(partitions), attempt, TOPICS_AGAIN)
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Iterable[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have partitions moved to these brokers, of which the first is the preferred leader (KIP-455); None cancels
+        what is in progress. The answer is there when the moves have begun. Without
+        `allow_replication_factor_change` a partition keeps as many replicas as it has; brokers before Kafka 4.1 cannot
+        be told that.
+
+        Raises:
+            KafkaError: the controller refused all of it.
+        """
+        wanted = admin_replicas.wanted_replicas(reassignments)
+
+        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+            request = admin_replicas.reassign_request(
+                {place: wanted[place] for place in places},
+                factor_may_change=allow_replication_factor_change,
+                timeout_ms=self._config.request_timeout_ms,
+            )
+            answer = await self._calls.ask(await self._calls.controller(), request)
+            error = rules.failure(answer.error_code, answer.error_message)
+            if error is not None:
+                raise error
+            return admin_replicas.reassigned(answer)
+
+        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The reassignments in progress, of all partitions if none are named (KIP-455).
+
+        Raises:
+            KafkaError: the controller refused it.
+        """
+        places = None if partitions is None else check_partitions(partitions)
+
+        async def attempt() -> dict[TopicPartition, PartitionReassignment]:
+            request = admin_replicas.list_reassignments_request(places, self._config.request_timeout_ms)
+            answer = await self._calls.ask(await self._calls.controller(), request)
+            error = rules.failure(answer.error_code, answer.error_message)
+            if error is not None:
+                raise error
+            return admin_replicas.reassignments(answer)
+
+        return await self._calls.retried(attempt, TOPICS_AGAIN)

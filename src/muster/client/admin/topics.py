@@ -1,0 +1,90 @@
+"""Topics: create, delete, list and describe them, and give them more partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.client.admin.part import AdminPart
+from muster.client.core.admin import admin as rules
+from muster.client.core.admin import partitions as admin_partitions
+from muster.client.core.admin.admin import CreatedTopic, NewTopic, TopicDescription, TopicListing
+from muster.client.core.admin.partitions import NewPartitions
+from muster.client.core.refusals import TOPICS_AGAIN
+from muster.errors import ErrorCode, KafkaError
+from muster.protocol.admin_messages import CreatePartitionsRequest
+from muster.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState, MetadataResponse
+
+
+class TopicsPart(AdminPart):
+    """What `AsyncAdmin` does with topics."""
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False
+    ) -> dict[str, CreatedTopic | KafkaError]:
+        """Create topics; a plain name gets the broker's default numbers. `validate_only` only checks.
+
+        Raises:
+            UnsupportedVersionError: brokers before Kafka 2.4 have no default numbers.
+        """
+        wanted = {new.name: new for new in (NewTopic(t) if isinstance(t, str) else t for t in topics)}
+
+        async def attempt(names: list[str]) -> dict[str, CreatedTopic | KafkaError]:
+            topics = [rules.creatable(wanted[name]) for name in names]
+
+            def build(version: int) -> CreateTopicsRequest:
+                rules.check_numbers_given(topics, version)
+                timeout_ms = self._config.request_timeout_ms
+                return CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
+
+            answer = await self._calls.send(await self._calls.controller(), CreateTopicsRequest, build)
+            return {result.name: rules.created_topic(result) for result in answer.topics}
+
+        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)
+
+    async def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+        """Delete topics with all that is in them."""
+
+        async def attempt(names: list[str]) -> dict[str, KafkaError | None]:
+            timeout_ms = self._config.request_timeout_ms
+
+            def build(version: int) -> DeleteTopicsRequest:
+                if version >= 6:
+                    return DeleteTopicsRequest([DeleteTopicState(name=name) for name in names], timeout_ms=timeout_ms)
+                return DeleteTopicsRequest(topic_names=names, timeout_ms=timeout_ms)
+
+            answer = await self._calls.send(await self._calls.controller(), DeleteTopicsRequest, build)
+            return {
+                result.name or "": rules.failure(result.error_code, result.error_message) for result in answer.responses
+            }
+
+        return await self._calls.settle(names, attempt, TOPICS_AGAIN)
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
+        """The topics of the cluster, by name."""
+        answer = await self._calls.describe(None)
+        found = [TopicListing(t.name or "", t.topic_id, t.is_internal) for t in answer.topics]
+        return sorted((t for t in found if include_internal or not t.is_internal), key=lambda t: t.name)
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription | KafkaError]:
+        """Partitions, leaders and replicas of topics. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION."""
+        wanted = list(dict.fromkeys(names))
+        answer = await self._calls.describe(wanted) if wanted else MetadataResponse()
+        found = {topic.name or "": rules.topic_description(topic) for topic in answer.topics}
+        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return {name: found.get(name) or KafkaError(missing, f"topic {name}") for name in wanted}
+
+    async def create_partitions(
+        self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False
+    ) -> dict[str, KafkaError | None]:
+        """Give topics more partitions: the number is that of all. Groups that subscribe rebalance, and records of a
+        key may go to another partition than before. `validate_only` only checks."""
+        wanted = {topic: admin_partitions.new_partitions(topic, number) for topic, number in topics.items()}
+
+        async def attempt(names: list[str]) -> dict[str, KafkaError | None]:
+            request = CreatePartitionsRequest(
+                [wanted[name] for name in names], self._config.request_timeout_ms, validate_only
+            )
+            answer = await self._calls.ask(await self._calls.controller(), request)
+            return {said.name: rules.failure(said.error_code, said.error_message) for said in answer.results}
+
+        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)

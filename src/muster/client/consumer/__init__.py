@@ -1,0 +1,1 @@
+"""The consumers, blocking and for asyncio."""

@@ -1,0 +1,177 @@
+"""What the blocking faces of consumers share: calls to a loop thread, and records that an interrupt kept back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS
+from muster.client.consumer.handout import Records
+from muster.client.net import forks
+from muster.client.net.loop import Call, LoopThread
+from muster.errors import ClosedError, IllegalStateError
+from muster.model import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+class Reader(Protocol):
+    """The consumer for asyncio that does the work, seen from here."""
+
+    async def start(self) -> None: ...
+
+    async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
+        """Returns whether it is closed now: not if a callback of its close calls this."""
+        ...
+
+    async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records: ...
+
+    async def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]: ...
+
+    def wakeup(self) -> None: ...
+
+
+class BlockingReader(forks.StaysHere):
+    """A consumer for code that blocks: another one, for asyncio, does the work on a loop thread.
+
+    A poll may be interrupted (Ctrl-C) after its records have left the core. Then the next poll hands them out: before
+    anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
+    """
+
+    _consumer: Reader
+
+    def __init__(self, thread: LoopThread, take_back: Callable[[], None]) -> None:
+        self._thread = thread
+        self._take_back = take_back
+        """Have records that the caller did not get handed out again."""
+        self._reading: Call[Any] = _returned()
+        """The last call that hands out records. The loop's thread writes it."""
+        self._reader: int | None = None
+        """The thread that made this call."""
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def _close(self, timeout_ms: int, *, handled: bool) -> None:
+        closed = True
+        try:
+            if not self._thread.forked and not self._thread.closed:
+                here = self._reader in (None, threading.get_ident())
+                closed = self._run(self._consumer._close, timeout_ms, handled=handled and here)
+        except ClosedError:
+            if not self._thread.closed:
+                raise
+            # Another thread's close has stopped the loop after this one had seen that it runs: all is done.
+        finally:
+            if closed:
+                self._thread.close()  # also if it was called before: an interrupt may have kept it from ending
+
+    def __enter__(self) -> Self:
+        self._run(self._consumer.start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None)
+
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)
+        if thread is not None and thread.is_open:
+            text = f"a {type(self).__name__} was dropped without close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            thread.drop()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
+        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none."""
+        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
+
+    def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]:
+        """`poll` that makes no object for each record: all that has arrived, as one `pyarrow.Table` for each partition.
+
+        `AsyncConsumer.poll_arrow` says what the columns are, and what has to be installed.
+        """
+        return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
+
+    def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+        """`poll` that does not wait unless asked to."""
+        return self.poll(timeout_ms, max_records=max_records)
+
+    def wakeup(self) -> None:
+        """Have the poll under way raise a WakeupError, or else the next one. It may be called from any thread and from
+        a signal handler."""
+        with suppress(ClosedError):
+            self._thread.call_soon(self._consumer.wakeup)
+
+    def __iter__(self) -> Self:
+        return self
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _do(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Call a plain function in the loop's thread."""
+
+        async def call() -> T:
+            return function(*arguments, **named)
+
+        return self._run(call)
+
+    def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
+        """Run a coroutine function in the loop's thread."""
+        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
+        return self._thread.perform(Call(lambda: self._after_reading(work)))
+
+    def _read(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
+        """Run, in the loop's thread, a coroutine function that hands out records: one call at a time."""
+        work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
+        reader = threading.get_ident()
+        call: Call[T] = Call(lambda: self._read_in_turn(call, work, reader))
+        return self._thread.perform(call)
+
+    async def _after_reading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self._settle()
+        return await work()
+
+    async def _read_in_turn(self, call: Call[T], work: Callable[[], Coroutine[Any, Any, T]], reader: int) -> T:
+        await self._settle()
+        if not self._reading.returned:
+            raise IllegalStateError("another thread's poll of this consumer is under way")
+        self._reading, self._reader = call, reader
+        return await work()
+
+    async def _settle(self) -> None:
+        """If the last call that hands out records was interrupted, end it and take back its records."""
+        last = self._reading
+        if not last.abandoned:
+            return
+        while last.task is not None and not last.over:
+            last.task.cancel()
+            await asyncio.wait([last.task])
+        if self._reading is last:
+            self._reading = _returned()
+            if last.gave:
+                self._take_back()
+
+
+def _returned() -> Call[Any]:
+    """A call that is over, before the first."""
+    call: Call[Any] = Call(_nothing)
+    call.returned = True
+    return call
+
+
+async def _nothing() -> None: ...

@@ -1,0 +1,115 @@
+"""A hand-out of deserialized records.
+
+Theory. Records stay as they were fetched until they are handed out, so that those which are taken back, or whose
+deserializer has failed, are deserialized anew. Iteration deserializes one record before its mark moves (`handout.py`):
+if that fails, the same record is the next one again.
+
+A poll deserializes all that it is about to return, in the caller's thread (`Reading`). A partition ends in front of a
+record that fails, and its position goes back there; the other partitions go on. The error is raised by this poll if it
+has nothing else to return, or else by the next one, as in Kafka's client. Then the partition is fetched again and takes
+its turn: it does not keep the others waiting, and nothing behind the record is handed out before it or a `seek`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.client.consumer.handout import Handout, Records
+from muster.client.core.subscription_state import PartitionState, SubscriptionState
+from muster.errors import RecordDeserializationError
+from muster.model import ConsumerRecord, TopicPartition
+
+Read = Callable[[ConsumerRecord], ConsumerRecord]
+
+
+class Reading:
+    """Records of one poll as they are deserialized. Called once."""
+
+    def __init__(self, raw: Records, read: Read) -> None:
+        self._raw = raw
+        self._read = read
+        self.records: Records = {}
+        self.failures: list[RecordDeserializationError] = []
+        """At most one for each partition."""
+
+    def __bool__(self) -> bool:
+        return bool(self._raw)
+
+    def __call__(self) -> None:
+        for partition, records in self._raw.items():
+            done: list[ConsumerRecord] = []
+            try:
+                for record in records:
+                    done.append(self._read(record))  # noqa: PERF401 (those before a failure count)
+            except RecordDeserializationError as error:
+                self.failures.append(error)
+            if done:
+                self.records[partition] = done
+
+
+class DecodingHandout(Handout):
+    """Hands records out as `read` makes them."""
+
+    def __init__(self, subscription: SubscriptionState, read: Read) -> None:
+        super().__init__(subscription)
+        self._read = read
+        self._failed: tuple[PartitionState, RecordDeserializationError] | None = None
+        """What the next poll has to raise."""
+
+    def next(self) -> ConsumerRecord | None:
+        """The next record, for iteration.
+
+        Raises:
+            RecordDeserializationError: it cannot be deserialized, and is the next one again.
+        """
+        run = self._current
+        if run is None or not run.may_go_on:
+            run = self._first()
+            if run is None:
+                return None
+        run.handled = run.index
+        record = self._read(run.records[run.index])
+        run.index += 1  # behind this there is no call: once it has moved, the caller gets the record
+        return record
+
+    def raise_failure(self) -> None:
+        """Raise what the poll before had no place for."""
+        failed, self._failed = self._failed, None
+        if failed is not None and _still_fails(*failed):
+            raise failed[1]
+
+    def reading(self, limit: int) -> Reading:
+        """Hand out up to `limit` records, to be deserialized."""
+        return Reading(self.hand_out(limit), self._read)
+
+    def settle(self, reading: Reading) -> Records:
+        """What a poll returns of a reading that is over.
+
+        Raises:
+            RecordDeserializationError: nothing could be deserialized.
+        """
+        for error in reading.failures:
+            self._go_back(error.partition, error.offset)
+        if not reading.records and reading.failures:
+            raise reading.failures[0]
+        if reading.failures:
+            error = reading.failures[0]
+            state = self._subscription.find(error.partition)
+            self._failed = (state, error) if state is not None else None
+        return reading.records
+
+    def _go_back(self, partition: TopicPartition, offset: int) -> None:
+        """Have a partition go on with a record that was handed out and did not get to the user. All that was taken of
+        it is in one run: the core is asked for more when nothing is left."""
+        for run in self._runs:
+            index = next((index for index, one in enumerate(run.records) if one.offset == offset), None)
+            if run.partition == partition and index is not None:
+                place = run.place(index)
+                run.records, run.size, run.index = run.records[:index], index, index
+                if run.state.assigned:
+                    self._subscription.seek(partition, place)
+
+
+def _still_fails(state: PartitionState, error: RecordDeserializationError) -> bool:
+    """Whether the user still stands in front of a record: `seek`, `pause` and a rebalance are answers to it."""
+    return state.assigned and not state.paused and not state.pending_revocation and state.position == error.offset

@@ -1,0 +1,1 @@
+"""Admin requests and answers as values."""

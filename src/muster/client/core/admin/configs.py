@@ -1,0 +1,129 @@
+"""Changes of settings, as an admin client asks for them (KIP-339) and is answered; which resources have settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from muster.client.core.admin.admin import ConfigResource, ConfigResourceType, failure
+from muster.client.core.checks import check_text
+from muster.errors import IllegalArgumentError, KafkaError, UnsupportedVersionError
+from muster.protocol.admin_messages import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+
+class ConfigOperation(IntEnum):
+    """What becomes of a setting. The last two are for lists, such as `cleanup.policy`."""
+
+    SET = 0
+    DELETE = 1
+    """Back to its default."""
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(slots=True, frozen=True)
+class ConfigChange:
+    """One change of a setting of a resource; `value` is None for DELETE only."""
+
+    name: str
+    value: str | None = None
+    operation: ConfigOperation = ConfigOperation.SET
+
+
+Changes = Iterable[ConfigChange] | Mapping[str, str | None]
+"""Changes of one resource. In a mapping, None means the default."""
+
+_FIRST_WITH_TYPES = 1
+
+
+def config_changes(resource: ConfigResource, changes: Changes) -> list[ConfigChange]:
+    """The changes of one resource, checked as far as the broker cannot.
+
+    Raises:
+        IllegalArgumentError: a value is missing or superfluous, or a setting is named twice.
+    """
+    if isinstance(changes, Mapping):
+        found = [
+            ConfigChange(name, value, ConfigOperation.DELETE if value is None else ConfigOperation.SET)
+            for name, value in changes.items()
+        ]
+    else:
+        found = list(changes)
+    check_text("the name of a resource", resource.name)
+    for change in found:
+        what = f"{change.name} of {resource.name or 'all brokers'}"
+        check_text("a setting", change.name)
+        if (change.value is None) is not (change.operation is ConfigOperation.DELETE):
+            raise IllegalArgumentError(f"{what}: {change.operation.name} with value {change.value!r}")
+        if change.value is not None:
+            check_text(what, change.value)
+    names = [change.name for change in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise IllegalArgumentError(f"{name} is changed twice in one request, which Kafka refuses")
+    return found
+
+
+def own_node(resource: ConfigResource) -> int | None:
+    """The broker that keeps a resource for itself; None where any broker or the controller is asked."""
+    own = resource.resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
+    return int(resource.name) if own and resource.name.isdecimal() else None
+
+
+def alter_configs_request(
+    changes: Mapping[ConfigResource, list[ConfigChange]], *, validate_only: bool
+) -> IncrementalAlterConfigsRequest:
+    """IncrementalAlterConfigs for several resources."""
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequestAlterConfigsResource(
+                int(resource.resource_type),
+                resource.name,
+                [
+                    IncrementalAlterConfigsRequestAlterableConfig(change.name, int(change.operation), change.value)
+                    for change in asked
+                ],
+            )
+            for resource, asked in changes.items()
+        ],
+        validate_only=validate_only,
+    )
+
+
+def alter_configs_answers(answer: IncrementalAlterConfigsResponse) -> dict[ConfigResource, KafkaError | None]:
+    """What became of each resource's changes: all of them are made, or none."""
+    return {
+        ConfigResource(ConfigResourceType(said.resource_type), said.resource_name): failure(
+            said.error_code, said.error_message
+        )
+        for said in answer.responses
+    }
+
+
+def list_resources_request(version: int, types: list[ConfigResourceType]) -> ListConfigResourcesRequest:
+    """ListConfigResources (KIP-1142); none named means all types.
+
+    Raises:
+        UnsupportedVersionError: v0, from before Kafka 4.1, lists what has settings of client metrics only.
+    """
+    if version < _FIRST_WITH_TYPES and types != [ConfigResourceType.CLIENT_METRICS]:
+        raise UnsupportedVersionError("brokers list resources of all types since Kafka 4.1")
+    return ListConfigResourcesRequest([int(kind) for kind in types])
+
+
+def listed_resources(answer: ListConfigResourcesResponse) -> list[ConfigResource]:
+    """The resources that have settings, sorted; types that are newer than this client are left out."""
+    known = set(ConfigResourceType)
+    return sorted(
+        ConfigResource(ConfigResourceType(found.resource_type), found.resource_name)
+        for found in answer.config_resources
+        if found.resource_type in known
+    )

@@ -1,0 +1,104 @@
+"""What an admin client asks of a group that it is no member of: to forget offsets, and to remove members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from muster.client.core.admin.admin import GroupDescription, failure
+from muster.client.core.checks import check_text
+from muster.client.core.offset_requests import by_topic
+from muster.errors import IllegalArgumentError, KafkaError, UnsupportedVersionError
+from muster.model import TopicPartition
+from muster.protocol.admin_messages import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from muster.protocol.messages import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+
+DEFAULT_REASON = "member was removed by an admin"
+"""As Kafka's client says where the caller gives none (KIP-800)."""
+
+_MOST_OF_A_REASON = 255
+_FIRST_WITH_MEMBERS = 3
+
+
+class GroupMember(NamedTuple):
+    """A member of a group, by its `group.instance.id` where it is a static one, else by its member id."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+def named_members(members: Iterable[GroupMember]) -> list[GroupMember]:
+    """The members to be removed, checked."""
+    found = list(members)
+    for member in found:
+        check_text("a member's id", member.member_id)
+        if member.group_instance_id is not None:
+            check_text("a group.instance.id", member.group_instance_id)
+        if not member.member_id and not member.group_instance_id:
+            raise IllegalArgumentError("a member has neither a member id nor a group.instance.id")
+    return found
+
+
+def all_members(group: GroupDescription) -> list[GroupMember]:
+    """All members of a group, as Kafka's client names them: static ones by their instance id alone."""
+    return [
+        GroupMember(member.member_id) if member.group_instance_id is None else GroupMember("", member.group_instance_id)
+        for member in group.members
+    ]
+
+
+def remove_members_request(
+    version: int, group_id: str, members: Iterable[GroupMember], reason: str | None
+) -> LeaveGroupRequest:
+    """LeaveGroup for others (KIP-345).
+
+    Raises:
+        UnsupportedVersionError: before v3, of Kafka 2.4, only a member itself could leave.
+    """
+    if version < _FIRST_WITH_MEMBERS:
+        raise UnsupportedVersionError("brokers remove members for an admin since Kafka 2.4")
+    why = (reason or DEFAULT_REASON)[:_MOST_OF_A_REASON]
+    return LeaveGroupRequest(
+        group_id, members=[MemberIdentity(each.member_id, each.group_instance_id, why) for each in members]
+    )
+
+
+def removed_members(answer: LeaveGroupResponse, members: Iterable[GroupMember]) -> dict[GroupMember, KafkaError | None]:
+    """What became of each member. An error of the whole request is each one's."""
+    refused = failure(answer.error_code)
+    if refused is not None:
+        return dict.fromkeys(members, refused)
+    return {
+        GroupMember(said.member_id, said.group_instance_id): failure(
+            said.error_code, said.group_instance_id or said.member_id
+        )
+        for said in answer.members
+    }
+
+
+def delete_offsets_request(group_id: str, places: Iterable[TopicPartition]) -> OffsetDeleteRequest:
+    """OffsetDelete (KIP-496), to the group's coordinator."""
+    topics = [
+        OffsetDeleteRequestTopic(topic, [OffsetDeleteRequestPartition(number) for number in numbers])
+        for topic, numbers in by_topic(places).items()
+    ]
+    return OffsetDeleteRequest(group_id, topics)
+
+
+def deleted_offsets(
+    answer: OffsetDeleteResponse, group_id: str, places: Iterable[TopicPartition]
+) -> dict[TopicPartition, KafkaError | None]:
+    """What became of each offset. An error of the group is each partition's."""
+    refused = failure(answer.error_code, f"group {group_id}")
+    if refused is not None:
+        return dict.fromkeys(places, refused)
+    return {
+        (place := TopicPartition(topic.name, part.partition_index)): failure(part.error_code, str(place))
+        for topic in answer.topics
+        for part in topic.partitions
+    }

@@ -1,0 +1,217 @@
+"""What an admin client asks of partitions: more of them, fewer records, their producers, leaders and place on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from muster.client.core.admin.admin import failure
+from muster.client.core.checks import MAX_INT, MAX_OFFSET, check_number, check_partition, check_topic
+from muster.client.core.offset_requests import by_topic
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
+from muster.model import TopicPartition
+from muster.protocol.admin_messages import (
+    CreatePartitionsAssignment,
+    CreatePartitionsTopic,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+    TopicRequest,
+)
+
+HIGH_WATERMARK = -1
+"""`delete_records` up to this: all records that can be read now."""
+
+
+@dataclass(slots=True)
+class NewPartitions:
+    """How many partitions a topic is to have in all; `assignments` has the broker ids of each new one."""
+
+    total_count: int
+    assignments: list[list[int]] | None = None
+
+
+@dataclass(slots=True)
+class ReplicaInfo:
+    """A replica of a partition in a log directory. `offset_lag` is what it has yet to read of the leader; `is_future`
+    is true for one that is being moved here from another directory of the broker."""
+
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(slots=True)
+class LogDirDescription:
+    """A log directory of a broker. The bytes are those of its volume, None where the broker does not tell them.
+    `error` says why there is no more: KAFKA_STORAGE_ERROR for one that failed."""
+
+    error: KafkaError | None
+    replicas: dict[TopicPartition, ReplicaInfo]
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """What the leader of a partition knows of an idempotent producer. The last two are of transactions, else None."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int | None = None
+    transaction_start_offset: int | None = field(default=None)
+
+
+class ElectionType(IntEnum):
+    """`PREFERRED` elects the first of the replicas. `UNCLEAN` elects one that is not in sync where no other is left:
+    what it has not read of the former leader is lost."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+def new_partitions(topic: str, wanted: NewPartitions | int) -> CreatePartitionsTopic:
+    """More partitions as the request has them. Whether the number makes sense is the broker's decision."""
+    new = NewPartitions(wanted) if not isinstance(wanted, NewPartitions) else wanted
+    check_topic(topic)
+    check_number(f"the number of partitions of {topic}", new.total_count, -MAX_INT, MAX_INT)
+    assignments = None
+    if new.assignments is not None:
+        for broker in (broker for ids in new.assignments for broker in ids):
+            check_number(f"a broker's id in the assignments of {topic}", broker, -MAX_INT, MAX_INT)
+        assignments = [CreatePartitionsAssignment(list(ids)) for ids in new.assignments]
+    return CreatePartitionsTopic(topic, new.total_count, assignments)
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def records_before(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The offsets up to which records are to be deleted, checked."""
+    return {
+        (place := check_partition(given)): check_number(f"the offset of {place}", offset, HIGH_WATERMARK, MAX_OFFSET)
+        for given, offset in offsets.items()
+    }
+
+
+def delete_records_request(offsets: Mapping[TopicPartition, int], timeout_ms: int) -> DeleteRecordsRequest:
+    """DeleteRecords (KIP-107), to the leader of the partitions."""
+    topics: dict[str, DeleteRecordsTopic] = {}
+    for (topic, partition), offset in offsets.items():
+        named = topics.setdefault(topic, DeleteRecordsTopic(topic))
+        named.partitions.append(DeleteRecordsPartition(partition, offset))
+    return DeleteRecordsRequest(list(topics.values()), timeout_ms)
+
+
+def deleted_records(answer: DeleteRecordsResponse) -> dict[TopicPartition, int | KafkaError]:
+    """Where each partition begins now."""
+    return {
+        (place := TopicPartition(topic.name, part.partition_index)): failure(
+            part.error_code, _KEPT.format(place) if part.error_code == ErrorCode.POLICY_VIOLATION else str(place)
+        )
+        or part.low_watermark
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+
+
+_KEPT = (
+    "the records of {} cannot be deleted: the topic's cleanup.policy does not include delete. Set it to compact,delete"
+    " first, and back to compact afterwards"
+)
+"""The broker says the code alone."""
+
+
+# --- producers -------------------------------------------------------------------------------------------------------
+
+
+def describe_producers_request(places: Iterable[TopicPartition]) -> DescribeProducersRequest:
+    """DescribeProducers (KIP-664), to the leader of the partitions."""
+    return DescribeProducersRequest([TopicRequest(topic, numbers) for topic, numbers in by_topic(places).items()])
+
+
+def described_producers(answer: DescribeProducersResponse) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
+    """The producers of each partition, by id."""
+    found: dict[TopicPartition, list[ProducerState] | KafkaError] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            place = TopicPartition(topic.name, part.partition_index)
+            states = [
+                ProducerState(
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    each.coordinator_epoch if each.coordinator_epoch >= 0 else None,
+                    each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+                )
+                for each in sorted(part.active_producers, key=lambda each: each.producer_id)
+            ]
+            error = failure(part.error_code, part.error_message or str(place))
+            found[place] = states if error is None else error
+    return found
+
+
+# --- leaders ---------------------------------------------------------------------------------------------------------
+
+
+def elect_leaders_request(
+    version: int, election_type: ElectionType, places: Iterable[TopicPartition] | None, timeout_ms: int
+) -> ElectLeadersRequest:
+    """ElectLeaders (KIP-460); no places means all partitions.
+
+    Raises:
+        UnsupportedVersionError: v0, from before Kafka 2.4, elects preferred leaders only.
+    """
+    if version == 0 and election_type is not ElectionType.PREFERRED:
+        raise UnsupportedVersionError("brokers elect leaders that are not in sync since Kafka 2.4")
+    named = None if places is None else [TopicPartitions(topic, numbers) for topic, numbers in by_topic(places).items()]
+    return ElectLeadersRequest(int(election_type), named, timeout_ms)
+
+
+def elected_leaders(answer: ElectLeadersResponse) -> dict[TopicPartition, KafkaError | None]:
+    """What became of each election."""
+    return {
+        TopicPartition(topic.topic, part.partition_id): failure(part.error_code, part.error_message)
+        for topic in answer.replica_election_results
+        for part in topic.partition_result
+    }
+
+
+# --- log directories -------------------------------------------------------------------------------------------------
+
+
+def log_dirs(answer: DescribeLogDirsResponse) -> dict[str, LogDirDescription] | KafkaError:
+    """The log directories of one broker, by path. As in Kafka's client, an answer without any means that the caller
+    may not see them (before v3 there is no code that says so)."""
+    refused = failure(answer.error_code)
+    if refused is None and not answer.results:
+        refused = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return refused or {
+        found.log_dir: LogDirDescription(
+            failure(found.error_code, found.log_dir),
+            {
+                TopicPartition(topic.name, part.partition_index): ReplicaInfo(
+                    part.partition_size, part.offset_lag, part.is_future_key
+                )
+                for topic in found.topics
+                for part in topic.partitions
+            },
+            found.total_bytes if found.total_bytes >= 0 else None,
+            found.usable_bytes if found.usable_bytes >= 0 else None,
+        )
+        for found in answer.results
+    }

@@ -1,0 +1,117 @@
+"""What an admin client asks of replicas: on which brokers a partition is (KIP-455), and in which folder (KIP-113)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from muster.client.core.admin.admin import failure
+from muster.client.core.checks import MAX_INT, check_number, check_partition, check_text
+from muster.client.core.offset_requests import by_topic
+from muster.errors import KafkaError
+from muster.model import TopicPartition
+from muster.protocol.admin_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+Wanted = Mapping[TopicPartition, list[int] | None]
+"""The brokers that are to have each partition, the preferred leader first. None: what is in progress is cancelled."""
+
+
+@dataclass(slots=True)
+class PartitionReassignment:
+    """A reassignment in progress, as broker ids: all that have the partition, those that are to have it as well, and
+    those that are to have it no longer."""
+
+    replicas: list[int]
+    adding_replicas: list[int]
+    removing_replicas: list[int]
+
+
+def wanted_replicas(given: Mapping[TopicPartition, Iterable[int] | None]) -> dict[TopicPartition, list[int] | None]:
+    """The brokers of each partition, checked. Whether there are such brokers is the controller's decision."""
+    found: dict[TopicPartition, list[int] | None] = {}
+    for partition, brokers in given.items():
+        place = check_partition(partition)
+        what = f"a broker's id for {place}"
+        found[place] = None if brokers is None else [check_number(what, one, -MAX_INT, MAX_INT) for one in brokers]
+    return found
+
+
+def reassign_request(wanted: Wanted, *, factor_may_change: bool, timeout_ms: int) -> AlterPartitionReassignmentsRequest:
+    """AlterPartitionReassignments, to the controller. Only v1, of Kafka 4.1, can forbid another factor (KIP-860)."""
+    topics: dict[str, ReassignableTopic] = {}
+    for (topic, partition), brokers in wanted.items():
+        named = topics.setdefault(topic, ReassignableTopic(topic))
+        named.partitions.append(ReassignablePartition(partition, brokers))
+    return AlterPartitionReassignmentsRequest(timeout_ms, factor_may_change, list(topics.values()))
+
+
+def reassigned(answer: AlterPartitionReassignmentsResponse) -> dict[TopicPartition, KafkaError | None]:
+    """Which reassignments have begun, or were cancelled."""
+    return {
+        TopicPartition(topic.name, part.partition_index): failure(part.error_code, part.error_message)
+        for topic in answer.responses
+        for part in topic.partitions
+    }
+
+
+def list_reassignments_request(
+    places: Iterable[TopicPartition] | None, timeout_ms: int
+) -> ListPartitionReassignmentsRequest:
+    """ListPartitionReassignments, to the controller; no places means all partitions."""
+    named = None
+    if places is not None:
+        named = [ListPartitionReassignmentsTopics(topic, numbers) for topic, numbers in by_topic(places).items()]
+    return ListPartitionReassignmentsRequest(timeout_ms, named)
+
+
+def reassignments(answer: ListPartitionReassignmentsResponse) -> dict[TopicPartition, PartitionReassignment]:
+    """What is in progress."""
+    return {
+        TopicPartition(topic.name, part.partition_index): PartitionReassignment(
+            part.replicas, part.adding_replicas, part.removing_replicas
+        )
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+
+
+def wanted_dirs(given: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+    """The folder of each partition, checked."""
+    return {
+        (place := check_partition(partition)): check_text(f"the log directory of {place}", path)
+        for partition, path in given.items()
+    }
+
+
+def alter_log_dirs_request(wanted: Mapping[TopicPartition, str]) -> AlterReplicaLogDirsRequest:
+    """AlterReplicaLogDirs, to the broker that has the replicas."""
+    dirs: dict[str, dict[str, list[int]]] = {}
+    for (topic, partition), path in wanted.items():
+        dirs.setdefault(path, {}).setdefault(topic, []).append(partition)
+    return AlterReplicaLogDirsRequest(
+        [
+            AlterReplicaLogDir(path, [AlterReplicaLogDirTopic(*named) for named in topics.items()])
+            for path, topics in dirs.items()
+        ]
+    )
+
+
+def altered_log_dirs(answer: AlterReplicaLogDirsResponse) -> dict[TopicPartition, KafkaError | None]:
+    """Which replicas are being moved, or are there already."""
+    return {
+        (place := TopicPartition(topic.topic_name, part.partition_index)): failure(part.error_code, str(place))
+        for topic in answer.results
+        for part in topic.partitions
+    }

@@ -1,0 +1,1 @@
+"""Sockets and the loop: moves the bytes of the cores, the only room that waits."""

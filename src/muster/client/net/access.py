@@ -1,0 +1,48 @@
+"""What one client's connections share to be let in: a TLS context, and credentials with their tokens."""
+
+from __future__ import annotations
+
+import ssl
+import time
+
+from muster.client.net.handshake import Proof
+from muster.client.security import tls
+from muster.client.security.credentials import Credentials
+from muster.client.security.settings import SecurityConfig
+
+
+class Access:
+    """Made once for a client.
+
+    Raises:
+        ConfigError: a file of the settings cannot be used.
+    """
+
+    def __init__(self, config: SecurityConfig) -> None:
+        self.tls: ssl.SSLContext | None = tls.context(config) if config.is_encrypted else None
+        self._credentials = Credentials(config, _wall_clock_ms) if config.is_authenticated else None
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether `proof` may block, since a token has to be fetched."""
+        return self._credentials is not None and self._credentials.may_wait
+
+    def proof(self) -> Proof | None:
+        """What one connection proves its identity with; None without SASL.
+
+        Raises:
+            AuthenticationError: there is no token.
+        """
+        if self._credentials is None:
+            return None
+        return Proof(self._credentials.name, self._credentials.mechanism())
+
+    def refused(self) -> None:
+        """A broker refused a proof: a token that is kept is of no more use."""
+        if self._credentials is not None:
+            self._credentials.refused()
+
+
+def _wall_clock_ms() -> int:
+    """The lifetimes of tokens are told in the world's time."""
+    return time.time_ns() // 1_000_000

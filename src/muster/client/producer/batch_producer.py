@@ -1,0 +1,130 @@
+"""`BatchProducer`: writes batches that are encoded already, for a caller that has very many records at once.
+
+It is a face of the same core as `Producer`: sequences, retries and the choice of a partition are the same. It tells
+nothing of single records. What goes wrong with any of them is raised by the next call, and ends the producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from muster.client.config import ProducerConfig
+from muster.client.core.produce.accumulator import OutgoingBatch
+from muster.client.net import forks
+from muster.client.net.loop import LoopThread
+from muster.client.producer.producer_loop import ProducerLoop
+from muster.errors import ClosedError, MusterError
+from muster.model import TopicPartition
+
+_IN_HASTE_MS = 1_000
+
+
+class NotWrittenError(MusterError):
+    """Records were not written, or nothing says that they were. `reason` is what came of the first of them."""
+
+    def __init__(self, partition: TopicPartition, reason: MusterError) -> None:
+        place = partition.topic if partition.partition < 0 else str(partition)
+        super().__init__(f"records for {place} were not written: {reason}")
+        self.reason = reason
+
+
+class _Engine(ProducerLoop):
+    """Counts what is written, and keeps the first failure."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        super().__init__(config)
+        self.failure: NotWrittenError | None = None
+
+    def _tell_all(self) -> None:
+        for completion in self.core.take_events():
+            if completion.error is not None and self.failure is None:
+                reason = next(iter(completion.record_errors.values()), completion.error)
+                self.failure = NotWrittenError(completion.partition, reason)
+                self._in_haste = True
+
+    def check(self) -> None:
+        """Raise the first failure."""
+        if self.failure is not None:
+            raise self.failure from self.failure.reason
+
+    async def put(self, batches: Sequence[OutgoingBatch]) -> None:
+        """Take batches, waiting for room: as long as it takes, since what takes the room away is either written or
+        given up after `delivery_timeout_ms`."""
+        for batch in batches:
+            if (error := self.core.check_size(batch.topic, batch.size)) is not None:
+                raise NotWrittenError(TopicPartition(batch.topic, -1), error)
+            await self._room(batch.size)
+            self.check()
+            self.append(batch, self.driver.now())
+
+    async def _room(self, size: int) -> None:
+        core = self.core
+        if core.has_room(size):
+            return
+        core.room_wanted = True
+        try:
+            await self.loop.wait_for(lambda: self.failure is not None or core.has_room(size))
+        finally:
+            core.room_wanted = False
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait until everything is written, or something failed."""
+        try:
+            await super().flush(timeout_ms)
+        except ClosedError:
+            self.check()
+            raise
+        self.check()
+
+
+class BatchProducer(forks.StaysHere):
+    """Writes batches from one thread; its own thread sends them meanwhile. Settings are those of `ProducerConfig`.
+
+    `linger_ms` means nothing here: a batch is sent as it comes. Nor does `max_block_ms` bound the wait for room in
+    `buffer_memory`, but the wait for a topic.
+    """
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self.config = config
+        self._engine = _Engine(config)
+        self._thread = LoopThread("muster-batches", self._engine.loop.close)
+        self._started = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing has gone wrong and it is open, in the process that made it."""
+        return self._engine.failure is None and not self._thread.closed and not self._thread.forked
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, waiting for it for `max_block_ms`.
+
+        Raises:
+            KafkaTimeoutError: no broker told of it.
+        """
+        known = self._engine.metadata.partition_count(topic)
+        return known or len(self._call(self._engine.partitions_for, topic))
+
+    def put(self, batches: Sequence[OutgoingBatch]) -> None:
+        """Have batches written, in this order for each partition. Returns when all have found room in
+        `buffer_memory`.
+
+        Raises:
+            NotWrittenError: a batch, of this call or of an earlier one, was given up.
+            MusterError: the producer cannot go on.
+        """
+        self._call(self._engine.put, batches)
+
+    def flush(self) -> None:
+        """Wait until everything is written. Raises as `put`."""
+        self._call(self._engine.flush)
+
+    def close(self) -> None:
+        """End without waiting for what is not written. Safe to call twice."""
+        self._thread.close(_IN_HASTE_MS)
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        if not self._started:
+            self._thread.call(self._engine.loop.start)
+            self._started = True
+        return self._thread.call(function, *arguments)

@@ -1,0 +1,336 @@
+"""The way from the threads that call a `Producer` to the thread that sends: the inbox, and the end.
+
+Theory. A caller puts its record into the inbox, and the sending thread empties the inbox as a whole, so that many
+records cross at the cost of one. A record is accepted by the single step that appends it to the inbox; from then on its
+outcome will be told. The thread is woken before that step, and the lock is held until after it. So an interrupt may
+cause a look into an empty inbox, but never leaves a record unseen. For the same reason this file uses no Condition and
+no Event: their methods are written in Python, and an interrupt in them can leave their lock locked for ever. A caller
+that waits does so for a lock of its own, which the sending thread releases.
+
+The end comes once, in the sending thread, whether `close` was called, the interpreter ends, or the producer was
+dropped. Records that are not acknowledged when the time for that is over are given up, and their failure is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import threading
+import time
+from typing import Any
+
+from muster.client.config import ProducerConfig
+from muster.client.core.produce.accumulator import OutgoingRecord
+from muster.client.core.produce.partitioner import Partitioner
+from muster.client.net import forks
+from muster.client.net.loop import LoopThread
+from muster.client.producer.producer_engine import UNCLOSED_MS, Engine
+from muster.client.serde import Serializers
+from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
+from muster.model import PartitionInfo
+
+log = logging.getLogger("muster.client.producer")
+
+_MAX_INBOX = 1_000
+"""How many records a caller may be ahead of the background thread. Python's garbage collector would look at more of
+them again and again: without a bound, sending took twice the time."""
+
+INBOX_WAIT_MS = 1
+"""How long the sending thread leaves records in the inbox, of the time that they may linger."""
+
+_open: set[Outbox] = set()
+"""The outboxes that were started and have not ended."""
+
+
+class Outbox:
+    """Takes records from any thread and sends them from its own, which starts with the first."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        serializers: Serializers,
+        partitioner: Partitioner | None,
+    ) -> None:
+        self.engine = Engine(config, serializers, partitioner, self._on_told, in_callers_loop=False)
+        self._config = config
+        self._thread = LoopThread("muster-producer")
+        self._lock = threading.Lock()
+        self._inbox: list[OutgoingRecord] = []
+        self._inbox_bytes = 0
+        self._inbox_since = 0
+        """When the first record in the inbox came."""
+        self._moving_bytes = 0
+        """Bytes that have left the inbox and are not in the core yet."""
+        self._hurried = False
+        self._waiters: list[Any] = []
+        """The locks of callers that wait for room."""
+        self._forks = forks.count
+        self._started = False
+        self._closing = False
+        self._unattended = False
+        """Whether no caller is left to be told of failures: then the sending thread logs them."""
+        self._over = False
+        self._over_waiters: list[Any] = []
+        # Of the sending thread:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beginning: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._look: asyncio.TimerHandle | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of accepted records without an outcome, by `record_size`."""
+        return self._inbox_bytes + self._moving_bytes + self.engine.core.buffered_bytes
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it belongs to this process, not to one that forked it."""
+        return self._forks == forks.count
+
+    @property
+    def needs_closing(self) -> bool:
+        """Whether it was started in this process, and was not asked to end."""
+        return self._started and not self._closing and self.is_here
+
+    # --- for callers -------------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Raise ClosedError or, in a child of the process that it was started in, IllegalStateError."""
+        if not self.is_here:
+            if self._started:
+                raise forks.orphaned("producer")
+            self._forks = forks.count
+        if self._closing:
+            raise ClosedError("the producer is closed")
+
+    def start(self) -> None:
+        """Start the sending thread, if that is to do yet."""
+        self.check_usable()
+        with self._lock:
+            self._start()
+
+    def put(self, record: OutgoingRecord) -> None:
+        """Accept a record, waiting for room for `max_block_ms` at most."""
+        self.check_usable()
+        deadline: float | None = None
+        while (waiter := self._try_to_put(record)) is not None:
+            if deadline is None:
+                deadline = time.monotonic() + self._config.max_block_ms / 1000
+            if not waiter.acquire(timeout=max(0, deadline - time.monotonic())):
+                with self._lock:
+                    self._waiters = [other for other in self._waiters if other is not waiter]
+                block_ms = self._config.max_block_ms
+                raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({block_ms})")
+
+    def flush(self, timeout_ms: int | None) -> None:
+        """Wait until every record accepted so far is settled."""
+        self.check_usable()
+        if self._started:
+            self._thread.call(self._flush, timeout_ms)
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic."""
+        self.start()
+        return self._thread.call(self._partitions_for, topic)
+
+    def close(self, timeout_ms: int | None) -> None:
+        """Flush for so long, give up the rest, and end the thread. An interrupt ends the waiting at once."""
+        if self._thread.is_current():
+            raise IllegalStateError("close, called from a callback of the same producer, would wait for itself")
+        if self._started and not self.is_here:
+            return
+        try:
+            self.begin_to_close(timeout_ms)
+            self.wait_until_over()
+            self._thread.close()
+        except BaseException:
+            self._unattended = True
+            self.begin_to_close(0)
+            raise
+
+    def begin_to_close_unattended(self) -> None:
+        """Ask for the end of a producer that was not closed."""
+        self._unattended = True
+        self.begin_to_close(UNCLOSED_MS)
+
+    def begin_to_close(self, timeout_ms: int | None) -> None:
+        """Ask for the end without waiting for it."""
+        with self._lock:
+            self._closing = True
+            self._let_waiters_go()
+            started = self._started
+        try:
+            if started:
+                self._thread.call_soon(self._end, timeout_ms)
+        except (ClosedError, RuntimeError):
+            started = False  # the thread has ended, and with it everything was settled
+        if not started:
+            self._end_is_over()
+            self._thread.close()
+
+    def drop(self) -> None:
+        """Ask for the end of a producer that was dropped. Takes no lock: the garbage collector may call it anywhere."""
+        self._closing = self._unattended = True
+        loop = self._loop
+        if loop is None:
+            # Its start was interrupted, or is about to happen: `_begin` then sees that this is the end.
+            if not self._thread.call_if_serving(self._begin):
+                self._thread.drop()
+                self._end_is_over()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(self._end, UNCLOSED_MS)
+
+    def wait_until_over(self, timeout_s: float = -1) -> bool:
+        """Wait until it has ended, with -1 for ever. Returns whether it has."""
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._over_waiters.append(waiter)
+        if not self._over:  # else the end may have missed it
+            waiter.acquire(timeout=timeout_s)
+        return self._over
+
+    # --- putting -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            _open.add(self)
+        if self._beginning is None:
+            self._thread.call_soon(self._begin)
+
+    def _try_to_put(self, record: OutgoingRecord) -> Any:
+        """Accept a record if there is room; else a lock that is released when there may be."""
+        with self._lock:
+            if self._closing:
+                raise ClosedError("the producer is closed")
+            is_full = self.buffered_bytes + record.size > self._config.buffer_memory
+            if is_full or len(self._inbox) >= _MAX_INBOX:
+                in_callback = self._thread.is_current()  # waiting there would be waiting for itself
+                if not in_callback:
+                    return self._new_waiter(is_full)
+                if is_full:
+                    raise KafkaTimeoutError("buffer_memory is full, and a delivery callback cannot wait for room")
+            self._wake_for(record)
+            self._inbox.append(record)
+            self._inbox_bytes += record.size
+            return None
+
+    def _new_waiter(self, is_full: bool) -> Any:
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        self._thread.call_soon(self._make_room if is_full else self._drain)
+        return waiter
+
+    def _wake_for(self, record: OutgoingRecord) -> None:
+        """Have the sending thread look into the inbox, unless it is about to.
+
+        If each record woke it, the two threads would fight for the interpreter: three times the CPU. It looks a little
+        later, within the linger time, or as soon as a batch may be full.
+        """
+        if not self._inbox:
+            self._start()
+            self._inbox_since = self.engine.driver.now()
+            self._thread.call_soon(self._look_soon if self._config.linger_ms else self._drain)
+        elif self._inbox_bytes + record.size >= self._config.batch_size and not self._hurried:
+            self._thread.call_soon(self._drain)
+            self._hurried = True
+
+    def _let_waiters_go(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.release()
+
+    # --- in the sending thread ---------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._beginning is None:
+            self._loop = asyncio.get_running_loop()
+            self._beginning = self._loop.create_task(self.engine.start())
+            if self._closing:
+                self._end(UNCLOSED_MS)  # it was dropped before it began
+
+    def _make_room(self) -> None:
+        self.engine.core.room_wanted = True
+        self._drain()
+        self.engine.loop.wakeup()
+
+    def _look_soon(self) -> None:
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(INBOX_WAIT_MS / 1000, self._drain)
+
+    def _drain(self) -> None:
+        """Hand the records in the inbox over to the core."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        with self._lock:
+            records, since = self._inbox, self._inbox_since
+            self._moving_bytes = self._inbox_bytes
+            self._inbox, self._inbox_bytes, self._hurried = [], 0, False
+        for record in records:
+            self.engine.take(record, since)
+        with self._lock:
+            self._moving_bytes = 0
+            if records:  # otherwise there is no more room than before, and each caller would only ask again
+                self._let_waiters_go()
+
+    def _on_told(self) -> None:
+        """Some records have their outcome: there may be room."""
+        with self._lock:
+            self.engine.core.room_wanted = False  # a caller that finds no room sets it again
+            self._let_waiters_go()
+
+    async def _flush(self, timeout_ms: int | None) -> None:
+        await self._begun()
+        self._drain()
+        await self.engine.flush(timeout_ms)
+
+    async def _partitions_for(self, topic: str) -> list[PartitionInfo]:
+        await self._begun()
+        return await self.engine.partitions_for(topic)
+
+    async def _begun(self) -> None:
+        self._begin()
+        assert self._beginning is not None
+        await asyncio.shield(self._beginning)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _end(self, timeout_ms: int | None) -> None:
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._finish())
+        if timeout_ms is not None:
+            asyncio.get_running_loop().call_later(timeout_ms / 1000, self.engine.hurry)
+
+    async def _finish(self) -> None:
+        try:
+            await self._begun()
+            self._drain()
+            await self.engine.close()
+        finally:
+            if self._unattended:
+                self.engine.warn_of_unseen()
+            self._end_is_over()
+            self._thread.close()
+
+    def _end_is_over(self) -> None:
+        self._over = True
+        _open.discard(self)
+        while self._over_waiters:
+            self._over_waiters.pop().release()
+
+
+def _at_exit() -> None:
+    """A script that ends without closing its producers: send what is left, for a while."""
+    unclosed = [outbox for outbox in list(_open) if outbox.is_here]
+    for outbox in unclosed:
+        outbox.begin_to_close_unattended()
+    deadline = time.monotonic() + UNCLOSED_MS / 1000 + 1
+    for outbox in unclosed:
+        if not outbox.wait_until_over(max(0, deadline - time.monotonic())):
+            log.warning("a producer is left with what it has not sent: its thread does not answer")
+
+
+atexit.register(_at_exit)

@@ -1,0 +1,279 @@
+"""What both faces of a producer are built on: a core, its driver, and telling the outcome of each record.
+
+The outcome of each record that the core accepts is told exactly once: by the broker's answer, by a timeout, by the
+close, or, if the cores' loop ends in any other way, by `_watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from muster.client.config import ProducerConfig
+from muster.client.core.checks import MAX_INT, check_number, check_text, check_topic
+from muster.client.core.produce.accumulator import Completion, OutgoingRecord
+from muster.client.core.produce.partitioner import Partitioner
+from muster.client.delivery import DeliveryFuture, Headers, Receipt
+from muster.client.metrics import Metrics, of_producer
+from muster.client.net.driver import wall_clock_ms
+from muster.client.producer.producer_loop import ProducerLoop
+from muster.client.serde import Serializers, as_bytes
+from muster.errors import ClosedError, MusterError
+from muster.model import RecordMetadata
+from muster.protocol.records.record_batch import record_size
+
+log = logging.getLogger("muster.client.producer")
+
+_MAX_TIMESTAMP = 2**63 - 1
+_UNSEEN = 1_000
+
+_Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
+
+
+UNCLOSED_MS = 10_000
+"""How long a producer that was not closed goes on sending at the end of the interpreter, or once it was dropped."""
+
+_INTERRUPTED_MS = 1_000
+_FAILED_MS = 5_000
+
+
+def patience_ms(error: BaseException | None) -> int | None:
+    """How long leaving `with` may wait for acknowledgements: an error on its way must not be held up for long."""
+    if error is None:
+        return None
+    if isinstance(error, SystemExit):
+        return UNCLOSED_MS
+    return _FAILED_MS if isinstance(error, Exception) else _INTERRUPTED_MS
+
+
+def check_callable(what: str, function: Any) -> None:
+    """Raise TypeError if an argument of the caller is neither None nor callable."""
+    if function is not None and not callable(function):
+        raise TypeError(f"{what} is {function!r}, which cannot be called")
+
+
+class Engine(ProducerLoop):
+    """Everything but `encode` belongs to the event loop. `on_told` is called after each round of telling."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        serializers: Serializers,
+        partitioner: Partitioner | None,
+        on_told: Callable[[], None],
+        *,
+        in_callers_loop: bool,
+    ) -> None:
+        check_callable("partitioner", partitioner)
+        super().__init__(config, partitioner)
+        self._serializers = serializers or None
+        self._on_told = on_told
+        self._in_callers_loop = in_callers_loop
+        self._watching: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._failed: list[tuple[_Future, MusterError]] = []
+        """Failures not told yet, as far as is known: there is no callback, and the future was not looked at."""
+        self._failed_besides = 0
+        self._giving_up = False
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    def encode(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> OutgoingRecord:
+        """Serialize and check a record: what is wrong with it is its sender's affair alone. Used from any thread."""
+        if topic.__class__ is not str or topic not in self.metadata.topics:  # those were looked at before
+            check_topic(topic)
+        if partition is not None:
+            partition = check_number("partition", partition, 0, MAX_INT)
+        if timestamp_ms is None:
+            timestamp_ms = wall_clock_ms()
+        else:
+            timestamp_ms = check_number("timestamp_ms", timestamp_ms, 0, _MAX_TIMESTAMP)
+        pairs = () if headers is None else _pairs(headers)
+        if self._serializers is not None:
+            more = list(pairs)
+            key, value = self._serializers.write(topic, key, value, more)
+            pairs = _pairs(more) if more else ()
+        key_bytes = None if key is None else as_bytes("key", key)
+        value_bytes = as_bytes("value", value)
+        size = record_size(key_bytes, value_bytes, pairs)
+        if size > self.core.largest_record and (error := self.core.check_size(topic, size)) is not None:
+            raise error
+        return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
+
+    def take(self, record: OutgoingRecord, now: int) -> None:
+        """`append` for a record whose `send` has returned: an error is told as the record's outcome."""
+        try:
+            self.append(record, now)
+        except BaseException as error:  # a user's partitioner may raise anything
+            failure = error if isinstance(error, MusterError) else MusterError(f"the partitioner failed: {error!r}")
+            self._tell(record.receipt, None, failure)
+
+    def measured(self, taken: int) -> Metrics:
+        """The numbers of this producer, of whose buffer so much is taken. Used from any thread."""
+        room = self.config.buffer_memory, taken
+        return of_producer(self.config.client_id, self.core.metrics, self.driver, room, self.driver.now())
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to poll the core, in the running event loop."""
+        await self.loop.start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Settle the records that are left when the cores' loop ends by an error, or when the event loop ends."""
+        try:
+            await self.loop.wait_for(lambda: False)
+        except asyncio.CancelledError:
+            self._give_up(ClosedError("the producer's event loop has ended"))
+            raise
+        except Exception as error:
+            if not self._in_haste:
+                self._give_up(MusterError(f"the producer failed: {error!r}"))
+
+    async def close(self) -> None:
+        """Flush until `hurry` is called, give up the rest, and close the connections."""
+        try:
+            await self.flush()
+        except Exception:
+            log.debug("the last flush of a producer did not end well", exc_info=True)
+        finally:
+            self._in_haste = self._giving_up = True
+            why = f": {self.metadata.last_error}" if self.metadata.last_error else ""
+            self._give_up(ClosedError(f"the producer was closed before the record was acknowledged{why}"))
+            await self.loop.close()
+
+    def close_unattended(self, timeout_ms: int) -> None:
+        """Close a producer that was dropped; runs in the event loop."""
+        self._closing = asyncio.create_task(self._close_and_warn())
+        asyncio.get_running_loop().call_later(timeout_ms / 1000, self.hurry)
+
+    async def _close_and_warn(self) -> None:
+        await self.close()
+        self.warn_of_unseen()
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def _give_up(self, error: MusterError) -> None:
+        try:
+            self.core.abort(error)
+        finally:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        completions = self.core.take_events()
+        if not completions:
+            return
+        for completion in completions:
+            for receipt, metadata, error in _outcomes(completion):
+                self._tell(receipt, metadata, error)
+        self._on_told()
+
+    def _tell(self, receipt: _Future | Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
+        """Settle a record. If a callback of the user raises, the other records are settled all the same."""
+        future = receipt.future if isinstance(receipt, Receipt) else receipt
+        try:
+            if metadata is not None:
+                future.set_result(metadata)
+            elif error is not None:
+                future.set_exception(error)
+                self._on_failed(future, error, isinstance(receipt, Receipt) and receipt.tells_caller)
+        except (InvalidStateError, asyncio.InvalidStateError):
+            pass  # the caller has cancelled it, perhaps this moment
+        except BaseException as raised:  # out of a callback of the future
+            self._on_raised(raised)
+        if isinstance(receipt, Receipt):
+            try:
+                receipt.on_delivery(metadata, error)
+            except BaseException as raised:
+                self._on_raised(raised)
+
+    def _on_raised(self, raised: BaseException) -> None:
+        log.error("a delivery callback failed", exc_info=raised)
+        if self._in_callers_loop and isinstance(raised, KeyboardInterrupt | SystemExit):
+            asyncio.get_running_loop().call_soon(_raise, raised)  # raised in the caller's loop, after all are told
+
+    def _on_failed(self, future: _Future, error: MusterError, told: bool) -> None:
+        if told and not self._giving_up:
+            if not isinstance(future, DeliveryFuture):
+                future.exception()  # without this asyncio would log that it was never retrieved
+            return
+        if len(self._failed) >= _UNSEEN:
+            self._failed = [(future, error) for future, error in self._failed if not _is_seen(future)]
+        if len(self._failed) < _UNSEEN:
+            self._failed.append((future, error))
+        else:
+            self._failed_besides += 1
+
+    def take_unseen(self) -> MusterError | None:
+        """The first failure that was not told yet, with a note of how many there are. Each is returned once."""
+        unseen = [(future, error) for future, error in self._failed if not _is_seen(future)]
+        for future, _ in unseen:
+            future.exception()  # it is seen now
+        count = len(unseen) + self._failed_besides if unseen else 0
+        self._failed, self._failed_besides = [], 0
+        if not unseen:
+            return None
+        error = unseen[0][1]
+        if count > 1:
+            error.add_note(f"the first of {count} records that were not delivered")
+        return error
+
+    def warn_of_unseen(self) -> None:
+        """Log the failures that were not told yet."""
+        error = self.take_unseen()
+        if error is not None:
+            log.warning("records were not delivered: %s", "; ".join([str(error), *getattr(error, "__notes__", ())]))
+
+
+def _outcomes(completion: Completion) -> Iterator[tuple[Any, RecordMetadata | None, MusterError | None]]:
+    topic, partition = completion.partition
+    error, base, appended = completion.error, completion.base_offset, completion.log_append_time_ms
+    if error is not None:
+        for index, receipt in enumerate(completion.receipts):
+            yield receipt, None, completion.record_errors.get(index, error)
+        return
+    offset, step = (base, 1) if base >= 0 else (-1, 0)
+    new = tuple.__new__  # what the class does, but in Python
+    for receipt, timestamp in zip(completion.receipts, completion.timestamps, strict=True):
+        place = (topic, partition, offset, appended if appended >= 0 else timestamp)
+        yield receipt, new(RecordMetadata, place), None
+        offset += step
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _is_seen(future: _Future) -> bool:
+    if isinstance(future, DeliveryFuture):
+        return future.seen
+    return not getattr(future, "_log_traceback", False)  # asyncio's own mark
+
+
+def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
+    given: Any = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        pairs: list[tuple[Any, Any]] = [(name, content) for name, content in given]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are {headers!r}, neither a mapping nor pairs of a name and bytes") from None
+    for index, (name, content) in enumerate(pairs):
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is {name!r}, not str")
+        check_text("a header's name", name)
+        if isinstance(content, bytearray | memoryview):
+            pairs[index] = name, bytes(content)
+        elif content is not None and not isinstance(content, bytes):
+            raise TypeError(f"the header {name!r} is {type(content).__name__}, not bytes: encode it")
+    return pairs

@@ -1,0 +1,1 @@
+"""The rules of groups and of committed offsets. Pure."""

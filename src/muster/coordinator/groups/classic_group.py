@@ -1,0 +1,154 @@
+"""The classic kind of group: its members and deadlines, with the rules that a shard needs of every kind."""
+
+from __future__ import annotations
+
+from muster.coordinator.groups import classic
+from muster.coordinator.groups.classic import (
+    COMMIT_BY_MEMBER,
+    COMMIT_WITHOUT_GROUP,
+    DELETE_GROUP,
+    OFFSET_DELETE,
+    check_generation,
+)
+from muster.coordinator.groups.effects import Cause, Effects, GroupLoaded
+from muster.coordinator.groups.group import ClassicGroupBase, GroupState
+from muster.coordinator.groups.server_assignment import COORDINATOR_LEADS, STRATEGIES
+from muster.coordinator.shards.clocks import NO_TIMESTAMP
+from muster.errors import NONE, ErrorCode
+from muster.protocol.group_records import GroupMetadataRecord
+from muster.protocol.messages import GroupMetadataKey, ListedGroup, OffsetCommitRequest, OffsetFetchRequestGroup
+
+GROUP_TYPE = "classic"
+
+_REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
+_RENEWED_BY_A_COMMIT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
+
+
+class ClassicGroup(ClassicGroupBase):
+    """A `Group` of the classic protocol. Its members' requests - join, sync, heartbeat, leave - are functions of
+    `classic.py` and `classic_join.py`."""
+
+    __slots__ = ()
+
+    # -------------------------------------------------------------------------------------------------------- offsets
+
+    def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
+        """As `Group.check_commit`: by a member of this generation, or by any client while there are no members."""
+        state, generation_id = self.state, request.generation_id_or_member_epoch
+        if state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation_id < 0 and state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        member_id, instance_id = request.member_id, request.group_instance_id
+        if generation_id < 0 and not member_id and instance_id is None:
+            return COMMIT_WITHOUT_GROUP[state]
+        error = check_generation(self, member_id, instance_id, generation_id)
+        if error is NONE:
+            error = COMMIT_BY_MEMBER[state]
+        if error is NONE and state in _RENEWED_BY_A_COMMIT:
+            self.renew_session(self.members[member_id], now)
+        return error
+
+    def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
+        """As `Group.check_fetch`: every client may read the offsets of a classic group."""
+        return NONE
+
+    def check_offset_delete(self) -> ErrorCode:
+        """As `Group.check_offset_delete`: what members read that are not consumers cannot be known."""
+        return (OFFSET_DELETE if self.uses_consumer_protocol else DELETE_GROUP)[self.state]
+
+    @property
+    def is_empty(self) -> bool:
+        """As `Group.is_empty`."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """As `Group.is_rebalancing`."""
+        return self.state in _REBALANCING
+
+    @property
+    def may_expire(self) -> bool:
+        """As `Group.may_expire`: not while a rebalance is under way."""
+        if self.protocol_type is None or self.state is GroupState.EMPTY:
+            return True
+        known = self.uses_consumer_protocol and self.subscribed_topics is not None
+        return known and self.state is GroupState.STABLE
+
+    @property
+    def emptied_at(self) -> int | None:
+        """As `Group.emptied_at`. The oldest records do not tell."""
+        once_had_members = self.protocol_type is not None and self.state is GroupState.EMPTY
+        return self.state_timestamp if once_had_members and self.state_timestamp != NO_TIMESTAMP else None
+
+    # ----------------------------------------------------------------------------------------- list, delete
+
+    def listed(self) -> ListedGroup:
+        """As `Group.listed`."""
+        return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, GROUP_TYPE)
+
+    def check_delete(self) -> ErrorCode:
+        """As `Group.check_delete`: only an empty group may go."""
+        return DELETE_GROUP[self.state]
+
+    def tombstones(self) -> list[GroupMetadataRecord]:
+        """As `Group.tombstones`."""
+        return [GroupMetadataRecord(GroupMetadataKey(self.group_id), None)]
+
+    # ------------------------------------------------------------------------------------------------------- its life
+
+    def loaded(self, now: int) -> Effects:
+        """As `Group.loaded`: the group goes on with its generation (H1). One that has more members than it may have now
+        has to rebalance, so that some are turned away; and where the coordinator assigns, or did, one for which
+        that setting or the partitions have changed."""
+        effects = Effects()
+        for member in self.members.values():
+            self.renew_session(member, now)
+        self.note_partitions()
+        if self.members:
+            broker_id, generation_id = self.config.node_id, self.generation_id
+            effects.events.append(GroupLoaded(self.group_id, generation_id, len(self.members), broker_id))
+        size, limit = len(self.members), self.config.group_max_size
+        if self.state is not GroupState.STABLE:
+            return effects
+        if (self.leader_id == COORDINATOR_LEADS) != (self.assigner is not None):
+            self._assigner_changed(now, effects)
+        elif size > limit:
+            reason = f"Freshly-loaded group {self.group_id} (size {size}) is over capacity {limit}."
+            classic.prepare_rebalance(self, Cause.OVER_CAPACITY, reason, None, now, effects)
+        else:
+            effects.merge((self.topics_changed(None, now),))
+        return effects
+
+    def _assigner_changed(self, now: int, effects: Effects) -> None:
+        """The record is of a time in which `server.assigned.groups` said something else of this group."""
+        cause, protocol = Cause.ASSIGNER_CHANGED, self.protocol_name
+        if self.assigner is None:
+            classic.prepare_rebalance(self, cause, "a member leads the group from now on", None, now, effects)
+        elif protocol in STRATEGIES:
+            classic.prepare_rebalance(self, cause, "the coordinator assigns from now on", None, now, effects)
+        else:
+            # The record tells of one protocol alone, which no member may join with: each begins anew with those it has.
+            reason = f"the coordinator assigns from now on, but not by {protocol}"
+            classic.dismiss(self, cause, reason, now, effects)
+
+    def topics_changed(self, names: frozenset[str] | None, now: int) -> Effects:
+        """Some topics, any if `names` is None, came, went or changed: rebalance if it makes a difference here, and the
+        members do not watch it themselves. A group that is rebalancing looks at the topics when all have joined."""
+        effects = Effects()
+        topics = self.subscribed_topics
+        if self.assigner is None or topics is None or self.state is not GroupState.STABLE:
+            return effects
+        if names is None or not names.isdisjoint(topics):
+            why = self.assigner.why_again(topics, [member.assignment for member in self.members.values()])
+            if why is not None:
+                classic.prepare_rebalance(self, *why, None, now, effects)
+        return effects
+
+    def on_deadline(self, now: int) -> Effects:
+        """As `Group.on_deadline`."""
+        return classic.on_deadline(self, now)
+
+    def unload(self, error: ErrorCode) -> Effects:
+        """As `Group.unload`."""
+        return classic.unload(self, error)

@@ -1,0 +1,343 @@
+"""JoinGroup: which members may join, what their join starts, which are answered at once. Other rules: `classic.py`.
+
+Versions of JoinGroup that make a difference here:
+  v1  rebalance_timeout_ms; in v0 the session timeout stands for it
+  v4  a new member is told its id first, and joins with it (MEMBER_ID_REQUIRED, KIP-394)
+  v5  group_instance_id: static membership (KIP-345)
+  v8  reason (KIP-800)
+  v9  skip_assignment: a static leader that came back is told the members, but must not assign (KIP-814)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.coordinator.groups.classic import (
+    JOIN_BY_FOLLOWER,
+    JOIN_BY_LEADER,
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    check_member,
+    joined,
+    maybe_complete_join,
+    prepare_rebalance,
+    write_or_outgrow,
+)
+from muster.coordinator.groups.effects import Cause, Effects, JoinRefused, MemberFenced, MemberJoined, Origin
+from muster.coordinator.groups.failures import not_joined
+from muster.coordinator.groups.group import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    PREPARING_REBALANCE,
+    STABLE,
+    ClassicGroupBase,
+    ClassicMember,
+    GroupState,
+    Protocols,
+    protocols_of,
+    size_of,
+)
+from muster.coordinator.groups.rejoining import why_again
+from muster.coordinator.groups.server_assignment import ServerAssignment
+from muster.errors import NONE, ErrorCode, KafkaError
+from muster.model import UNKNOWN_MEMBER_ID
+from muster.protocol.messages import JoinGroupRequest, SyncGroupResponse
+
+MOST_METADATA_BYTES = 4 * 1024 * 1024
+"""What a member may tell of itself, in all its protocols. A group's record has one of them for each member, and Kafka
+takes 1 MiB of that: a member that tells more than this finds no group."""
+
+UNCOUNTED_METADATA_BYTES = 64 * 1024
+"""A member that tells no more is let in however much others have told: most tell a hundredth of this."""
+
+
+@dataclass(slots=True)
+class _Join:
+    """One JoinGroup on its way through the rules; differences between versions are already evened out."""
+
+    group: ClassicGroupBase
+    request: JoinGroupRequest
+    origin: Origin
+    now: int
+    effects: Effects
+    protocols: Protocols
+    rebalance_timeout_ms: int
+
+    @property
+    def reason(self) -> str:
+        return self.request.reason or "not provided"
+
+    def refuse(self, error: ErrorCode, member_id: str | None = None) -> None:
+        shown = self.request.member_id if member_id is None else member_id
+        self.effects.reply(self.origin.ticket, not_joined(error, shown))
+
+    def tell_refused(self, why: str) -> None:
+        """Add the event of a join that is refused."""
+        client, host = self.origin.client_id, self.origin.client_host
+        self.effects.events.append(JoinRefused(self.group.group_id, client, host, why))
+
+
+def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
+    """Handle a JoinGroup for a group that exists (the caller has created it if need be)."""
+    attempt = _Join(
+        group,
+        request,
+        origin,
+        now,
+        effects,
+        protocols_of(request),
+        request.rebalance_timeout_ms if origin.api_version >= 1 else request.session_timeout_ms,
+    )
+    member_id = request.member_id
+    size = 0
+    if member_id or origin.api_version < 4 or request.group_instance_id is not None:
+        for _, metadata in attempt.protocols:  # of a member that is to come again with an id nothing is kept yet
+            size += len(metadata)
+    if not _has_room_for(group, member_id):
+        group.remove(member_id)
+        attempt.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID)
+        maybe_complete_join(group, now, effects)
+    elif group.state is DEAD:
+        attempt.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    elif size > UNCOUNTED_METADATA_BYTES and (error := _check_metadata(attempt, size)) is not None:
+        attempt.refuse(error)
+    elif group.assigner is not None and (refusal := _check_strategies(attempt, group.assigner)) is not None:
+        attempt.refuse(refusal)
+    elif group.assigner is None and not group.supports_protocols(request.protocol_type, attempt.protocols):
+        attempt.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    elif member_id == UNKNOWN_MEMBER_ID:
+        _join_as_new(attempt)
+    elif member_id in group.pending_members:
+        _join_as_pending(attempt)
+    else:
+        _join_again(attempt)
+
+
+def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
+    """`group.max.size`. While a rebalance collects its members, only those that have joined count: when the setting was
+    lowered below the group's size, the last members to join are turned away."""
+    state, most = group.state, group.config.group_max_size
+    if state is PREPARING_REBALANCE:
+        if group.awaiting_join_count < most:
+            return True
+        member = group.members.get(member_id)
+        return member is not None and member.awaiting_join is not None
+    if state is COMPLETING_REBALANCE or state is STABLE:
+        return member_id in group.members or len(group.members) < most
+    return True
+
+
+def _check_metadata(attempt: _Join, size: int) -> ErrorCode | None:
+    """Whether there is memory for what a member tells of itself, which is kept for as long as it is a member. Kafka
+    has no such limits."""
+    config = attempt.group.config
+    if size > MOST_METADATA_BYTES:
+        attempt.tell_refused(f"its protocols have {size} bytes, and a member's may have {MOST_METADATA_BYTES}")
+        return config.record_too_large
+    most, others = config.metadata_max_bytes, config.metadata_bytes - _told_before(attempt)
+    if not 0 <= most < others + size:
+        return None
+    attempt.tell_refused(
+        f"its protocols have {size} bytes and those of all other members {others}, together more than "
+        f"queued.max.request.bytes ({most})"
+    )
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _told_before(attempt: _Join) -> int:
+    """What the same member has told: it is forgotten when the member joins again, or is taken over."""
+    group, request = attempt.group, attempt.request
+    member = group.members.get(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
+    return size_of(member.protocols) if member is not None else 0
+
+
+def _check_strategies(attempt: _Join, assigner: ServerAssignment) -> ErrorCode | None:
+    """Leave of the member's protocols what the coordinator can use, or say why it can use none."""
+    group, protocol_type = attempt.group, attempt.request.protocol_type
+    try:
+        attempt.protocols = assigner.accept(protocol_type, attempt.protocols)
+        if not group.supports_protocols(protocol_type, attempt.protocols):
+            others = "not all of the group's other members know one of the strategies that the member knows"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, others)
+    except KafkaError as error:
+        attempt.tell_refused(error.message or "")
+        return error.code
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- new members
+
+
+def _join_as_new(attempt: _Join) -> None:
+    group, instance_id = attempt.group, attempt.request.group_instance_id
+    if instance_id is not None:
+        known = group.static_members.get(instance_id)
+        if known is None:
+            _add_and_rebalance(attempt, attempt.origin.fresh_member_id)
+        else:
+            _take_over(attempt, group.members[known])
+    elif attempt.origin.api_version >= 4:
+        member_id = attempt.origin.fresh_member_id
+        deadline = attempt.now + attempt.request.session_timeout_ms
+        group.pending_members[member_id] = deadline
+        group.session_ends_by(deadline)
+        attempt.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+    else:
+        _add_and_rebalance(attempt, attempt.origin.fresh_member_id)
+
+
+def _join_as_pending(attempt: _Join) -> None:
+    if attempt.request.group_instance_id is not None:
+        # Static members are never asked to come again, so this id was handed out to another member. Kafka fails too.
+        attempt.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, UNKNOWN_MEMBER_ID)
+    else:
+        _add_and_rebalance(attempt, attempt.request.member_id)
+
+
+def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
+    group, request, origin = attempt.group, attempt.request, attempt.origin
+    member = ClassicMember(
+        member_id,  # by position, which takes half the time
+        request.group_instance_id,
+        origin.client_id,
+        origin.client_host,
+        attempt.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        attempt.protocols,
+    )
+    member.awaiting_join = origin.ticket
+    member.is_new = True
+    member.session_deadline = attempt.now + NEW_MEMBER_JOIN_TIMEOUT_MS
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    if group.state is PREPARING_REBALANCE and group.is_initial_rebalance:
+        group.new_member_added = True
+    group.add(member)
+    group.session_ends_by(member.session_deadline)
+    attempt.effects.events.append(
+        MemberJoined(
+            group.group_id, member_id, member.client_id, member.client_host, member.group_instance_id, request.reason
+        )
+    )
+    if group.state is PREPARING_REBALANCE:
+        maybe_complete_join(group, attempt.now, attempt.effects)
+        return
+    instance = request.group_instance_id
+    reason = f"Adding new member {member_id} with group instance id {instance}; client reason: {attempt.reason}"
+    prepare_rebalance(group, Cause.MEMBER_JOINED, reason, member, attempt.now, attempt.effects)
+
+
+# ------------------------------------------------------------------------------------------------------ known members
+
+
+def _join_again(attempt: _Join) -> None:
+    group, request = attempt.group, attempt.request
+    error = check_member(group, request.member_id, request.group_instance_id)
+    if error is not NONE:
+        attempt.refuse(error)
+        return
+    member = group.members[request.member_id]
+    leads = member.member_id == group.leader_id
+    answer = (JOIN_BY_LEADER if leads else JOIN_BY_FOLLOWER)[group.state]
+    changed = member.protocols != attempt.protocols
+    if answer is None or (changed and answer is NONE):
+        _update_and_rebalance(attempt, member)
+    elif answer is NONE:
+        attempt.effects.reply(attempt.origin.ticket, joined(group, member))
+    else:
+        attempt.refuse(answer)
+
+
+def _update_and_rebalance(attempt: _Join, member: ClassicMember) -> None:
+    group, state = attempt.group, attempt.group.state
+    if state is PREPARING_REBALANCE:
+        _update(attempt, member)
+        maybe_complete_join(group, attempt.now, attempt.effects)
+        return
+    cause = why_again(group, member, attempt.protocols)
+    _update(attempt, member)
+    if state is STABLE and member.member_id == group.leader_id:
+        what = f"Leader {member.member_id} re-joining group during {state}"
+    else:
+        what = f"Updating metadata for member {member.member_id} during {state}"
+    reason = f"{what}; client reason: {attempt.reason}"
+    prepare_rebalance(group, cause, reason, member, attempt.now, attempt.effects)
+
+
+def _update(attempt: _Join, member: ClassicMember) -> None:
+    group = attempt.group
+    group.update(member, attempt.protocols, attempt.rebalance_timeout_ms, attempt.request.session_timeout_ms)
+    earlier = group.park_join(member, attempt.origin.ticket)
+    if earlier is not None:
+        # The client dropped its connection and sent the request again on another; the first is still parked.
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+        attempt.effects.reply(earlier, not_joined(error, member.member_id))
+
+
+# ----------------------------------------------------------------------------------------------------- static members
+
+
+def _take_over(attempt: _Join, member: ClassicMember) -> None:
+    """A join without a member id but with a known instance id: it is that member, restarted (KIP-345)."""
+    group, now, effects = attempt.group, attempt.now, attempt.effects
+    old_member_id, old_leader = member.member_id, group.leader_id
+    old_metadata = member.metadata(group.protocol_name)
+    new_member_id = attempt.origin.fresh_member_id
+    _fence(attempt, member, new_member_id)
+    group.rename(member, new_member_id)
+    group.renew_session(member, now)
+    _update(attempt, member)
+    match group.state:
+        case GroupState.STABLE if _keeps_its_share(group, member, old_metadata):
+            if write_or_outgrow(group, group.record(), now, effects):
+                _answer_takeover(attempt, member, old_leader)
+        case GroupState.STABLE:
+            what = f"Group's selectedProtocol will change because static member {new_member_id} with instance id"
+            if group.assigner is not None:
+                what = f"The assignment will change because static member {new_member_id} with instance id"
+            reason = (
+                f"{what} {member.group_instance_id} joined with change of protocol; client reason: {attempt.reason}"
+            )
+            prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
+        case GroupState.COMPLETING_REBALANCE:
+            # The leader may know the old id only: it would assign to that, and the new id would get nothing.
+            what = f"Updating metadata for static member {new_member_id} with instance id {member.group_instance_id}"
+            reason = f"{what} (was {old_member_id}); client reason: {attempt.reason}"
+            prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
+        case _:
+            maybe_complete_join(group, now, effects)
+
+
+def _keeps_its_share(group: ClassicGroupBase, member: ClassicMember, old_metadata: bytes) -> bool:
+    """Whether a stable group stays so. A leader looks at the other members' topics by itself, the coordinator now."""
+    if group.select_protocol() != group.protocol_name:
+        return False
+    return group.assigner is None or member.metadata(group.protocol_name) == old_metadata
+
+
+def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:
+    """A request that still waits under the old id comes from a duplicate of the new member, and is told so."""
+    group, effects = attempt.group, attempt.effects
+    ticket = group.unpark_join(member)
+    fenced = ErrorCode.FENCED_INSTANCE_ID
+    if ticket is not None:
+        effects.reply(ticket, not_joined(fenced, member.member_id))
+    if member.awaiting_sync is not None:
+        effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=fenced))
+        member.awaiting_sync = None
+    who = (member.member_id, member.client_id, member.client_host, member.group_instance_id)
+    effects.events.append(MemberFenced(group.group_id, *who, new_member_id))
+
+
+def _answer_takeover(attempt: _Join, member: ClassicMember, old_leader: str | None) -> None:
+    """In a stable group the new member takes the old share, without a rebalance."""
+    group = attempt.group
+    group.unpark_join(member)
+    response = joined(group, member)
+    if attempt.origin.api_version >= 9:
+        response.skip_assignment = member.member_id == group.leader_id
+    else:
+        # An older client that is told it leads would compute an assignment that the group does not wait for. It is
+        # given the id that led before. If that was its own old id, no member has it now.
+        response.leader = old_leader or ""
+        response.members = []
+    attempt.effects.reply(attempt.origin.ticket, response)

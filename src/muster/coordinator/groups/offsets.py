@@ -1,0 +1,306 @@
+"""The committed offsets of all groups of a shard: commit, fetch, expire, delete.
+
+A commit is a record for each partition; applying it is what stores it. An offset belongs to a group id, not to a
+member, so it outlives the members, and a group id may have offsets without ever having had one (a "simple consumer",
+J7: its partitions are assigned by hand and it commits with generation -1).
+
+An offset expires `offsets.retention.minutes` after (KIP-211)
+  - the group became empty, if it once had members;
+  - its own commit, if the group never had any, or is stable and reads the topic no longer;
+  - and never while the group reads its topic, or while a rebalance is under way.
+A commit of version 2 to 4 may carry a retention time of its own, which then counts instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from muster.coordinator.groups.config import GroupConfig
+from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.topics import TopicResolver
+from muster.coordinator.shards.clocks import NEVER, NO_TIMESTAMP
+from muster.errors import NONE, ErrorCode
+from muster.protocol.admin_messages import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from muster.protocol.group_records import CommittedOffset, OffsetCommitRecord, OffsetCommits
+from muster.protocol.messages import (
+    OffsetCommitKey,
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetCommitValue,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from muster.protocol.primitives import ZERO_UUID
+
+NO_OFFSET = -1
+DEFAULT_RETENTION = -1
+TOPIC_IDS_SINCE = 10
+"""From this version on OffsetCommit and OffsetFetch name topics by id."""
+
+GroupOffsets = dict[str, dict[int, CommittedOffset]]
+
+
+@dataclass(slots=True)
+class Granted:
+    """Stands for the answer to a plain commit: every partition without an error. The asker has made it already."""
+
+    topic: str
+    topic_id: bytes
+    partitions: Sequence[int]
+
+
+class OffsetStore:
+    """Committed offsets by group, topic and partition."""
+
+    __slots__ = ("by_group",)
+
+    def __init__(self) -> None:
+        self.by_group: dict[str, GroupOffsets] = {}
+
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Apply a record; a value of None removes the offset."""
+        if value is not None:
+            times = (value.commit_timestamp, value.expire_timestamp)
+            kept = (value.offset, value.leader_epoch, value.metadata, *times, value.topic_id)
+            self.commit(OffsetCommits(key.group, key.topic, [(key.partition, kept)]))
+            return
+        topics = self.by_group.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        partitions.pop(key.partition, None)
+        if not partitions:
+            topics.pop(key.topic, None)
+        if not topics:
+            self.by_group.pop(key.group, None)
+
+    def commit(self, commits: OffsetCommits) -> None:
+        """Apply the commits of one request."""
+        topics = self.by_group.get(commits.group)
+        if topics is None:
+            topics = self.by_group[commits.group] = {}
+        partitions = topics.get(commits.topic)
+        if partitions is None:
+            partitions = topics[commits.topic] = {}
+        partitions.update(commits.values)
+
+    def of_group(self, group_id: str) -> GroupOffsets:
+        return self.by_group.get(group_id, {})
+
+    def __iter__(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
+        for group_id, topics in self.by_group.items():
+            for topic, partitions in topics.items():
+                for partition, value in partitions.items():
+                    yield group_id, topic, partition, value
+
+
+# ------------------------------------------------------------------------------------------------------------- commit
+
+
+def commit(
+    request: OffsetCommitRequest, error: ErrorCode, config: GroupConfig, topics: TopicResolver, version: int, now: int
+) -> tuple[OffsetCommitResponse, list[OffsetCommits]]:
+    """Answer and records of a commit; `error` is the group's own error for it.
+
+    A partition that does not exist gets its own error first: Kafka's broker drops it before it asks the coordinator.
+    """
+    records: list[OffsetCommits] = []
+    # The largest retention time stands for "for ever": a record has no room for a later time.
+    retention = request.retention_time_ms
+    expires = NO_TIMESTAMP if retention == DEFAULT_RETENTION else now + min(retention, NEVER - now)
+    answers: list[OffsetCommitResponseTopic] = []
+    longest_metadata = config.offset_metadata_max_bytes
+    for topic in request.topics:
+        topic_id = topic.topic_id
+        name = _resolve(topic, topics, version)
+        count = topics.partition_count(name) if name else 0
+        if count and not topic.partitions:
+            continue  # as in Kafka, which answers about one that does not exist
+        by_id = version >= TOPIC_IDS_SINCE and not name
+        missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partitions: list[OffsetCommitResponsePartition] = []
+        values: list[tuple[int, CommittedOffset]] = []
+        for each in topic.partitions:
+            index, metadata = each.partition_index, each.committed_metadata or ""
+            code = _refusal(index, metadata, count, missing, error, longest_metadata)
+            if code is NONE:
+                value = (each.committed_offset, each.committed_leader_epoch, metadata, now, expires, topic_id)
+                values.append((index, value))
+            partitions.append(OffsetCommitResponsePartition(index, code))
+        answers.append(OffsetCommitResponseTopic(name, topic_id, partitions))
+        if values:
+            records.append(OffsetCommits(request.group_id, name, values))
+    return OffsetCommitResponse(0, answers), records
+
+
+def _refusal(
+    index: int, metadata: str, count: int, missing: ErrorCode, error: ErrorCode, longest_metadata: int
+) -> ErrorCode:
+    """Why the commit for a partition is refused, if it is."""
+    if not 0 <= index < count:
+        return missing
+    if error is NONE and len(metadata) > longest_metadata:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return error
+
+
+def plain_commit(
+    request: OffsetCommitRequest,
+    error: ErrorCode,
+    config: GroupConfig,
+    topics: TopicResolver,
+    version: int,
+    now: int,
+    partitions: Sequence[int],
+    committed: Sequence[int],
+    leader_epochs: Sequence[int],
+) -> OffsetCommits | None:
+    """The records of a commit for partitions of one topic without metadata. None if any of it is refused: `commit` says
+    what. The request has the topic, without its partitions."""
+    topic = request.topics[0]
+    topic_id = topic.topic_id
+    name = _resolve(topic, topics, version)
+    count = topics.partition_count(name) if name else 0
+    if request.retention_time_ms != DEFAULT_RETENTION:
+        return None
+    longest, missing = config.offset_metadata_max_bytes, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for index in (min(partitions), max(partitions)) if len(partitions) > 1 else partitions:
+        if _refusal(index, "", count, missing, error, longest) is not NONE:
+            return None
+    return OffsetCommits(
+        request.group_id,
+        name,
+        [
+            (index, (offset, epoch, "", now, NO_TIMESTAMP, topic_id))
+            for index, offset, epoch in zip(partitions, committed, leader_epochs, strict=True)
+        ],
+    )
+
+
+def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics: TopicResolver, version: int) -> str:
+    """The topic's name; "" for an unknown id."""
+    if version < TOPIC_IDS_SINCE:
+        return topic.name
+    return topics.topic_name(topic.topic_id) or ""
+
+
+# -------------------------------------------------------------------------------------------------------------- fetch
+
+
+def fetch(
+    offsets: GroupOffsets, request: OffsetFetchRequestGroup, topics: TopicResolver, version: int
+) -> OffsetFetchResponseGroup:
+    """A group's committed offsets, for the partitions asked for, or for all.
+
+    `require_stable` (KIP-447) asks that no transaction has offsets pending; there are none here that could.
+    """
+    if request.topics is None:
+        answers = [
+            OffsetFetchResponseTopics(name, topics.topic_id(name), [_fetched(p, v) for p, v in partitions.items()])
+            for name, partitions in offsets.items()
+        ]
+        if version >= TOPIC_IDS_SINCE:
+            # A deleted topic has no id by which it could be named.
+            answers = [each for each in answers if each.topic_id != ZERO_UUID]
+        return OffsetFetchResponseGroup(request.group_id, answers)
+    return OffsetFetchResponseGroup(
+        request.group_id, [_fetch_topic(offsets, topic, topics, version) for topic in request.topics]
+    )
+
+
+def _fetch_topic(
+    offsets: GroupOffsets, topic: OffsetFetchRequestTopics, topics: TopicResolver, version: int
+) -> OffsetFetchResponseTopics:
+    name = _resolve(topic, topics, version)
+    if not name and version >= TOPIC_IDS_SINCE:
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        partitions = [OffsetFetchResponsePartitions(p, NO_OFFSET, error_code=unknown) for p in topic.partition_indexes]
+        return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
+    committed = offsets.get(name, {})
+    partitions = []
+    for index in topic.partition_indexes:
+        value = committed.get(index)
+        if value is not None and is_of_another_topic(value, topic.topic_id):
+            value = None
+        partitions.append(_fetched(index, value))
+    return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
+
+
+def is_of_another_topic(value: CommittedOffset, topic_id: bytes) -> bool:
+    """Whether the topic was deleted, and created again under its name, since the commit."""
+    committed_for = value[-1]
+    return ZERO_UUID not in (committed_for, topic_id) and committed_for != topic_id
+
+
+def _fetched(index: int, value: CommittedOffset | None) -> OffsetFetchResponsePartitions:
+    if value is None:
+        return OffsetFetchResponsePartitions(index, NO_OFFSET)
+    offset, leader_epoch, metadata, *_ = value
+    return OffsetFetchResponsePartitions(index, offset, leader_epoch, metadata)
+
+
+# --------------------------------------------------------------------------------------------------- expiry, deletion
+
+
+def tombstone(group_id: str, topic: str, partition: int) -> OffsetCommitRecord:
+    return OffsetCommitRecord(OffsetCommitKey(group_id, topic, partition), None)
+
+
+def delete(
+    request: OffsetDeleteRequest, group: Group, committed: GroupOffsets, topics: TopicResolver
+) -> tuple[OffsetDeleteResponse, list[OffsetCommitRecord]]:
+    """Answer and records of an OffsetDelete. What members read stays; nothing committed is no error.
+
+    A partition that does not exist gets its own error first: Kafka's broker drops it before it asks the coordinator.
+    """
+    response = OffsetDeleteResponse()
+    doomed: dict[tuple[str, int], OffsetCommitRecord] = {}
+    for topic in request.topics:
+        name, answer = topic.name, OffsetDeleteResponseTopic(topic.name)
+        count, read = topics.partition_count(name), group.is_subscribed_to(name)
+        if count and not topic.partitions:
+            continue
+        response.topics.append(answer)
+        for each in topic.partitions:
+            index, code = each.partition_index, ErrorCode.NONE
+            if not 0 <= index < count:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif read:
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif index in committed.get(name, ()):
+                doomed[name, index] = tombstone(group.group_id, name, index)
+            answer.partitions.append(OffsetDeleteResponsePartition(index, code))
+    return response, list(doomed.values())
+
+
+def expired(group: Group, offsets: GroupOffsets, retention_ms: int, now: int) -> tuple[list[OffsetCommitRecord], bool]:
+    """Tombstones for the offsets that have expired, and whether none are left."""
+    if not group.may_expire:
+        return [], not offsets
+    emptied_at = group.emptied_at
+    tombstones: list[OffsetCommitRecord] = []
+    left = False
+    for topic, partitions in offsets.items():
+        for partition, value in partitions.items():
+            if not group.is_subscribed_to(topic) and _is_expired(value, emptied_at, retention_ms, now):
+                tombstones.append(tombstone(group.group_id, topic, partition))
+            else:
+                left = True
+    return tombstones, not left
+
+
+def _is_expired(value: CommittedOffset, emptied_at: int | None, retention_ms: int, now: int) -> bool:
+    _, _, _, commit_timestamp, expire_timestamp, _ = value
+    if expire_timestamp != NO_TIMESTAMP:
+        return now >= expire_timestamp
+    return now - (commit_timestamp if emptied_at is None else emptied_at) >= retention_ms

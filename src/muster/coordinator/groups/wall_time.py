@@ -1,0 +1,46 @@
+"""Records in the log tell the time of day; the rules use a steady clock.
+
+A steady clock is never set, so no member expires because the time of day was corrected. Times are shifted when a record
+goes into the log, and back when it is read; `clocks.shift_between` says by how much.
+"""
+
+from __future__ import annotations
+
+from muster.coordinator.shards.clocks import NO_TIMESTAMP
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommits, Written
+from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
+
+
+def shifted(record: Written, by: int) -> Written:
+    """The record with its times moved by so many milliseconds; a time that is not set stays unset."""
+    if not by:
+        return record
+    if isinstance(record, OffsetCommits):
+        values = [
+            (partition, (offset, epoch, metadata, _moved(at, by), _moved(expires, by), topic_id))
+            for partition, (offset, epoch, metadata, at, expires, topic_id) in record.values
+        ]
+        return OffsetCommits(record.group, record.topic, values)
+    if isinstance(record, OffsetCommitRecord) and record.value is not None:
+        return OffsetCommitRecord(record.key, _shifted_commit(record.value, by))
+    if isinstance(record, GroupMetadataRecord) and record.value is not None:
+        old = record.value
+        fields = {name: getattr(old, name) for name in GroupMetadataValue.FIELDS}
+        fields["current_state_timestamp"] = _moved(old.current_state_timestamp, by)
+        return GroupMetadataRecord(record.key, GroupMetadataValue(**fields))
+    return record
+
+
+def _shifted_commit(value: OffsetCommitValue, by: int) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        _moved(value.commit_timestamp, by),
+        _moved(value.expire_timestamp, by),
+        value.topic_id,
+    )
+
+
+def _moved(time: int, by: int) -> int:
+    return time if time == NO_TIMESTAMP else min(max(time + by, 0), (1 << 63) - 1)

@@ -1,0 +1,1 @@
+"""Shards, each with its journal: loaded, served, and answered once durable. Knows nothing of groups."""

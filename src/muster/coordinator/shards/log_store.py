@@ -1,0 +1,192 @@
+"""Shards kept in logs: the partition of a topic for each slot, as Kafka keeps groups in `__consumer_offsets`.
+
+A batch of the log bears the epoch under which it was appended. The log refuses an append under an older epoch than its
+leader's. By that a coordinator that has lost the partition, and does not know it yet, learns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+from muster.coordinator.shards.store import FencedError, Piece, Stored
+from muster.errors import CorruptRecordError, ErrorCode, KafkaError
+from muster.protocol.primitives import Buffer
+from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, check_batch, iter_headers, read_records
+
+READ_BYTES = 4 * 1024 * 1024
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+"""A batch that would be larger when decompressed is not the coordinator's, and is passed over."""
+
+SLICE = 256
+"""Records of a large batch that are returned at a time."""
+
+PassedOver = tuple[object, Exception]
+
+
+class Log(Protocol):
+    """What the store needs of a partition's log; `muster.log.PartitionLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Records before it are durable."""
+
+    @property
+    def failed(self) -> Exception | None:
+        """Set once writing or syncing has failed: records that are not durable by then never will be."""
+
+    def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any:
+        """Returns an object with `last_offset`, of the last record. Producers may append to the same log. Raises
+        KafkaError with FENCED_LEADER_EPOCH if the log is led under a newer epoch."""
+
+    def read(self, offset: int, max_bytes: int) -> Any:
+        """An object with `data` (whole batches, perhaps none) and `next_offset`."""
+
+
+class LogStore:
+    """A `Store`: `open_log` returns the log of a slot, an empty one if it was never written.
+
+    `alone`: no other coordinator writes to these logs. Then an epoch in them fences nothing: it is of a time in a
+    cluster, or damage, for no checksum covers it. Everything is read, and written on under the newest epoch found.
+    """
+
+    def __init__(self, open_log: Callable[[int], Log], *, alone: bool = False) -> None:
+        self._open_log = open_log
+        self._alone = alone
+        self._journals: dict[int, LogJournal] = {}
+
+    def load(self, slot: int, epoch: int) -> LogJournal:
+        """Take the slot. A journal of the same or an older epoch that is still open is fenced."""
+        before = self._journals.get(slot)
+        if before is not None:
+            if epoch < before.epoch:
+                raise FencedError(f"epoch {epoch} is older than {before.epoch}")
+            before.fence(epoch)
+        log = self._open_log(slot)
+        if log.high_watermark < log.log_end_offset:
+            # A shard was dropped between an append and its sync: the records read now would lack some that a crash
+            # would bring back.
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the end of the log is not durable")
+        journal = self._journals[slot] = LogJournal(log, epoch, partial(self._closed, slot), self._alone)
+        return journal
+
+    def _closed(self, slot: int, journal: LogJournal) -> None:
+        if self._journals.get(slot) is journal:
+            del self._journals[slot]
+
+
+class LogJournal:
+    """A `Journal` in a log. Positions are offsets."""
+
+    def __init__(self, log: Log, epoch: int, on_close: Callable[[LogJournal], None], alone: bool) -> None:
+        self.log = log
+        self.epoch = epoch
+        self._on_close = on_close
+        self._alone = alone
+        self._refusal: KafkaError | None = None
+        self._newest_epoch = 0
+        self._slices = self._read_all()
+
+    @property
+    def is_empty(self) -> bool:
+        """As `Journal.is_empty`."""
+        return self.log.log_start_offset == self.log.log_end_offset
+
+    @property
+    def durable(self) -> int:
+        """As `Journal.durable`: the high watermark."""
+        return self.log.high_watermark
+
+    @property
+    def failed(self) -> Exception | None:
+        """As `Journal.failed`."""
+        return self._refusal or self.log.failed
+
+    def close(self) -> None:
+        """As `Journal.close`."""
+        self._refusal = KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was unloaded")
+        self._on_close(self)
+
+    def fence(self, epoch: int) -> None:
+        """The slot was taken under another epoch."""
+        self._refusal = FencedError(f"epoch {self.epoch} ended with epoch {epoch}")
+
+    # ---------------------------------------------------------------------------------------------------------- write
+
+    def write(self, batch: BatchBuilder, now: int) -> int:
+        """As `Journal.write`: one append."""
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            epoch = max(self.epoch, self._newest_epoch)
+            appended = self.log.append(batch.build(), now=now, leader_epoch=epoch, origin="coordinator")
+        except KafkaError as error:
+            if error.code is ErrorCode.FENCED_LEADER_EPOCH:
+                self._refusal = FencedError(error.message or "the log is led under a newer epoch")
+                raise self._refusal from error
+            raise
+        # The log returns the position: the coordinator need not be its only writer.
+        end: int = appended.last_offset + 1
+        return end
+
+    # ----------------------------------------------------------------------------------------------------------- read
+
+    def read(self, most: int) -> Piece:
+        """As `Journal.read`. Batches of transactions are left out: the coordinator does not write them, and whether
+        they were committed is not tracked. Damaged data is passed over."""
+        records: list[Stored] = []
+        while len(records) < most:
+            found = next(self._slices, None)
+            if found is None:
+                return Piece(records, is_last=True)
+            if isinstance(found, tuple):
+                return Piece(records, found)
+            records += found
+        return Piece(records)
+
+    def _read_all(self) -> Iterator[list[Stored] | PassedOver]:
+        log = self.log
+        offset = log.log_start_offset
+        while offset < log.high_watermark:
+            read = log.read(offset, READ_BYTES)
+            if read.next_offset <= offset:
+                return
+            yield from self._batches(read.data, offset)
+            offset = read.next_offset
+
+    def _batches(self, data: Buffer, offset: int) -> Iterator[list[Stored] | PassedOver]:
+        try:
+            for position, header in iter_headers(data):
+                offset = header.base_offset
+                if self._is_of_a_fenced_epoch(header):
+                    yield offset, FencedError(f"written under epoch {header.partition_leader_epoch} after a newer one")
+                elif not (header.is_control or header.is_transactional):
+                    yield from self._records(data, position, header)
+        except CorruptRecordError as error:
+            yield offset, error  # a header is damaged: where the next batch begins is unknown
+
+    def _is_of_a_fenced_epoch(self, header: BatchHeader) -> bool:
+        epoch = header.partition_leader_epoch
+        if epoch > self.epoch and not self._alone:
+            raise FencedError(f"offset {header.base_offset} was written under epoch {epoch}, newer than {self.epoch}")
+        is_fenced = epoch < self._newest_epoch and not self._alone
+        self._newest_epoch = max(epoch, self._newest_epoch)
+        return is_fenced
+
+    def _records(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[list[Stored] | PassedOver]:
+        try:
+            check_batch(data, position, header)
+            found = read_records(data, position, header, MAX_BATCH_BYTES)
+            records: list[Stored] = [(record.offset, record.key, record.value) for record in found]
+        except CorruptRecordError as error:
+            yield header.base_offset, error
+            return
+        for start in range(0, len(records), SLICE):
+            yield records[start : start + SLICE]

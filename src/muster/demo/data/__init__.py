@@ -1,0 +1,1 @@
+"""The demo's records, and what its queries make of them. Pure."""

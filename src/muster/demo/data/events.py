@@ -1,0 +1,215 @@
+"""What the demo sends, and what must come of it: records in the order of a clock, and the truth computed from them.
+
+The clock is that of 2013 in New York, in Eastern Standard Time: a flight is sent when it leaves, an hour's weather when
+that hour begins. A flight's event time is `time_hour`, the hour for which it was scheduled, so flights come a little
+out of order, as events do. On top of that the demo makes what pipelines meet:
+
+- late: every LATE_EVERYth flight is held back for HELD_BACK. It is later than the pipeline's ALLOWED_LATENESS by far,
+  and the records say so themselves (`seen_at` against `time_hour`). So which are late depends on no batch;
+- damaged: every DAMAGED_EVERYth flight is cut in the middle, or comes without its hour, or of a carrier that is not
+  known, by turns.
+
+A flight's `id` is its place in the order of sending. It stands first, so that a damaged record still has it. Keys are
+tail numbers, and ids rise within a partition.
+"""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from itertools import count
+from operator import attrgetter
+
+from muster.demo.data.flights import Flight, Value, flights, installed
+
+LATE_EVERY = 401
+HELD_BACK = timedelta(days=10)
+ALLOWED_LATENESS = timedelta(days=3)
+DAMAGED_EVERY = 997
+UNKNOWN_CARRIER = "??"
+_STANDARD_TIME = timedelta(hours=5)
+
+
+class Fault(StrEnum):
+    """Why a flight becomes a dead letter."""
+
+    NOT_JSON = "not JSON"
+    NO_HOUR = "no scheduled hour"
+    UNKNOWN = "unknown carrier"
+    LATE = "late"
+
+
+_DAMAGES = (Fault.NOT_JSON, Fault.NO_HOUR, Fault.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One record. `id` and `fault` are of flights alone: -1 for an hour's weather."""
+
+    at: datetime
+    stream: str
+    key: str
+    value: str
+    id: int = -1
+    fault: Fault | None = None
+    row: dict[str, Value] = field(default_factory=dict)
+
+
+FLIGHTS_STREAM = "flights"
+WEATHER_STREAM = "weather"
+
+
+def events(limit: int | None = None) -> Iterator[Event]:
+    """All records in the order of sending: the first `limit` flights, and the weather of their time."""
+    return in_order(flights(limit), weather())
+
+
+def in_order(departures: Iterable[Flight], hours: Iterable[Event]) -> Iterator[Event]:
+    """Merge flights, those that were held back, and the weather. The weather ends with the flights."""
+    ids = count()
+    held: list[tuple[datetime, int, Flight]] = []
+    rest = iter(hours)
+    hour = next(rest, None)
+    at = datetime.min.replace(tzinfo=UTC)
+    for number, flight in enumerate(departures):
+        at = max(at, departed_at(flight.row))
+        while hour is not None and hour.at <= at:
+            yield hour
+            hour = next(rest, None)
+        while held and held[0][0] <= at:
+            yield _late(next(ids), at, heapq.heappop(held)[2])
+        if number % LATE_EVERY == LATE_EVERY - 1:
+            heapq.heappush(held, (at + HELD_BACK, number, flight))
+        else:
+            yield _on_time(next(ids), number, at, flight)
+    for due, _, flight in sorted(held, key=lambda each: each[:2]):
+        at = max(at, due)
+        yield _late(next(ids), at, flight)
+
+
+def _on_time(place: int, number: int, at: datetime, flight: Flight) -> Event:
+    fault = None
+    row: dict[str, Value] = {"id": place, "seen_at": _text(at), **flight.row}
+    if number % DAMAGED_EVERY == DAMAGED_EVERY - 1:
+        fault = _DAMAGES[number // DAMAGED_EVERY % len(_DAMAGES)]
+        if fault is Fault.NO_HOUR:
+            row["time_hour"] = None
+        elif fault is Fault.UNKNOWN:
+            row["carrier"] = UNKNOWN_CARRIER
+    value = json.dumps(row, separators=(",", ":"))
+    if fault is Fault.NOT_JSON:
+        value = value[: len(value) // 2]
+    return Event(at, FLIGHTS_STREAM, flight.key, value, place, fault, row)
+
+
+def _late(place: int, at: datetime, flight: Flight) -> Event:
+    row: dict[str, Value] = {"id": place, "seen_at": _text(at), **flight.row}
+    value = json.dumps(row, separators=(",", ":"))
+    return Event(at, FLIGHTS_STREAM, flight.key, value, place, Fault.LATE, row)
+
+
+def departed_at(row: dict[str, Value]) -> datetime:
+    """When a flight is sent: the departure, or the scheduled one of a flight that never left."""
+    year, month, day = (int(str(row[name])) for name in ("year", "month", "day"))
+    left = int(str(row["sched_dep_time"] if row["dep_time"] is None else row["dep_time"]))
+    clock = timedelta(hours=left // 100, minutes=left % 100)
+    return datetime(year, month, day, tzinfo=UTC) + clock + _STANDARD_TIME
+
+
+def weather() -> Iterator[Event]:
+    """An hour's weather at each airport, in order of time."""
+    with installed("weather.csv").open(encoding="utf-8", newline="") as lines:
+        rows = [_weather(row) for row in csv.DictReader(lines)]
+    yield from sorted(rows, key=attrgetter("at", "key"))
+
+
+def _weather(row: dict[str, str]) -> Event:
+    hour = row["time_hour"]
+    shown: dict[str, Value | float] = {"station": row["origin"], "hour": hour}
+    for name in ("temp", "wind_speed", "precip", "visib"):
+        shown[name] = float(row[name]) if row[name] not in ("", "NA") else None
+    value = json.dumps(shown, separators=(",", ":"))
+    return Event(datetime.fromisoformat(hour), WEATHER_STREAM, row["origin"], value)
+
+
+def _text(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ------------------------------------------------------------------------------------------------------------ the truth
+
+Window = tuple[date, str, str]
+"""Day (UTC), origin, carrier."""
+
+
+@dataclass(slots=True)
+class Delays:
+    """Departure delays of some flights, in whole minutes: sums stay integers, so that two ways to them agree."""
+
+    flights: int = 0
+    departed: int = 0
+    minutes: int = 0
+
+    def add(self, dep_delay: Value) -> None:
+        """Count one flight; one that never left has no delay."""
+        self.flights += 1
+        if isinstance(dep_delay, int):
+            self.departed += 1
+            self.minutes += dep_delay
+
+    def merge(self, other: Delays) -> None:
+        """Count another's flights too."""
+        self.flights += other.flights
+        self.departed += other.departed
+        self.minutes += other.minutes
+
+    @property
+    def mean_minutes(self) -> float | None:
+        """The mean delay of the flights that left, None when none did."""
+        return self.minutes / self.departed if self.departed else None
+
+
+@dataclass(slots=True)
+class Truth:
+    """What must come out of the pipeline, computed from the records without it."""
+
+    flights: int = 0
+    hours: int = 0
+    """How many records of weather."""
+    windows: dict[Window, Delays] = field(default_factory=dict)
+    dead: dict[int, Fault] = field(default_factory=dict)
+    with_weather: set[int] = field(default_factory=set)
+    """The flights of whose hour the weather is known: those that the join must find."""
+
+    def add(self, event: Event) -> None:
+        """Take one record into account."""
+        if event.stream == WEATHER_STREAM:
+            self.hours += 1
+            return
+        self.flights += 1
+        if event.fault is not None:
+            self.dead[event.id] = event.fault
+            return
+        hour, origin, carrier = (str(event.row[name]) for name in ("time_hour", "origin", "carrier"))
+        window = date.fromisoformat(hour[:10]), origin, carrier
+        self.windows.setdefault(window, Delays()).add(event.row["dep_delay"])
+
+
+def truth(sent: Iterable[Event]) -> Truth:
+    """Compute the truth about some records."""
+    result = Truth()
+    known: set[tuple[str, str]] = set()
+    good: list[tuple[int, str, str]] = []
+    for event in sent:
+        result.add(event)
+        if event.stream == WEATHER_STREAM:
+            known.add((event.key, _text(event.at)))
+        elif event.fault is None:
+            good.append((event.id, str(event.row["origin"]), str(event.row["time_hour"])))
+    result.with_weather = {flight for flight, origin, hour in good if (origin, hour) in known}
+    return result

@@ -1,0 +1,33 @@
+"""Records as files for the feed: each holds some of them in order, and appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from muster.demo.data.events import Event
+
+MOST = 3_000
+"""Records of one file. One batch of the feed reads one file: within it records may be read out of order, by far fewer
+days than the pipeline's watermark allows."""
+
+
+class Slices:
+    """Writes records to numbered files in `folder`."""
+
+    def __init__(self, folder: Path, topics: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._topics = topics
+        self.files = 0
+        """How many there are."""
+        folder.mkdir(parents=True)
+
+    def write(self, events: Iterable[Event]) -> None:
+        """Write one file."""
+        rows = ({"topic": self._topics[each.stream], "key": each.key, "value": each.value} for each in events)
+        # Spark passes over names that begin with a dot.
+        draft = self._folder / f".{self.files:06}.json"
+        draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        draft.rename(self._folder / draft.name.removeprefix("."))
+        self.files += 1

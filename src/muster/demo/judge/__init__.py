@@ -1,0 +1,1 @@
+"""The demo's outcome, judged record by record."""

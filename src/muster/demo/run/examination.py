@@ -1,0 +1,131 @@
+"""The groups of the demo looked at: what was done must be found, with its cause, in `__consumer_offsets`.
+
+Two look at the same records: Spark's job, which makes the history of all groups as tables, and the doctor. They must
+find the same. The causes of the steps are inferred from the records alone, as on any cluster. muster's broker wrote
+what it saw to `__group_events` as well; where it did, what was inferred is held against that too, so that a cause is
+not found for a wrong reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from muster.client.admin.admin import Admin
+from muster.client.config import AdminConfig
+from muster.demo.run.cluster_access import Way
+from muster.demo.run.plan import Deed, Step
+from muster.history import doctor as look
+from muster.history.model import Cause, Rebalance
+from muster.history.report import Report
+from muster.history.sources.live import ReaderConfig
+
+CAUSES = {
+    Step.JOIN: Cause.JOINED,
+    Step.KILL: Cause.SESSION_EXPIRED,
+    Step.DRIVER: Cause.SESSION_EXPIRED,
+    Step.LEAVE: Cause.LEFT,
+}
+"""What a step must be found as. A killed executor and a restarted broker cause no rebalance: members outlive them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A step, and what it must have caused in which group."""
+
+    deed: Deed
+    group: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rebalance, as far as it matters here."""
+
+    group: str
+    generation: int
+    at_ms: int
+    cause: str
+    source: str = "records"
+    """`events` where the broker told the cause."""
+    alternatives: frozenset[str] = frozenset()
+    """What else the records allow: at rest, a member that left looks like one that expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was made of one step: the causes that were inferred, and those that the broker told."""
+
+    expected: Expected
+    inferred: tuple[Row, ...]
+    told: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cause is there, alone or as one of those that the records allow, and the broker saw it so."""
+        cause = self.expected.cause
+        found = any(cause == row.cause or cause in row.alternatives for row in self.inferred)
+        return found and (not self.told or cause in self.told)
+
+    def __str__(self) -> str:
+        return ", ".join(" or ".join([row.cause, *sorted(row.alternatives)]) for row in self.inferred) or "no rebalance"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The doctor's report of all groups, what was found of each step, and whether Spark and the doctor agree."""
+
+    report: Report
+    found: tuple[Found, ...]
+    rebalances: int
+    """Those of all groups in Spark's tables."""
+    disagreements: tuple[str, ...]
+
+
+def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Expected]) -> Examination:
+    """Read the groups' history from the cluster, and compare it with `tables`, the rebalances that Spark's job wrote as
+    lines of JSON."""
+    config = ReaderConfig.of(way.settings(), client_id="muster-demo")
+    with Admin(asdict(config.narrowed(AdminConfig))) as admin:
+        seen = look.at_cluster(admin, config, look.Asked(list(groups)), None, _unheard)
+    report, inferred = seen.report(), seen.report(with_events=False)
+    spark = read_rows(tables.read_text(encoding="utf-8").splitlines())
+    told = [row for row in spark if row.source == "events"]
+    found = findings(expected, [_row(each, with_alternatives=True) for each in inferred.rebalances], told)
+    return Examination(report, tuple(found), len(spark), tuple(differences(spark, map(_row, report.rebalances))))
+
+
+def _unheard(_sentence: str) -> None:
+    """The demo shows a summary; what could not be read stands among the report's warnings."""
+
+
+def _row(rebalance: Rebalance, *, with_alternatives: bool = False) -> Row:
+    alternatives = frozenset(str(each.cause) for each in rebalance.alternatives if with_alternatives)
+    return Row(
+        rebalance.group, rebalance.generation, rebalance.at_ms, str(rebalance.cause), rebalance.source, alternatives
+    )
+
+
+def read_rows(lines: Iterable[str]) -> list[Row]:
+    """The rows of Spark's table."""
+    found = (json.loads(line) for line in lines)
+    return [Row(row["group"], row["generation"], row["at_ms"], row["cause"], row["source"]) for row in found]
+
+
+def findings(expected: Iterable[Expected], inferred: Sequence[Row], told: Sequence[Row]) -> list[Found]:
+    """Each step that must have caused something, with the causes of its group's rebalances while it was done."""
+    return [Found(each, _during(each, inferred), tuple(row.cause for row in _during(each, told))) for each in expected]
+
+
+def _during(expected: Expected, rebalances: Sequence[Row]) -> tuple[Row, ...]:
+    deed = expected.deed
+    return tuple(row for row in rebalances if row.group == expected.group and deed.start_ms <= row.at_ms <= deed.end_ms)
+
+
+def differences(spark: Iterable[Row], doctor: Iterable[Row]) -> list[str]:
+    """Rebalances that only one of the two has found, or with another cause."""
+    one, other = set(spark), set(doctor)
+    alone = [(row, who) for rows, who in ((one - other, "Spark"), (other - one, "the doctor")) for row in rows]
+    return sorted(f"{row.group} generation {row.generation}: {row.cause}, says {who} alone" for row, who in alone)

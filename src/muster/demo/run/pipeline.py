@@ -1,0 +1,238 @@
+"""The demo's pipeline: a program for Spark with three streaming queries, each a member of its own consumer group.
+
+    flights ──┬─ parsed, joined with airlines and airports ─┬─ good ─── windows of a day ──┬─ a table (Parquet)
+              │                                             │                              └─ a compacted topic
+              │                                             └─ late, damaged ── a topic of dead letters
+    weather ──┴─ good flights joined with the weather of their hour ── Parquet
+
+Which flights are late is in the records (events.py), so it is the same however Spark cuts its batches, and whatever is
+killed meanwhile. Spark's watermark only says when state may go: WATERMARK is longer than good flights can be out of
+order, so it drops none.
+
+Killed at any time and started again on the same folder, the program continues where it was. Told `lose an executor`, it
+lets a task kill the executor that runs it; told `finish`, it reads to the end (program.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from muster.demo.data.events import ALLOWED_LATENESS, Fault
+from muster.demo.data.flights import airlines, airports
+from muster.demo.data.names import HEARTBEAT_INTERVAL_MS, KEYS, SESSION_TIMEOUT_MS, Names
+from muster.demo.program import Program, Reporter
+from muster.demo.run.cluster_access import Way
+from muster.spark import session
+from muster.spark.stopping import stoppable
+from muster.spark.upsert import Write, into_parquet, into_topic
+
+FLIGHT = (
+    "id LONG, seen_at TIMESTAMP, time_hour TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, "
+    "dest STRING, dep_delay INT, damaged STRING"
+)
+WEATHER = "station STRING, hour TIMESTAMP, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, visib DOUBLE"
+WATERMARK = "14 days"
+
+_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+"""With one compiler only the code cache has 48 MB. Full, it ends compilation, and says so on standard output."""
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": 2,
+    "spark.ui.enabled": False,
+    "spark.sql.session.timeZone": "UTC",
+    # For a run of a minute or three on small batches: compiling well costs more than it gains.
+    "spark.driver.extraJavaOptions": _SMALL,
+    "spark.executor.extraJavaOptions": _SMALL,
+    # The demo judges batches by their offsets, and Spark would forget those before the last hundred.
+    "spark.sql.streaming.minBatchesToRetain": 1_000_000,
+    # For demos on clusters: two programs share one.
+    "spark.executor.cores": 1,
+    "spark.cores.max": 2,
+}
+
+
+class Pipeline:
+    """The three queries. How they read and write is in methods of their own, and so is when: another connector can take
+    their places."""
+
+    trigger: Mapping[str, Any] = {"processingTime": "2 seconds"}
+
+    def __init__(self, spark: SparkSession, way: Way, names: Names, out: Path) -> None:
+        self._spark = spark
+        self._way = way
+        self._names = names
+        self._out = out
+        self._airlines = _named(spark, airlines(), "carrier", "airline")
+        self._airports = _named(spark, airports(), "origin", "airport")
+
+    def start(self) -> list[StreamingQuery]:
+        """Start them, each on its checkpoint."""
+        return [self._windows(), self._join(), self._check()]
+
+    def _windows(self) -> StreamingQuery:
+        flights = self._flights("windows").where("fault IS NULL").withWatermark("time_hour", WATERMARK)
+        by_day = flights.groupBy(f.window("time_hour", "1 day"), "origin", "carrier").agg(
+            f.first("airport").alias("airport"),
+            f.first("airline").alias("airline"),
+            f.count("*").alias("flights"),
+            f.count("dep_delay").alias("departed"),
+            f.coalesce(f.sum("dep_delay"), f.lit(0)).alias("minutes"),
+        )
+        rows = by_day.withColumn("day", f.to_date("window.start")).drop("window")
+        into_table = into_parquet(str(self._out / "delays"), KEYS)
+        into_results = self._into_results()
+
+        @stoppable
+        def write(batch: DataFrame, number: int) -> None:
+            batch.persist()  # else each sink would compute the windows anew
+            into_table(batch, number)
+            into_results(batch, number)
+            batch.unpersist()
+
+        return self._query("windows", rows.writeStream.outputMode("update").foreachBatch(write))
+
+    def _join(self) -> StreamingQuery:
+        flights = self._flights("join").where("fault IS NULL").withWatermark("time_hour", WATERMARK)
+        hours = self._source("join-weather", self._names.weather)
+        weather = hours.select(f.from_json(f.col("value").cast("string"), WEATHER).alias("w")).select("w.*")
+        joined = flights.join(
+            weather.withWatermark("hour", WATERMARK), f.expr("origin = station AND time_hour = hour")
+        ).select("id", "origin", "dest", "carrier", "time_hour", "dep_delay", "temp", "wind_speed", "precip", "visib")
+        return self._query("join", joined.writeStream.format("parquet").option("path", str(self._out / "weather")))
+
+    def _check(self) -> StreamingQuery:
+        dead = self._flights("check").where("fault IS NOT NULL")
+        place = f.concat_ws("-", "topic", "partition", "offset")
+        letters = dead.select(
+            "key", "value", f.array(_header("fault", f.col("fault")), _header("source", place)).alias("headers")
+        )
+        return self._query("check", self._to_topic(letters, self._names.dead))
+
+    def _into_results(self) -> Write:
+        return into_topic(self._names.windows, KEYS, **self._way.options())
+
+    def _to_topic(self, rows: DataFrame, topic: str) -> Any:
+        return rows.writeStream.format("muster").options(**self._way.options(), topic=topic)
+
+    def _flights(self, query: str) -> DataFrame:
+        """Flights as a query reads them: their records, their columns, and `fault`, which is null for good ones."""
+        records = self._source(query, self._names.flights)
+        flight = f.from_json(f.col("value").cast("string"), FLIGHT, {"columnNameOfCorruptRecord": "damaged"})
+        parsed = records.select("topic", "partition", "offset", "key", "value", flight.alias("flight"))
+        columns = parsed.select("topic", "partition", "offset", "key", "value", "flight.*")
+        named = columns.join(f.broadcast(self._airlines), "carrier", "left").join(
+            f.broadcast(self._airports), "origin", "left"
+        )
+        oldest = f.col("seen_at") - f.expr(f"INTERVAL {ALLOWED_LATENESS.days} DAYS")
+        fault = (
+            f.when(f.col("damaged").isNotNull() | f.col("id").isNull(), Fault.NOT_JSON)
+            .when(f.col("time_hour").isNull() | f.col("seen_at").isNull(), Fault.NO_HOUR)
+            .when(f.col("airline").isNull(), Fault.UNKNOWN)
+            .when(f.col("time_hour") < oldest, Fault.LATE)
+        )
+        return named.withColumn("fault", fault)
+
+    def _source(self, group: str, topic: str) -> DataFrame:
+        checkpoint = self._checkpoint(group.partition("-")[0])
+        return read_topic(self._spark, self._way, topic, self._names.group(group), group, checkpoint)
+
+    def _query(self, name: str, writer: Any) -> StreamingQuery:
+        started: StreamingQuery = (
+            writer.option("checkpointLocation", self._checkpoint(name)).queryName(name).trigger(**self.trigger).start()
+        )
+        return started
+
+    def _checkpoint(self, query: str) -> str:
+        return str(self._out / "checkpoints" / query)
+
+
+def read_topic(spark: SparkSession, way: Way, topic: str, group: str, client_id: str, checkpoint: str) -> DataFrame:
+    """A topic's records, as a member of a group reads them from their beginning on."""
+    return (
+        spark.readStream.format("muster")
+        .options(**way.options())
+        .option("subscribe", topic)
+        .option("group.id", group)
+        .option("kafka.client.id", client_id)
+        .option("startingOffsets", "earliest")
+        .option("maxPartitions", "1")
+        .option("kafka.session.timeout.ms", str(SESSION_TIMEOUT_MS))
+        .option("kafka.heartbeat.interval.ms", str(HEARTBEAT_INTERVAL_MS))
+        .option("checkpointLocation", checkpoint)
+        .load()
+    )
+
+
+def _named(spark: SparkSession, names: Mapping[str, str], code: str, name: str) -> DataFrame:
+    """A static table. From Arrow it is a part of the plan, which costs a batch no job of its own."""
+    return spark.createDataFrame(pa.table({code: list(names), name: list(names.values())}))
+
+
+def _header(name: str, value: Column) -> Column:
+    return f.struct(f.lit(name).alias("key"), f.encode(value, "utf-8").alias("value"))
+
+
+# ---------------------------------------------------------------------------------------------------------- the process
+
+
+def lose_executor(spark: SparkSession) -> None:
+    """Kill an executor of this program with SIGKILL, wherever it runs; Spark tries its tasks again. In `local` mode, in
+    which the driver runs tasks, its Python workers are killed."""
+    keeps_jvm = spark.sparkContext.master.startswith("local")
+    spark.sparkContext.parallelize([keeps_jvm], 1).foreachPartition(_kill_executor)
+
+
+def _kill_executor(keeps_jvm: Iterable[bool]) -> None:
+    """A task that kills its executor; tried again, it does nothing."""
+    context = TaskContext.get()
+    if context is None or context.attemptNumber() > 0:
+        return
+    if not any(keeps_jvm):
+        # The parent of this process is the daemon that forks Python workers, and its parent is the executor's JVM.
+        daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
+        os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)  # the daemon's group: all Python workers of the executor
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the pipeline until told to finish."""
+    program = Program()
+    parser = argparse.ArgumentParser(prog="python -m muster.demo.run.pipeline")
+    Way.add_to(parser)
+    for name in ("topic", "out", "master"):
+        parser.add_argument(f"--{name}", required=True)
+    arguments = parser.parse_args(argv)
+    spark = session("muster demo: pipeline", arguments.master, **SETTINGS)
+    pipeline = Pipeline(spark, Way.of(arguments), Names.of(arguments.topic), Path(arguments.out))
+    queries = pipeline.start()
+    reporter = Reporter(queries, program.say)
+    program.say({"event": "ready"})
+    for command in program.commands():
+        match command["do"]:
+            case "lose an executor":
+                lose_executor(spark)
+                program.say({"event": "lost an executor"})
+            case "finish":
+                reporter.stop()
+                for query in queries:
+                    query.processAllAvailable()
+                    query.stop()
+                program.say({"event": "finished"})
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

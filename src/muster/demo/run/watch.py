@@ -1,0 +1,107 @@
+"""Looking at the group while the demo runs: snapshots by asking the cluster, events from the broker's own file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.net.driver import wall_clock_ms
+from muster.demo.run.cluster_access import Way
+from muster.demo.show.story import Snapshot
+from muster.errors import KafkaError, MusterError
+from muster.history.lag import lag, total
+from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol.api import LATEST_TIMESTAMP
+
+LOOK_EVERY_S = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment: the shared group, and the lag of every group that has committed."""
+
+    shared: Snapshot
+    lags: dict[str, int]
+
+
+class Watcher:
+    """Asks the cluster about some groups, again and again; a cluster that is away is asked again."""
+
+    def __init__(self, way: Way, shared: str, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
+        """`shared` is the group that is looked at closely; `partitions` are those that each group reads."""
+        self._admin = AsyncAdmin(way.settings(), client_id="muster-demo-watch", request_timeout_ms=5_000)
+        self._shared = shared
+        self._partitions = partitions
+
+    async def run(self, on_look: Callable[[Look], None]) -> None:
+        """Look until cancelled."""
+        async with self._admin:
+            while True:
+                try:
+                    async with asyncio.timeout(5):
+                        look = await self.look()
+                except (MusterError, TimeoutError):
+                    pass  # the broker is away: the next look tells
+                else:
+                    on_look(look)
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self) -> Look:
+        """The groups now."""
+        described = (await self._admin.describe_consumer_groups([self._shared]))[self._shared]
+        if isinstance(described, Exception):
+            raise described
+        found = await self._admin.list_offsets_of_consumer_groups(self._partitions)
+        every = dict.fromkeys(chain(*self._partitions.values()), LATEST_TIMESTAMP)
+        ends = {
+            partition: end.offset
+            for partition, end in (await self._admin.list_offsets(every)).items()
+            if isinstance(end, OffsetAndTimestamp)
+        }
+        committed = {group: _offsets(offsets) for group, offsets in found.items() if not isinstance(offsets, Exception)}
+        shared, own = self._partitions[self._shared], committed.get(self._shared, {})
+        snapshot = Snapshot(
+            at_ms=wall_clock_ms(),
+            state=described.state,
+            members=sorted(member.client_id for member in described.members),
+            owners={p.partition: member.client_id for member in described.members for p in member.assignment},
+            positions={p.partition: own[p] for p in shared if p in own},
+            ends={p.partition: ends[p] for p in shared if p in ends},
+        )
+        lags = {
+            group: total(lag(offsets.get(p, 0), ends[p]) for p in self._partitions[group] if p in ends)
+            for group, offsets in committed.items()
+        }
+        return Look(snapshot, lags)
+
+
+def _offsets(found: Mapping[TopicPartition, OffsetAndMetadata | KafkaError]) -> dict[TopicPartition, int]:
+    return {partition: each.offset for partition, each in found.items() if isinstance(each, OffsetAndMetadata)}
+
+
+async def tail_events(path: Path, on_event: Callable[[dict[str, Any]], None]) -> None:
+    """Hand over the events that the broker appends to its file, until cancelled."""
+    position = 0
+    while True:
+        position = _read_events(path, position, on_event)
+        await asyncio.sleep(LOOK_EVERY_S / 2)
+
+
+def _read_events(path: Path, position: int, on_event: Callable[[dict[str, Any]], None]) -> int:
+    """Read whole lines from a position on; one that is still being written waits. Returns the position behind them."""
+    if not path.exists():
+        return position
+    with path.open("rb") as file:
+        file.seek(position)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            position += len(line)
+            on_event(json.loads(line))
+    return position

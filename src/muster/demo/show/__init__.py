@@ -1,0 +1,1 @@
+"""The demo's report and its live view."""

@@ -1,0 +1,206 @@
+"""One look at the groups of a cluster or a folder: what `muster doctor` does before it prints.
+
+Everything that could not be read or known is among the report's warnings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from muster.client.admin.admin import Admin
+from muster.errors import KafkaError, MusterError
+from muster.history.engine import History, events_of, read_history, report
+from muster.history.event_history import history_of
+from muster.history.lag.rows import Committed
+from muster.history.model import Lag, LagSample, Limits
+from muster.history.report import Report
+from muster.history.sampler import offsets_of, sample
+from muster.history.sources.cluster_limits import limits_of
+from muster.history.sources.folder import FolderTopic, missing
+from muster.history.sources.lag_samples import lag_samples, over_time
+from muster.history.sources.live import LiveTopic, ReaderConfig, RefusedError
+from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.reading import Topic
+from muster.history.sources.remarks import Remarks
+
+SAMPLE_MS = 30_000
+"""How long groups are watched where their history may not be read."""
+_NOT_TOLD = -1
+"""When an offset was committed, of which the admin API says nothing."""
+
+
+class Teller(Protocol):
+    """Told what takes long, in a sentence."""
+
+    def __call__(self, sentence: str, /) -> None: ...
+
+
+class Engine(Protocol):
+    """What makes rows of a topic's records: `read_history`, or another that makes the same."""
+
+    def __call__(
+        self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
+    ) -> History: ...
+
+
+class NoSuchGroupError(MusterError):
+    """A group was asked for that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be looked at."""
+
+    groups: Collection[str] = ()
+    """Empty: all."""
+    back_ms: int | None = None
+    """Only what happened in this time before the end; None: whatever was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All that one look has brought, before it is put together."""
+
+    asked: Asked
+    where: str
+    until_ms: int
+    history: History
+    remarks: Remarks
+    limits: Limits = field(default_factory=Limits)
+    samples: Sequence[LagSample] = ()
+    over_time: Sequence[Lag] = ()
+    events: Sequence[object] = ()
+
+    def report(self, *, with_events: bool = True) -> Report:
+        """The report. Without events every cause is inferred from the records, also where the broker wrote why."""
+        events = self.events if with_events else ()
+        back_ms = self.asked.back_ms
+        since_ms = None if back_ms is None else self.until_ms - back_ms
+        given = (self.samples, events, self.limits, since_ms, self.over_time)
+        made = report(self.history, self.where, self.until_ms, *given)
+        made.warnings = [*self.remarks.sentences(), *made.warnings]
+        return made.of_groups(self.asked.groups) if self.asked.groups else made
+
+
+def at_cluster(
+    admin: Admin,
+    config: ReaderConfig,
+    asked: Asked,
+    sample_ms: int | None,
+    tell: Teller,
+    engine: Engine = read_history,
+) -> Look:
+    """Read a cluster's history. Where it may not be read, or a time to watch is given, the groups are watched.
+
+    Raises:
+        NoSuchGroupError: one of the groups is not there.
+        MusterError: the cluster cannot be reached, or answers nothing that helps.
+    """
+    remarks, groups = Remarks(), asked.groups
+    limits = limits_of(admin, remarks)
+    if asked.back_ms is not None:
+        limits = replace(limits, since_ms=_now_ms() - asked.back_ms)
+    found: History | None = None
+    if sample_ms is None:
+        try:
+            topic = LiveTopic(admin, config, OFFSETS_TOPIC, remarks, groups)
+            found = engine(topic, limits, groups or None, _now_ms())
+        except RefusedError as error:
+            found = _without_records(admin, config, groups, error, remarks, tell)
+    if found is None:
+        found = sample(admin, groups, sample_ms or SAMPLE_MS, remarks)
+    events = _events(admin, config, remarks, groups)
+    if sample_ms is None:
+        _add_told(admin, found, events, remarks)
+    where = f"the cluster at {','.join(config.bootstrap_servers)}"
+    if not found.kinds.keys() >= set(groups):
+        _check(groups, found, where, _groups_there(admin))
+    now_ms = _now_ms()
+    samples = lag_samples(admin, config, found.committed, now_ms, remarks)
+    behind = over_time(config, found.past, now_ms, samples, remarks)
+    return Look(asked, where, now_ms, found, remarks, limits, samples, behind, events)
+
+
+def at_folder(paths: Sequence[Path], asked: Asked, engine: Engine = read_history) -> Look:
+    """Read the history in a broker's folders.
+
+    Raises:
+        NoSuchGroupError: one of the groups is not there.
+        MusterError: there is no log that can be read.
+    """
+    remarks = Remarks()
+    try:
+        topic, told = (FolderTopic(paths, name, remarks) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
+    except OSError as error:
+        raise MusterError(f"{error.filename}: {error.strerror or error}") from error
+    if not any(source.is_named or any(source.records.values()) for source in (topic, told)):
+        raise missing(paths, OFFSETS_TOPIC)
+    limits = Limits()
+    found = engine(topic, limits, asked.groups or None, None)
+    events = events_of(told, asked.groups)
+    found.add(history_of(events, found.kinds, remarks))
+    where = ", ".join(map(str, paths))
+    _check(asked.groups, found, where)
+    remarks.add("a folder does not tell where the logs of other topics end: the lag is not known")
+    until_ms = _now_ms() if found.until_ms is None else found.until_ms
+    return Look(asked, where, until_ms, found, remarks, limits, events=events)
+
+
+def _without_records(
+    admin: Admin, config: ReaderConfig, groups: Collection[str], why: RefusedError, remarks: Remarks, tell: Teller
+) -> History | None:
+    """No history of records, where there is nothing to watch groups for; None: they have to be watched."""
+    remarks.add(str(why))
+    if not admin.list_consumer_groups():
+        return History()  # the topic comes with the first group
+    if _events(admin, config, remarks, groups):
+        return History()  # the groups are kept elsewhere, and the brokers tell what happened to them
+    tell(f"{why}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample says how long)")
+    return None
+
+
+def _add_told(admin: Admin, found: History, events: Sequence[object], remarks: Remarks) -> None:
+    """Add the groups of which events tell and records do not, with what they have committed."""
+    told = history_of(events, found.kinds, remarks)
+    for group in sorted(told.kinds):
+        offsets = offsets_of(admin, group, remarks) or {}
+        told.committed[group] = {
+            (each.topic, each.partition): Committed(said.offset, _NOT_TOLD) for each, said in offsets.items()
+        }
+    found.add(told)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _events(admin: Admin, config: ReaderConfig, remarks: Remarks, groups: Collection[str]) -> list[object]:
+    try:
+        topic = LiveTopic(admin, config, EVENTS_TOPIC, remarks)
+        if topic.is_internal:
+            return events_of(topic, groups)
+        remarks.add(f"the topic {EVENTS_TOPIC} was made by a user, so what it says of causes is not believed")
+        return []
+    except (RefusedError, KafkaError):
+        return []  # Apache Kafka has no such topic
+
+
+def _groups_there(admin: Admin) -> list[str]:
+    try:
+        return [one.group_id for one in admin.list_consumer_groups()]
+    except KafkaError:
+        return []
+
+
+def _check(groups: Collection[str], found: History, where: str, others: Iterable[str] = ()) -> None:
+    known = {*found.kinds, *others}
+    for group in groups:
+        if group not in found.kinds:
+            near = difflib.get_close_matches(group, known - {group}, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise NoSuchGroupError(f"{where} has nothing about a group {group!r}{hint}")

@@ -1,0 +1,1 @@
+"""Raw records of `__consumer_offsets` as decoded entries, sorted by group. Pure."""

@@ -1,0 +1,243 @@
+"""The history of groups of which no log has records: muster's brokers tell it in `__group_events`.
+
+A cluster that keeps its groups in ZooKeeper has none of them in `__consumer_offsets`. What its brokers tell is written
+down as the records that the coordinator would have written, so that the same rules make the same tables of it: a
+generation where a rebalance ended, whose members are those that came and have not gone. Causes and durations are the
+brokers' (event_explanations.py). What no event has stays unknown: what members subscribe to and own, their timeouts,
+commits.
+
+Events begin somewhere: retention takes old ones. A member that is named before it comes was there from the beginning.
+Where an event says that there were more members than are known by name, unnamed ones make up the number; where it says
+that there were fewer, events are missing, and those go that were not named for longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from muster.history.engine import History, read_history
+from muster.history.entries.synthetic_records import WrittenDown
+from muster.history.model import Limits, Rebalance
+from muster.history.rules.event_explanations import EVENTS
+from muster.history.rules.event_rebalances import Label, Telling, events_by_group
+from muster.history.sources.remarks import Remarks
+from muster.protocol.group_records import GroupMetadataRecord
+from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
+
+Event = Mapping[str, Any]
+
+_GOES = frozenset({"MemberLeft", "MemberExpired"})
+_SESSION = "no heartbeat within its session timeout"
+"""The kind of a MemberExpired whose session timeout it tells."""
+_NOT_TOLD = 0
+"""A timeout that no event has."""
+
+_Rebalance = tuple[int, int]
+"""The generation that it led to, and when that was there."""
+
+
+def history_of(events: Iterable[Any], known: Iterable[str], remarks: Remarks) -> History:
+    """What events tell of groups other than those known."""
+    left_out = frozenset(known)
+    written = WrittenDown()
+    groups: dict[str, ToldGroup] = {}
+    for group, own in events_by_group(events).items():
+        if group not in left_out and group == _text({"name": group}, "name"):
+            told = groups[group] = ToldGroup(group)
+            told.take(own, written, is_last=True)
+            if told.is_incomplete:
+                remarks.add(f"events of group {group} are missing, so some of its members are not known by name")
+    found = read_history(written, Limits(), None, None)
+    if not found.kinds:
+        return History()
+    found.counts = {}
+    found.rows.rebalances = [each for row in found.rows.rebalances for each in groups[row.group].rows([row])]
+    remarks.add(
+        f"{len(found.kinds)} group(s) have no records in the log, as groups that are kept in ZooKeeper: what is said "
+        "of them is from the brokers' events, which tell causes and durations; what members subscribe to and own, "
+        "which partitions moved and for how long they stood still is not told"
+    )
+    return found
+
+
+@dataclass(slots=True)
+class ToldGroup:
+    """One group, from its events in the order of their time: plain data."""
+
+    group: str
+    began: set[_Rebalance] = field(default_factory=set)
+    """The generations that a rebalance or a takeover led to."""
+    is_incomplete: bool = False
+    _telling: Telling = field(default_factory=Telling)
+    _named: dict[str, MemberMetadata] = field(default_factory=dict)
+    _roster: dict[str, None] | None = None
+    """The members that are there, by id: those that were named last come last."""
+    _generation: int | None = None
+    _written: int = 0
+
+    def take(self, events: Sequence[Event], written: WrittenDown, *, is_last: bool = False) -> None:
+        """Write down the generations that these events tell of, which follow all that were taken before."""
+        if self._roster is None:
+            self._roster = dict.fromkeys(_there_before(events))
+        fresh = _named(events)
+        self._named |= fresh
+        found = self._telling.labels(events)
+        # A member that takes its place again begins a rebalance at once, or none.
+        for label in [*found, *(self._telling.rest() if is_last or not self.is_rebalancing else ())]:
+            self._rebalance(label, written) if label.rebalanced else self._seen(label, written)
+        if not self.is_rebalancing:
+            self._named = {each: known for each, known in self._named.items() if each in self._there or each in fresh}
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a rebalance has begun, and has not ended so far."""
+        return self._telling.has_started
+
+    def rows(self, rows: Iterable[Rebalance]) -> list[Rebalance]:
+        """Of rows of this group those that led to a generation: the others say what was there when events began."""
+        return [replace(row, source=EVENTS) for row in rows if (row.generation, row.at_ms) in self.began]
+
+    def _rebalance(self, label: Label, written: WrittenDown) -> None:
+        roster = self._there
+        first = next(event for event in label.events if event.get("event") == "RebalanceStarted")
+        if self._generation is None and first.get("state") == "Stable":
+            before = dict(roster)
+            self._apply(label.events)
+            unnamed = max(0, _number(label.members) - len(roster))
+            self._roster = before
+            self._write(written, first.get("generation_id"), label.started_ms, len(before) + unnamed)
+        self._apply(label.events)
+        if label.generation is not None and label.finished_ms is not None:
+            told = label.events[-1]
+            protocol, leader = _text(told, "protocol_name") or None, _text(told, "leader") or None
+            self._write(written, label.generation, label.finished_ms, _number(label.members), protocol, leader)
+            self.began.add((label.generation, label.finished_ms))
+
+    def _seen(self, label: Label, written: WrittenDown) -> None:
+        """A static member took its place again, or another coordinator has read the group: there was no rebalance."""
+        is_takeover = label.members is None
+        self._apply(label.events)
+        if label.generation is None:
+            return
+        if is_takeover or self._generation != label.generation:
+            members = len(self._there) if is_takeover else _number(label.members)
+            self._write(written, label.generation, label.started_ms, members)
+        if is_takeover:
+            self.began.add((label.generation, label.started_ms))
+
+    @property
+    def _there(self) -> dict[str, None]:
+        assert self._roster is not None
+        return self._roster
+
+    def _apply(self, events: Iterable[Event]) -> None:
+        roster = self._there
+        for event in events:
+            member = _member_of(event)
+            if not member:
+                continue
+            was_there = member in roster
+            roster.pop(member, None)
+            kind = event.get("event")
+            if kind == "MemberFenced":
+                roster[_text(event, "new_member_id")] = None
+            elif _comes(event) or (was_there and kind not in _GOES):
+                roster[member] = None
+
+    def _write(
+        self,
+        written: WrittenDown,
+        generation: object,
+        at_ms: int,
+        count: int,
+        protocol: str | None = None,
+        leader: str | None = None,
+    ) -> None:
+        if not isinstance(generation, int) or not 0 <= generation < 1 << 31:
+            return
+        self._settle(count)
+        members = [self._named.get(member) or _member(member) for member in sorted(self._there)]
+        value = GroupMetadataValue("consumer", generation, protocol, leader, -1, members)
+        written.write(GroupMetadataRecord(GroupMetadataKey(self.group), value), at_ms, self._written)
+        self._generation, self._written = generation, self._written + 1
+
+    def _settle(self, count: int) -> None:
+        """Have as many members as were told."""
+        roster = self._there
+        self.is_incomplete |= len(roster) != count
+        for member in [*roster][: max(0, len(roster) - count)]:
+            del roster[member]
+        for number in range(count - len(roster)):
+            roster[f"unnamed-{number + 1}"] = None
+
+
+def _there_before(events: Iterable[Event]) -> list[str]:
+    """The members that are named before any event says that they came."""
+    came: set[str] = set()
+    before: dict[str, None] = {}
+    for event in events:
+        kind, member = event.get("event"), _member_of(event)
+        if kind == "MemberFenced":
+            came.add(_text(event, "new_member_id"))
+        if _comes(event):
+            came.add(member)
+        elif member and member not in came:
+            before[member] = None
+    return [*before]
+
+
+def _comes(event: Event) -> bool:
+    return event.get("event") == "MemberJoined" or event.get("cause") == "member joined"
+
+
+def _named(events: Iterable[Event]) -> dict[str, MemberMetadata]:
+    """The members as events name them: by client, host and instance id, and a timeout that one let pass."""
+    found: dict[str, MemberMetadata] = {}
+    for event in events:
+        if "client_host" not in event:
+            continue
+        timeout_ms = event.get("timeout_ms")
+        known = timeout_ms if isinstance(timeout_ms, int) and 0 <= timeout_ms < 1 << 31 else _NOT_TOLD
+        is_session = _text(event, "kind") == _SESSION
+        member = _member(
+            _member_of(event),
+            _text(event, "client_id"),
+            _text(event, "client_host"),
+            _text(event, "group_instance_id") or None,
+            session_ms=known if is_session else _NOT_TOLD,
+            rebalance_ms=_NOT_TOLD if is_session else known,
+        )
+        found[member.member_id] = member
+        if event.get("event") == "MemberFenced":
+            new = _text(event, "new_member_id")
+            found.setdefault(new, _member(new, member.client_id, member.client_host, member.group_instance_id))
+    return found
+
+
+def _member_of(event: Event) -> str:
+    return _text(event, "member_id") or _text(event, "leader")
+
+
+def _number(members: object) -> int:
+    return members if isinstance(members, int) else 0
+
+
+def _text(event: Event, name: str) -> str:
+    """A field that is text; JSON can name half a surrogate pair, which is none."""
+    value = event.get(name)
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def _member(
+    member_id: str,
+    client_id: str = "unnamed",
+    host: str = "an unknown host",
+    instance: str | None = None,
+    session_ms: int = _NOT_TOLD,
+    rebalance_ms: int = _NOT_TOLD,
+) -> MemberMetadata:
+    nothing = encode_subscription(Subscription([])), encode_assignment([])
+    return MemberMetadata(member_id, instance, client_id, host, rebalance_ms, session_ms, *nothing)

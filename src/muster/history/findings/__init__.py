@@ -1,0 +1,104 @@
+"""The doctor's findings: what is wrong with a group, since when, what it cost, and which setting to change to what.
+
+A rule looks at one group's rows and says nothing, or one sentence (rebalances.py, offsets.py). A figure
+in an advice comes from the evidence (how long a member was away, the timeout that it asked for), never from a table of
+good values alone.
+
+Costs are what was seen, and upper bounds: a partition counts as stopped from the last commit before a rebalance to the
+first after it, so the time between two commits is in it. The cost of a rebalance is counted under one finding. Another
+that speaks of it, too (how a group rebalances, beside why), refers to that one. A figure for a day is given where the
+same was seen to come back over a day or longer: an incident that is over makes no rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from muster.history.findings import offsets as offset_findings
+from muster.history.findings import rebalances as rebalance_findings
+from muster.history.findings.view import Said, View, stopped_ms, times
+from muster.history.model import Finding
+from muster.history.rules.wording import duration, listed
+
+__all__ = ["RULES", "Rule", "View", "findings"]
+
+_DAY_MS = 86_400_000
+
+Rule: TypeAlias = Callable[[View], Said | None]
+
+RULES: tuple[Rule, ...] = (*rebalance_findings.RULES, *offset_findings.RULES)
+"""Of the rules that speak of the same rebalances, the first has their cost."""
+
+_HOW = frozenset({"never_at_rest", "stops_the_world", "needless_moves"})
+"""Findings about how a group rebalances."""
+
+
+def findings(views: Iterable[View]) -> list[Finding]:
+    """What there is to say about these groups: the group with the most costly finding first. Of a group, first what
+    makes it rebalance, then how it does: how makes each rebalance dearer, but does not answer why there is one."""
+    found = [finding for view in views for finding in _of_group(view)]
+    dearest: dict[str, int] = {}
+    for each in found:
+        dearest[each.group] = max(each.stopped_partition_ms, dearest.get(each.group, 0))
+    return sorted(
+        found,
+        key=lambda each: (
+            -dearest[each.group],
+            each.group,
+            each.rule in _HOW,
+            -each.stopped_partition_ms,
+            each.rule,
+        ),
+    )
+
+
+def _of_group(view: View) -> list[Finding]:
+    found = []
+    counted: dict[int, str] = {}
+    """The finding that has the cost of a rebalance, by the row's `id`."""
+    for rule in RULES:
+        said = rule(view)
+        if said is None or (
+            said.is_last_resort and 2 * sum(id(each) in counted for each in said.seen) > len(said.seen)
+        ):
+            continue
+        found.append(_finding(view, said, counted))
+        for each in (*said.seen, *said.back):
+            counted.setdefault(id(each), said.rule)
+    return found
+
+
+def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
+    if not said.seen:
+        cost, since_ms = said.stopped_partition_ms, said.since_ms
+        until_ms = since_ms  # one state that lasts, of which no rate is made
+        sentence = f"{said.what}."
+    else:
+        since_ms, until_ms = said.seen[0].at_ms, said.seen[-1].at_ms
+        whole = [*said.seen, *said.back]
+        cost = stopped_ms(each for each in whole if id(each) not in counted)
+        sentence = f"{said.what}: {times(view, said.seen)}{_stood_still(cost)}."
+        others = {counted[id(each)]: None for each in whole if id(each) in counted and each.stopped}
+        if others:
+            sentence += f" {'More of the' if cost else 'The'} cost is counted under {listed(others)}."
+    if said.then:
+        sentence += f" {said.then}"
+    return Finding(
+        group=view.group,
+        rule=said.rule,
+        since_ms=since_ms,
+        sentence=sentence,
+        stopped_partition_ms=cost,
+        stopped_partition_ms_per_day=_a_day(cost, until_ms - since_ms, view.now_ms - since_ms),
+        advice=said.advice,
+    )
+
+
+def _stood_still(cost_ms: int) -> str:
+    return f"; partitions stood still for up to {duration(cost_ms)} in total" if cost_ms else ""
+
+
+def _a_day(cost_ms: int, seen_ms: int, span_ms: int) -> int | None:
+    """`seen_ms`: from the first to the last time; `span_ms`: from the first until now."""
+    return cost_ms * _DAY_MS // span_ms if cost_ms and seen_ms >= _DAY_MS else None

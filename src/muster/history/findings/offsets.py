@@ -1,0 +1,180 @@
+"""The doctor's rules over a group's committed offsets and its lag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.history.findings.view import Said, View
+from muster.history.model import Lag, Member, TopicPartition
+from muster.history.rules.wording import count, duration, listed, named
+
+_DAY_MS = 86_400_000
+_EXPIRES_SOON_MS = 2 * _DAY_MS
+_STUCK_MS = 10 * 60_000
+_HANGING_MS = 2 * 60_000
+
+
+def lost_records(view: View) -> Said | None:
+    """Retention was faster than the group."""
+    lost = [each for each in view.lag_now if each.lost_records]
+    if not lost:
+        return None
+    worst = max(lost, key=lambda each: each.lost_records)
+    what = (
+        f"Retention has removed {sum(each.lost_records for each in lost)} records that the group had not read, most in "
+        f"{worst.topic}-{worst.partition} ({worst.lost_records}): it has committed {worst.committed_offset}, the log "
+        f"begins at {worst.log_start_offset}"
+    )
+    advice = "Raise the topic's retention.ms or retention.bytes, or the group's throughput; what is gone stays gone."
+    return Said("lost_records", what, advice, since_ms=worst.committed_ms)
+
+
+def beyond_the_end(view: View) -> Said | None:
+    """Committed offsets that the log does not have: the topic was made anew, or its log was cut off."""
+    wrong = [each for each in view.lag_now if each.committed_offset > each.log_end_offset]
+    if not wrong:
+        return None
+    worst = wrong[0]
+    what = (
+        f"The committed offset {worst.committed_offset} of {worst.topic}-{worst.partition} lies beyond the log's end "
+        f"{worst.log_end_offset} ({count(len(wrong), 'partition')}): the topic was created again, or its log cut off"
+    )
+    advice = (
+        "Reset the group's offsets to where it should continue (kafka-consumer-groups --reset-offsets); else its "
+        "members apply auto.offset.reset, or wait until the log has grown past it and skip what came before."
+    )
+    return Said("committed_beyond_end", what, advice, since_ms=worst.committed_ms)
+
+
+def stuck(view: View) -> Said | None:
+    """Partitions that wait while others of the group go on."""
+    now, owners = view.lag_now, _owners(view)
+    newest = max((each.committed_ms for each in now), default=0)
+    waiting = [
+        (waited_ms, each)
+        for each in now
+        if (waited_ms := _waited_ms(each, newest)) > _patience_ms(owners.get((each.topic, each.partition)))
+    ]
+    if not waiting:
+        return None
+    longest, worst = max(waiting, key=lambda found: found[0])
+    owner = owners.get((worst.topic, worst.partition))
+    what = (
+        f"{count(len(waiting), 'partition')} of {len(now)} {'has' if len(waiting) == 1 else 'have'} records and "
+        f"{'was' if len(waiting) == 1 else 'were'} not committed while others were: {worst.topic}-{worst.partition}"
+        f"{f' of {named(owner)}' if owner else ''} for {duration(longest)} ({worst.lag_records} behind)"
+    )
+    return Said(
+        "stuck",
+        what,
+        _stuck_advice(worst, owner, has_members=bool(owners)),
+        since_ms=newest - longest,
+        stopped_partition_ms=sum(waited_ms for waited_ms, _ in waiting),
+    )
+
+
+def _owners(view: View) -> dict[TopicPartition, Member]:
+    """The members of now, by what they are assigned."""
+    latest = view.latest
+    if latest is None or latest.ended_ms is not None:
+        return {}
+    return {place: member for member in latest.members for place in member.assignment}
+
+
+def _waited_ms(row: Lag, newest_ms: int) -> int:
+    """For how long a partition's records have waited while others were committed."""
+    if row.lag_records <= 0:
+        return 0
+    silent_ms = newest_ms - row.committed_ms
+    return silent_ms if row.lag_ms is None else min(silent_ms, row.lag_ms)
+
+
+def _patience_ms(owner: Member | None) -> int:
+    """How long records may wait. A client whose poll interval is not above the usual patience finds out for itself when
+    its handler hangs, and leaves; that of another goes on to heartbeat for as long as it asked for."""
+    return _HANGING_MS if owner is not None and _is_endless(owner) else _STUCK_MS
+
+
+def _is_endless(owner: Member) -> bool:
+    return (owner.rebalance_timeout_ms or 0) > _STUCK_MS
+
+
+def _stuck_advice(worst: Lag, owner: Member | None, *, has_members: bool) -> str:
+    where = f"look at the record at offset {worst.committed_offset} of {worst.topic}-{worst.partition}"
+    if owner is None:
+        nobody = "No member is assigned it: see what the members subscribe to; or " if has_members else ""
+        return f"{nobody}a record cannot be handled, or the partition is paused: {where}."
+    if not _is_endless(owner):
+        return f"A record that cannot be handled, or a paused partition: {where}."
+    return (
+        f"If one poll's records do not take that long, {named(owner)} hangs: {where}, and restart the process. "
+        f"Its max.poll.interval.ms is {duration(owner.rebalance_timeout_ms or 0)}, and for so long a member that "
+        "heartbeats and does not poll keeps its partitions: set it to little more than the longest handling takes."
+    )
+
+
+def offsets_expire(view: View) -> Said | None:
+    """Offsets that will be gone soon, and with them the place to go on from."""
+    soon = [
+        each
+        for each in view.lag_now
+        if each.expires_ms is not None and each.expires_ms - view.now_ms < _EXPIRES_SOON_MS
+    ]
+    if not soon:
+        return None
+    first = min(each.expires_ms or 0 for each in soon)
+    left = duration(first - view.now_ms) if first > view.now_ms else "no time"
+    what = (
+        f"Committed offsets of {count(len(soon), 'partition')} expire, the first in {left}: no member of the "
+        f"group reads {listed(sorted({each.topic for each in soon}))} now"
+    )
+    advice = (
+        "Start a member, or commit again, before that; or raise offsets.retention.minutes on the brokers. A group "
+        "whose offsets are gone begins by auto.offset.reset: all over, or with a gap."
+    )
+    return Said("offsets_expire", what, advice, since_ms=soon[0].committed_ms)
+
+
+def rewinds(view: View) -> Said | None:
+    """Offsets that were set back."""
+    seen = [note for note in view.notes if note.kind == "rewind"]
+    if not seen:
+        return None
+    worst = max(seen, key=lambda note: note.previous_offset - note.offset)
+    again = sum(note.previous_offset - note.offset for note in seen)
+    what = (
+        f"Committed offsets went back {count(len(seen), 'time')}, most in {worst.topic}-{worst.partition}, from "
+        f"{worst.previous_offset} to {worst.offset}: {again} records are handled again where a member began there"
+    )
+    advice = (
+        "If no operator reset them, an owner that had lost its partition committed late, or a member began below its "
+        "group's offset: commit in on_partitions_revoked, and only what was handled. As a coordinator moves, a client "
+        "may also send a commit again after a later one; its next one mends that."
+    )
+    return Said("rewinds", what, advice, since_ms=seen[0].at_ms)
+
+
+def commits_by_others(view: View) -> Said | None:
+    """Offsets of partitions that no member has: Kafka takes them from members, in transactions, and while the group is
+    empty from any client."""
+    seen = [note for note in view.notes if note.kind == "non_member"]
+    if not seen or not any(each.members for each in view.generations):
+        return None
+    places = listed(sorted({f"{note.topic}-{note.partition}" for note in seen}))
+    advice = (
+        "If a program that assigns its partitions by hand shares this group.id, give it one of its own: the two "
+        "overwrite each other. Else a member commits partitions that it does not own, or a transactional producer "
+        "sends offsets without the group's metadata."
+    )
+    what = f"Offsets were committed for partitions that no member had: {places}"
+    return Said("commits_by_others", what, advice, since_ms=seen[0].at_ms)
+
+
+RULES: tuple[Callable[[View], Said | None], ...] = (
+    lost_records,
+    beyond_the_end,
+    stuck,
+    offsets_expire,
+    rewinds,
+    commits_by_others,
+)

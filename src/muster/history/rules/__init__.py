@@ -1,0 +1,1 @@
+"""What happened to a group, and why: folds over its entries. Pure."""

@@ -1,0 +1,212 @@
+"""The classic protocol's records, folded: each is a generation, the one before again, or the group's end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.history.model import Generation, GroupKind, Member, Place, Rows
+from muster.history.rules.causes import AT_ONCE_MS, CONNECT, Case
+from muster.history.rules.classic_generations import with_end
+from muster.history.rules.commit_times import NEVER, Signs
+from muster.history.rules.departures import Circumstances, Departure, departure
+from muster.history.rules.group_state import (
+    GroupState,
+    add,
+    before_tombstone,
+    ended,
+    others,
+    remember,
+    signs_of_stayed,
+    silences,
+    stayed_moved_on_ms,
+)
+from muster.history.rules.pending import look_at_partitions, subscribed
+from muster.history.rules.rebalances import Difference, difference, owners, withheld
+from muster.history.rules.wording import listed
+
+HELD_UP_MS = 5_000
+"""For how long a rebalance waits for a member before it is told: longer than it takes others to learn of it."""
+LOOKED_UP_MS = 10_000
+"""How long after a generation its leader has looked up the topics that it did not know, and all have joined again."""
+
+
+def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms: int, rows: Rows) -> None:
+    """Take in a generation, or None of a tombstone."""
+    before = state.current
+    if after is None:
+        if before is not None:
+            ended(state, before, at, at_ms, rows)
+        state.current = None
+        return
+    state.kind = GroupKind.CLASSIC
+    if before is not None and _same_generation(state, before, after, at_ms):
+        return
+    if before is not None:
+        rows.generations.append(with_end(before, at.timestamp_ms))
+    case = Case(after, before, Difference(), at_ms, has_earlier_records=state.first is not None and state.first != at)
+    if before is None:
+        case.before, case.ended = before_tombstone(state, after, at_ms, GroupKind.CONSUMER)
+        state.resettling = (
+            "" if case.before is None else ("The group went back to the classic protocol, and its members joined anew.")
+        )
+    elif after.generation <= before.generation and (after.members or after.generation < before.generation):
+        case.before, case.ended = None, "fell"
+    else:
+        case.missed = max(0, after.generation - before.generation - 1)
+    earlier = case.before
+    went_on = earlier is not None and (bool(earlier.members) or after.generation > earlier.generation)
+    if after.members or went_on or case.ended == "fell":
+        _classic_rebalance(state, case)
+    else:
+        _without_members(state, after, at_ms)
+    state.current, state.current_ms = after, at_ms
+
+
+def _without_members(state: GroupState, after: Generation, at_ms: int) -> None:
+    """Where the log begins, or a group does: Kafka 4 writes a generation 0 when it makes one."""
+    state.times.own({}, at_ms, after.generation)
+    state.resettling = ""
+    state.strange_topics = frozenset()
+
+
+def _same_generation(state: GroupState, before: Generation, after: Generation, at_ms: int) -> bool:
+    """Whether a record only writes the generation again, as when a static member's id is taken over."""
+    if after.generation != before.generation:
+        return False
+    found = difference(before.members, after.members)
+    if found.left or found.joined or any(not change.member.instance_id for change in found.replaced):
+        return False
+    row = replace(after, started_ms=before.started_ms, prepared_ms=before.prepared_ms, at=before.at)
+    if found.replaced:
+        _taken_over(state, before, after, found, at_ms)
+    state.current = row
+    return True
+
+
+def _taken_over(state: GroupState, before: Generation, after: Generation, found: Difference, at_ms: int) -> None:
+    """A static member came back under a new id, and the group goes on as it was."""
+    for change in found.replaced:
+        if change.before is not None:
+            state.times.rename(change.before.member_id, change.member.member_id)
+    case = Case(after, before, found, at_ms)
+    add(state, case, 0, "exact", {})
+
+
+def _classic_rebalance(state: GroupState, case: Case) -> None:
+    after, before, at_ms = case.after, case.before, case.at_ms
+    case.differs = difference(before.members if before is not None else (), after.members)
+    look_at_partitions(case, state.counts)
+    _look_at_phase(state, case)
+    signs = {member.member_id: state.times.signs(member.assignment) for member in case.differs.gone}
+    latest = max((each.last_ms for each in signs.values()), default=NEVER)
+    case.departures = [
+        _classic_departure(state, case, member, signs[member.member_id], latest) for member in case.differs.gone
+    ]
+    _look_at_wait(state, case)
+    duration_ms, duration_is = _classic_duration(state, case)
+    silent = silences(state, before, at_ms)
+    add(state, case, duration_ms, duration_is, silent)
+    state.withheld = withheld(before, after)
+    state.strange_topics = _strange_topics(before, after)
+    remember(state, after)
+    state.times.own(owners(after.members), at_ms, after.generation)
+    if after.protocol_type != "consumer" and after.members:
+        state.times.disown()
+
+
+def _look_at_phase(state: GroupState, case: Case) -> None:
+    assigned = {place for member in case.after.members for place in member.assignment}
+    case.handed_out = state.withheld & assigned
+    same = case.differs.same_members and bool(case.after.members) and case.before is not None
+    case.is_second_phase = same and bool(case.handed_out)
+    if same and state.resettling and case.after.kind is GroupKind.CLASSIC and case.before is state.current:
+        case.is_second_phase, case.second_of = True, state.resettling
+    if same and _looked_up(state, case):
+        case.is_second_phase = True
+        topics = listed(sorted(state.strange_topics))
+        case.second_of = (
+            f"Second phase: the rebalance before changed whether the group reads {topics}; its leader looked."
+        )
+    if same and case.after.protocol_type == CONNECT and case.before is state.current:
+        case.is_second_phase = case.at_ms - state.current_ms <= LOOKED_UP_MS
+        case.second_of = "Second phase: the workers joined again, as they do to hand over what they gave up."
+    if case.before is state.current or case.before is None:
+        state.resettling = ""
+
+
+def _looked_up(state: GroupState, case: Case) -> bool:
+    """Whether all that is new is what a leader finds out after members brought topics that it does not read itself, or
+    took them with them: Java's looks up the topics of the group, and joins again if that changed what it knows."""
+    soon = case.at_ms - state.current_ms <= LOOKED_UP_MS
+    told = all(topic in state.strange_topics and had == 0 for topic, (had, _) in case.grown.items())
+    return soon and told and bool(state.strange_topics) and case.before is state.current
+
+
+def _strange_topics(before: Generation | None, after: Generation) -> frozenset[str]:
+    """Topics that the group began or ceased to read with this generation, and that its leader does not read itself."""
+    leader = next((each for each in after.members if each.member_id == after.leader), None)
+    if leader is None:
+        return frozenset()
+    return frozenset((subscribed(before) if before is not None else set()) ^ subscribed(after)) - set(leader.topics)
+
+
+def _look_at_wait(state: GroupState, case: Case) -> None:
+    """Whether all waited for members that joined late.
+
+    An eager member commits as it joins a rebalance, and then no more until it is over. So one that commits right before
+    all had joined, after a long silence, was busy; the others had stopped by then, if they commit regularly.
+    """
+    if not case.differs.stayed or "cooperative" in (case.after.protocol or ""):
+        return
+    members = [change.member for change in case.differs.stayed]
+    shown = [pair for pair in zip(members, signs_of_stayed(state, case), strict=True) if pair[1].commits]
+    all_joined_ms = case.began_by_ms
+    late = [(member, signs) for member, signs in shown if all_joined_ms - signs.last_ms <= AT_ONCE_MS]
+    others = [signs for _, signs in shown if all_joined_ms - signs.last_ms > AT_ONCE_MS]
+    if not late or not others:
+        return
+    latest = max(others, key=lambda signs: signs.last_ms)
+    stopped_ms = max(latest.last_ms, state.current_ms)
+    waited_ms = min(signs.last_ms for _, signs in late) - stopped_ms
+    surely_ms = waited_ms - latest.longest_gap_ms
+    is_regular = latest.commits >= 3 and 0 <= latest.longest_gap_ms <= surely_ms
+    busy_ms = min(signs.longest_gap_ms for _, signs in late)
+    if is_regular and HELD_UP_MS <= surely_ms <= busy_ms:
+        case.waited_ms, case.waited_for = min(waited_ms, busy_ms), tuple(member for member, _ in late)
+
+
+def _classic_departure(state: GroupState, case: Case, member: Member, signs: Signs, latest_ms: int) -> Departure:
+    """Why one member is gone.
+
+    When the others stopped says when the rebalance began, for the member that made it begin. If that may have been
+    another one, or a member that came, all that is sure is that it was gone when all had joined.
+    """
+    alone = not case.differs.came and signs.last_ms == latest_ms
+    until, gap = others(state, case) if alone else (NEVER, NEVER)
+    return departure(
+        Circumstances(
+            member=member,
+            signs=signs,
+            joined_ms=state.current_ms,
+            began_by_ms=case.began_by_ms,
+            others_until_ms=until,
+            others_gap_ms=gap,
+            others_moved_on_ms=stayed_moved_on_ms(state, case),
+            before_it_ms=max(state.times.lasts(member.assignment), default=NEVER),
+            is_replaced=member.instance_id is None and all(left is not member for left in case.differs.left),
+            session_ms=member.session_timeout_ms,
+            poll_ms=member.rebalance_timeout_ms,
+        )
+    )
+
+
+def _classic_duration(state: GroupState, case: Case) -> tuple[int | None, str]:
+    """From when the first of those that stayed stopped to commit; else how long the leader took to assign."""
+    before = case.before
+    if before is not None and case.differs.stayed and "cooperative" not in (case.after.protocol or ""):
+        earliest = case.at_ms - state.limits.pattern_ms
+        signs = signs_of_stayed(state, case)
+        shown = [each.last_ms for each in signs if each.commits and each.last_ms >= earliest]
+        if shown:
+            return case.at_ms - min(shown), "at most"
+    return case.at_ms - case.began_by_ms, "at least"

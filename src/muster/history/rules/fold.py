@@ -1,0 +1,202 @@
+"""One group's life, folded: entries and commits go in as the log has them, rows come out when they are final.
+
+`GroupState` holds what the group is now: its open generation (classic) or epoch (KIP-848), the latest commits
+(commit_times.py), rebalances that wait for what comes after them (pending.py), and which member is which (patterns.py).
+Each entry is met with the commits before it taken in, so that the rules see the group as it was then; commits between
+two entries are taken in at once. Nothing here depends on where a chunk ends: rows become final by the log's own time,
+before the entry that passes it is looked at.
+
+A log may begin anywhere and have holes: a generation without one before it says so, a number that jumps or falls too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from muster.history.model import Chunk, Entry, Generation, GroupKind, Limits, Place, Rows
+from muster.history.rules.causes import CoordinatorMove
+from muster.history.rules.classic_fold import classic_record
+from muster.history.rules.classic_generations import classic_generation, key_of, usual_generation, with_end
+from muster.history.rules.commit_times import Stretches
+from muster.history.rules.consumer_fold import consumer_record, epoch_row, own, seal
+from muster.history.rules.generations import CONSUMER_KINDS, OTHER_EPOCHS, other_generation, other_kind, read
+from muster.history.rules.group_state import GroupState
+from muster.history.rules.patterns import MOST_TRACES
+from muster.history.rules.query_batches import departures
+from muster.protocol.group_records import GroupMetadataRecord
+from muster.protocol.record_kinds import TypedRecord
+
+
+def start(group: str, limits: Limits) -> GroupState:
+    """A group of which nothing has been read."""
+    return GroupState(group, limits)
+
+
+def fold(state: GroupState, chunk: Chunk) -> Rows:
+    """Take in what comes next of a group's log; the rows that are final by it."""
+    return _Fold(state, chunk).run()
+
+
+def finish(state: GroupState, now_ms: int) -> Rows:
+    """The log ends here: the rows that were still open. `now_ms` is when it was read, in the time of its records."""
+    del now_ms  # rows say what the log says; nothing is known of the time behind its end
+    rows = Rows()
+    _finalize(state, rows, None)
+    if state.current is not None:
+        rows.generations.append(state.current)
+    elif state.epoch is not None:
+        rows.generations.append(epoch_row(state, state.epoch, None))
+    elif state.others is not None:
+        rows.generations.append(state.others)
+    elif state.kind is GroupKind.OFFSETS_ONLY and state.first is not None:
+        rows.generations.append(
+            Generation(
+                state.group, 0, state.kind, state.first.timestamp_ms, None, None, None, "", None, None, (), state.first
+            )
+        )
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------------ chunk by chunk
+
+
+class _Fold:
+    """One chunk on its way into the state."""
+
+    def __init__(self, state: GroupState, chunk: Chunk) -> None:
+        self.state, self.chunk = state, chunk
+        self.rows = Rows()
+
+    def run(self) -> Rows:
+        state, entries, commits = self.state, self.chunk.entries, self.chunk.commits
+        cuts = np.searchsorted(commits.log_offset, np.array([each.at.offset for each in entries], dtype=np.int64))
+        times = np.array([each.at.timestamp_ms for each in entries], dtype=np.int64)
+        merged = state.clock.times(np.insert(commits.timestamp_ms, cuts, times))
+        places = cuts + np.arange(len(cuts))
+        self._begin(entries, cuts)
+        stretches = Stretches(state.times, state.group, commits, np.delete(merged, places))
+        taken, classic_key = 0, key_of(state.group) if entries else b""
+        entry_times = merged[places].tolist()
+        for entry, cut, at_ms in zip(entries, cuts.tolist(), entry_times, strict=True):
+            self._commits(stretches, taken, cut)
+            taken = cut
+            _finalize(state, self.rows, at_ms)
+            _heard(state, at_ms, entry.at.leader_epoch)
+            _entry(state, entry, classic_key, at_ms, self.rows)
+        self._commits(stretches, taken, len(commits.log_offset))
+        now = state.clock.now
+        if self.chunk.now_ms is not None:
+            now = max(now, state.clock.at(self.chunk.now_ms))
+        _finalize(state, self.rows, now)
+        self.rows.notes += stretches.ordered_notes()
+        state.times.forget_expired()
+        return self.rows
+
+    def _begin(self, entries: Sequence[Entry], cuts: np.ndarray) -> None:
+        state, commits = self.state, self.chunk.commits
+        if state.first is not None:
+            return
+        if len(commits.log_offset) and not (len(cuts) and cuts[0] == 0):
+            time, epoch = int(commits.timestamp_ms[0]), int(commits.leader_epoch[0])
+            state.first = Place(-1, int(commits.log_offset[0]), time, epoch)
+        elif len(cuts):
+            state.first = entries[0].at
+
+    def _commits(self, stretches: Stretches, first: int, end: int) -> None:
+        """Take in the commits between two entries."""
+        if first == end:
+            return
+        state = self.state
+        own(state)
+        latest = state.pending[-1] if state.pending else None
+        if latest is not None and latest.silent_since:
+            awaited = {state.times.number(place): place for place in latest.silent_since}
+            until = latest.at_ms + state.limits.pattern_ms
+            for number, at_ms in stretches.firsts(first, end, until, awaited):
+                latest.heard(awaited[number], at_ms)
+        if state.watching:
+            self._watch(stretches, first, end)
+        epochs = self.chunk.commits.leader_epoch[first:end]
+        if int(epochs[-1]) != state.leader_epoch:
+            at = int(np.argmax(epochs > state.leader_epoch))
+            if at:
+                _heard(state, int(stretches.times[first + at - 1]), state.leader_epoch)
+            _heard(state, int(stretches.times[first + at]), int(epochs[-1]))
+        state.heard_ms = int(stretches.times[end - 1])
+        stretches.take(first, end)
+        if self.chunk.commits.notes:
+            window = state.limits.pattern_ms
+            cases = [(each.case, each.at_ms + window) for each in state.pending]
+            state.queries.take(self.chunk.commits, stretches.times, range(first, end), cases)
+
+    def _watch(self, stretches: Stretches, first: int, end: int) -> None:
+        """See whether other members get on with the partitions of those that were silent."""
+        state = self.state
+        for each in state.watching:
+            numbers = [state.times.number(place) for place in each.places]
+            each.resumed = stretches.got_on(first, end, each.until_ms, numbers)
+        now = int(stretches.times[end - 1])
+        state.watching = [each for each in state.watching if not each.resumed and each.until_ms > now]
+
+
+def _heard(state: GroupState, at_ms: int, leader_epoch: int) -> None:
+    """The coordinator wrote something."""
+    if leader_epoch > state.leader_epoch >= 0:
+        state.move = CoordinatorMove(state.heard_ms, at_ms)
+    state.leader_epoch = max(state.leader_epoch, leader_epoch)
+    state.heard_ms = at_ms
+
+
+def _finalize(state: GroupState, rows: Rows, now_ms: int | None) -> None:
+    """Make the rows of rebalances that are a window old (None: of all)."""
+    window = state.limits.pattern_ms
+    made = 0
+    for each in state.pending:
+        overfull = len(state.pending) - made > MOST_TRACES
+        if now_ms is not None and each.at_ms + window >= now_ms and not overfull:
+            break
+        if each.is_open and state.epoch is not None:
+            seal(state, state.epoch, each, None)
+        each.case.batches += departures(each.case)
+        now = state.clock.now if now_ms is None else now_ms
+        found, phase = each.judged(state.traces, window, state.verdict, now)
+        rows.rebalances.append(each.row(found, phase))
+        state.verdict = found
+        made += 1
+    if made:
+        del state.pending[:made]
+        oldest = (state.pending[0].at_ms if state.pending else state.heard_ms) - window
+        state.traces = [each for each in state.traces if each.at_ms >= oldest]
+
+
+# ------------------------------------------------------------------------------------------------------ entry by entry
+
+
+def _entry(state: GroupState, entry: Entry, classic_key: bytes, at_ms: int, rows: Rows) -> None:
+    at, value = entry.at, entry.value
+    if value is not None and entry.key == classic_key:
+        usual = usual_generation(state.group, value, at)
+        if usual is not None:
+            classic_record(state, usual, at, at_ms, rows)
+            return
+    record = read(entry)
+    if isinstance(record, GroupMetadataRecord):
+        after = None if record.value is None else classic_generation(state.group, record.value, at)
+        classic_record(state, after, at, at_ms, rows)
+    elif record is not None and record.kind in CONSUMER_KINDS:
+        consumer_record(state, record, at, at_ms, rows)
+    elif record is not None:
+        _other(state, record, at, rows)
+
+
+def _other(state: GroupState, record: TypedRecord, at: Place, rows: Rows) -> None:
+    """Share and streams groups: which they are, and their epochs."""
+    kind = state.kind = OTHER_EPOCHS.get(record.kind) or other_kind(record.kind)
+    if record.kind not in OTHER_EPOCHS:
+        return
+    if state.others is not None:
+        rows.generations.append(with_end(state.others, at.timestamp_ms))
+    epoch = getattr(record.value, "epoch", None)
+    state.others = None if epoch is None else other_generation(state.group, kind, epoch, at)

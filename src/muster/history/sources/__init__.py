@@ -1,0 +1,1 @@
+"""Where the records come from: a running cluster, or a folder of segment files."""

@@ -1,0 +1,90 @@
+"""What the rules must know of a cluster that its log does not say: time-outs, and the names behind topic ids.
+
+A member of a KIP-848 group brings no session timeout: its group has one (`consumer.session.timeout.ms`), or all have
+the brokers' (`group.consumer.session.timeout.ms`). Without it a dead member cannot be told from one that left. Where a
+cluster does not tell (it is older, or does not allow it), Kafka's defaults stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import ConfigEntry, ConfigResource, ConfigResourceType
+from muster.errors import KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from muster.history.model import Limits
+from muster.history.sources.remarks import Remarks
+
+_MINUTE_MS = 60_000
+_ASKED_AT_ONCE = 500
+_USUAL = "and taken to be Kafka's usual ones"
+
+_Settings = Mapping[str, ConfigEntry]
+
+
+def limits_of(admin: Admin, remarks: Remarks | None = None) -> Limits:
+    """Ask the cluster. What a broker does not answer is remarked, and Kafka's defaults stand.
+
+    Raises:
+        KafkaTimeoutError: there is no cluster.
+    """
+    remarks = remarks or Remarks()
+    topics = admin.list_topics(include_internal=True)
+    settings = _of_a_broker(admin, remarks)
+    usual = Limits()
+    minutes = _number(settings, "offsets.retention.minutes")
+    session_ms = _number(settings, "group.consumer.session.timeout.ms")
+    return Limits(
+        offsets_retention_ms=usual.offsets_retention_ms if minutes is None else minutes * _MINUTE_MS,
+        consumer_session_timeout_ms=usual.consumer_session_timeout_ms if session_ms is None else session_ms,
+        session_timeouts_ms=_of_groups(admin, remarks),
+        topic_names={topic.topic_id.hex(): topic.name for topic in topics},
+    )
+
+
+def _of_a_broker(admin: Admin, remarks: Remarks) -> _Settings:
+    try:
+        nodes = admin.describe_cluster().nodes
+    except UnsupportedVersionError:  # before Kafka 2.8
+        return {}
+    if not nodes:
+        return {}
+    resource = ConfigResource(ConfigResourceType.BROKER, str(nodes[0].node_id))
+    return _asked(admin, [resource], remarks).get(resource, {})
+
+
+def _of_groups(admin: Admin, remarks: Remarks) -> dict[str, int]:
+    """The session timeouts of KIP-848's groups that there are."""
+    try:
+        groups = [group.group_id for group in admin.list_consumer_groups(types=["consumer"])]
+    except KafkaTimeoutError as error:
+        remarks.add(f"not all groups' session timeouts are known, {_USUAL}: {error}")
+        return {}
+    except (KafkaError, UnsupportedVersionError):
+        return {}
+    found: dict[str, int] = {}
+    for start in range(0, len(groups), _ASKED_AT_ONCE):
+        some = groups[start : start + _ASKED_AT_ONCE]
+        resources = [ConfigResource(ConfigResourceType.GROUP, group) for group in some]
+        for resource, settings in _asked(admin, resources, remarks).items():
+            session_ms = _number(settings, "consumer.session.timeout.ms")
+            if session_ms is not None:
+                found[resource.name] = session_ms
+    return found
+
+
+def _asked(admin: Admin, resources: list[ConfigResource], remarks: Remarks) -> dict[ConfigResource, _Settings]:
+    try:
+        answers = admin.describe_configs(resources)
+    except KafkaTimeoutError as error:
+        remarks.add(f"the brokers' settings are not known, {_USUAL}: {error}")
+        return {}
+    except (KafkaError, UnsupportedVersionError):
+        return {}
+    return {resource: entries for resource, entries in answers.items() if not isinstance(entries, KafkaError)}
+
+
+def _number(settings: _Settings, name: str) -> int | None:
+    entry = settings.get(name)
+    text = entry.value if entry is not None else None
+    return int(text) if text and text.isdecimal() else None

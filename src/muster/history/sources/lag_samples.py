@@ -1,0 +1,240 @@
+"""Where the logs of what groups have committed begin and end now, and what lies between: samples for the lag.
+
+Offsets are no records: transaction markers take some, compaction leaves holes. So what is behind a committed offset is
+counted by the headers of its batches, as far as a bounded look goes; where that does not reach the end, only offsets
+are known. What is read is thrown away: nothing is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from muster.arrow import Fetched
+from muster.client.admin.admin import Admin
+from muster.client.config import ClientConfig
+from muster.client.plain.cluster import Cluster, connect, disconnect
+from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
+from muster.errors import CorruptRecordError, KafkaConnectionError, KafkaError, MusterError
+from muster.history.lag import first_unread
+from muster.history.lag.over_time import Asked, Past, lag_over_time, places_of, plan
+from muster.history.lag.rows import CommittedOf
+from muster.history.model import Lag, LagSample
+from muster.history.model import TopicPartition as Name
+from muster.history.sources.live import ReaderConfig
+from muster.history.sources.log_ends import Bounds, known_bounds
+from muster.history.sources.remarks import Remarks
+from muster.history.sources.threads import each_in_threads
+from muster.model import TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.protocol.records.compression import Buffer
+from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers, read_records
+
+LOOK_BYTES = 1 << 20
+"""How much of one partition is looked at for one group."""
+FAR = 100_000
+"""So many offsets are not looked through: their end is out of reach."""
+FIRST_BYTES = 1 << 16
+"""How much is looked at then, for the age of the first record."""
+_LOOKS = 400
+"""How many such looks there are at most."""
+_WIDTH = 4
+_PATIENCE_S = 10.0
+_NOTHING = pa.RecordBatch.from_pydict({})
+
+
+class Counted(NamedTuple):
+    """How many records there are, and the time of the first: None where the look does not reach."""
+
+    records: int | None
+    oldest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is to be counted: records of a partition between two offsets."""
+
+    group: str
+    place: TopicPartition
+    ends: Bounds
+    first: int
+
+
+def lag_samples(
+    admin: Admin, config: ReaderConfig, committed: CommittedOf, at_ms: int, remarks: Remarks
+) -> list[LagSample]:
+    """A sample for each partition that a group has committed, as the cluster is now."""
+    ends = known_bounds(admin, {TopicPartition(*name) for own in committed.values() for name in own}, remarks)
+    looks = [
+        _Look(group, place, ends[place], first_unread(position.offset, ends[place].start))
+        for group, places in sorted(committed.items())
+        for place, position in sorted((TopicPartition(*name), position) for name, position in places.items())
+        if place in ends
+    ]
+    behind = [look for look in looks if look.first < look.ends.end]
+    if len(behind) > _LOOKS:
+        remarks.add(f"the lag of {len(behind) - _LOOKS} partitions is told in offsets, which may be more than records")
+    settings = look_settings(config.fetching())
+    counted = _count_all(settings, behind[:_LOOKS])
+    return [_sample(look, counted.get(look), at_ms) for look in looks]
+
+
+def look_settings(settings: FetchSettings) -> FetchSettings:
+    """How a partition is looked at, by a client with these settings."""
+    return replace(settings, isolation_level=0, fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=LOOK_BYTES)
+
+
+def _sample(look: _Look, counted: Counted | None, at_ms: int) -> LagSample:
+    records, oldest_ms = counted or (0 if look.first >= look.ends.end else None, None)
+    place, ends = look.place, look.ends
+    return LagSample(at_ms, look.group, place.topic, place.partition, ends.start, ends.end, records, oldest_ms)
+
+
+def _count_all(settings: FetchSettings, looks: list[_Look]) -> dict[_Look, Counted]:
+    def some(first: int) -> dict[_Look, Counted]:
+        try:
+            return {look: _look(settings, look) for look in looks[first::_WIDTH]}
+        finally:
+            disconnect()
+
+    parts = each_in_threads(some, range(min(_WIDTH, len(looks))), _WIDTH)
+    return {look: counted for part in parts for look, counted in part.items()}
+
+
+def _look(settings: FetchSettings, look: _Look) -> Counted:
+    try:
+        return count_records(settings, look.place, look.first, look.ends.end)
+    except KafkaConnectionError:
+        return Counted(None, None)
+
+
+def count_records(settings: FetchSettings, place: TopicPartition, start: int, end: int) -> Counted:
+    """Count the records of a partition from one offset up to another, with `look_settings`.
+
+    Raises:
+        KafkaConnectionError: no broker answers.
+    """
+    if end - start > FAR:
+        settings = replace(settings, max_bytes=FIRST_BYTES)
+    reader = _Counting(settings, place, start, end)
+    counter = reader.counter
+    try:
+        for _ in reader.batches():
+            if counter.size >= settings.max_bytes:
+                break
+    except KafkaConnectionError:
+        raise
+    except (DataLossError, CorruptRecordError, KafkaError):
+        return Counted(None, counter.oldest_ms)
+    return Counted(counter.records if counter.next_offset >= end else None, counter.oldest_ms)
+
+
+def first_times(
+    client: ClientConfig, asked: Sequence[tuple[TopicPartition, int, int]]
+) -> dict[tuple[TopicPartition, int, int], int | None]:
+    """When the first record at or behind an offset was written, by its own word; each with the end of its log. Where
+    no broker answers, what is left is not asked for."""
+    settings = replace(look_settings(FetchSettings(client)), max_bytes=FIRST_BYTES)
+
+    def some(first: int) -> dict[tuple[TopicPartition, int, int], int | None]:
+        found: dict[tuple[TopicPartition, int, int], int | None] = {}
+        try:
+            for one in asked[first::_WIDTH]:
+                found[one] = count_records(settings, *one).oldest_ms
+        except KafkaConnectionError:
+            pass
+        finally:
+            disconnect()
+        return found
+
+    parts = each_in_threads(some, range(min(_WIDTH, len(asked))), _WIDTH)
+    return {one: at_ms for part in parts for one, at_ms in part.items()}
+
+
+class _Counter:
+    """Takes the place of a decoder: counts the records from an offset on."""
+
+    def __init__(self) -> None:
+        self.records = self.size = self.next_offset = 0
+        self.oldest_ms: int | None = None
+
+    def decode(self, buffer: Buffer, start: int, end: int, aborted: object = None, check_crcs: bool = True) -> Fetched:
+        """Count what is fetched; there is nothing to hand out but a sign that something came."""
+        following = start
+        for position, header in iter_headers(buffer):
+            if header.base_offset >= end:
+                following = max(following, end)
+                break
+            if check_crcs:
+                check_batch(buffer, position, header)
+            following = max(following, header.next_offset)
+            if header.last_offset >= start and header.record_count and not header.is_control:
+                self._count(buffer, position, header, start, end)
+        self.size += len(buffer)
+        self.next_offset = following
+        return Fetched(iter([_NOTHING]), following)
+
+    def _count(self, buffer: Buffer, position: int, header: BatchHeader, start: int, end: int) -> None:
+        if header.base_offset >= start and header.last_offset < end and self.oldest_ms is not None:
+            self.records += header.record_count
+            return
+        wanted = [record for record in read_records(buffer, position, header) if start <= record.offset < end]
+        self.records += len(wanted)
+        if wanted and self.oldest_ms is None:
+            self.oldest_ms = wanted[0].timestamp if wanted[0].timestamp >= 0 else None
+
+
+class _Counting(RangeReader):
+    """Counts the records of a range instead of decoding them."""
+
+    def __init__(self, settings: FetchSettings, partition: TopicPartition, start: int, end: int) -> None:
+        super().__init__(settings, partition, start, end)
+        self.counter = _Counter()
+        self._decoder = self.counter  # type: ignore[assignment]
+
+
+# --- over time -------------------------------------------------------------------------------------------------------
+
+
+def over_time(
+    config: ReaderConfig, past: Past, until_ms: int, samples: Iterable[LagSample], remarks: Remarks
+) -> list[Lag]:
+    """The lag at steps of the time that was read."""
+    behind = {(each.topic, each.partition): _at_most(each) for each in samples}
+    asked = plan(places_of(past, behind), past.times(until_ms))
+    if asked.left_out:
+        remarks.add(f"the lag of {asked.left_out} partitions over time is left out, of those with the least lag now")
+    client = replace(config.fetching().client, request_timeout_ms=int(_PATIENCE_S * 1_000))
+    try:
+        return lag_over_time(past, asked.times, ends_over_time(connect(client), asked))
+    except MusterError as error:
+        remarks.add(f"the lag over time is not known: {error}")
+        return []
+    finally:
+        disconnect()
+
+
+def _at_most(sample: LagSample) -> int:
+    return sample.log_end_offset - sample.log_start_offset if sample.records is None else sample.records
+
+
+def ends_over_time(cluster: Cluster, asked: Asked) -> dict[Name, list[int | None]]:
+    """Where the logs of these partitions ended at each of these times; of those only that have a leader.
+
+    Raises:
+        KafkaError: the cluster does not say.
+    """
+    wanted = {TopicPartition(*name) for name in asked.places}
+    led = sorted(wanted.intersection(cluster.led({place.topic for place in wanted}))) if wanted else []
+    starts = cluster.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
+    latest = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
+    found: dict[Name, list[int | None]] = {(place.topic, place.partition): [] for place in led}
+    for at_ms in asked.times:
+        ends = cluster.list_offsets(dict.fromkeys(led, at_ms))
+        for place, own in zip(led, found.values(), strict=True):
+            end = ends[place] if ends[place] >= 0 else latest[place]
+            own.append(None if 0 < starts[place] >= end else end)  # what was before today's start is not known
+    return found

@@ -1,0 +1,165 @@
+"""A running cluster as a source of the history: every partition of `__consumer_offsets` from where its log begins to
+where it ended when it was asked.
+
+It reads as `assign` does: it is no member of a group, and commits nothing. Up to the last stable offset, and without
+what was aborted: offsets that were committed in a transaction count once it is committed, as for the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from muster.client.admin.admin import Admin
+from muster.client.config import AdminConfig, ClientConfig
+from muster.client.core.admin.admin import TopicDescription
+from muster.client.plain.cluster import disconnect
+from muster.client.plain.fetch import FetchSettings, RangeReader
+from muster.errors import (
+    CorruptRecordError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    MusterError,
+    UnsupportedVersionError,
+)
+from muster.history.sources.log_ends import Bounds, log_bounds
+from muster.history.sources.raw import DECODED, to_raw
+from muster.history.sources.remarks import Remarks
+from muster.model import TopicPartition
+from muster.protocol.api import READ_COMMITTED
+from muster.protocol.group_partitions import group_partition
+
+_PATIENCE_S = 30.0
+"""How long a partition is read without progress."""
+_REFUSALS = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderConfig(AdminConfig):
+    """The settings of a reader: those of an admin client, and how it fetches."""
+
+    max_partition_fetch_bytes: int = 4 << 20
+    fetch_max_wait_ms: int = 500
+    check_crcs: bool = True
+
+    def fetching(self) -> FetchSettings:
+        """How ranges of a log are read."""
+        return FetchSettings(
+            self.narrowed(ClientConfig),
+            max_bytes=max(self.max_partition_fetch_bytes, 1),
+            max_wait_ms=self.fetch_max_wait_ms,
+            check_crcs=self.check_crcs,
+        )
+
+
+class RefusedError(MusterError):
+    """The cluster does not let the topic be read, or has none: only its admin API can be asked then."""
+
+
+class LiveTopic:
+    """The partitions of one topic of a cluster, as they were when it was asked."""
+
+    def __init__(
+        self, admin: Admin, config: ReaderConfig, topic: str, remarks: Remarks, groups: Collection[str] = ()
+    ) -> None:
+        """With `groups` only the partitions that keep these are read: the topic is `__consumer_offsets` then.
+
+        Raises RefusedError, and KafkaTimeoutError or KafkaConnectionError where no broker answers.
+        """
+        self._topic = topic
+        self._remarks = remarks
+        found = admin.describe_topics([topic])[topic]
+        if isinstance(found, KafkaError):
+            raise _refused(found, topic)
+        self._topic_id = found.topic_id
+        self.is_internal = found.is_internal
+        """Whether it is the brokers' own."""
+        if groups:
+            keep = {group_partition(group, len(found.partitions)) for group in groups}
+            found = replace(found, partitions=[part for part in found.partitions if part.partition in keep])
+        self._spans = _spans(admin, found, remarks)
+        self._settings = replace(
+            config.fetching(),
+            columns=DECODED,
+            isolation_level=READ_COMMITTED,
+            fail_on_data_loss=False,
+            timeout_s=_PATIENCE_S,
+        )
+
+    @property
+    def records(self) -> dict[int, int]:
+        """How many offsets each partition has, which is at least as many records."""
+        return {partition: span.end - span.start for partition, span in sorted(self._spans.items())}
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        """One partition's records, in order of offset, as batches of schema RAW. May be called from any thread.
+
+        What is gone meanwhile, or cannot be fetched, is remarked.
+
+        Raises:
+            RefusedError: the topic may not be read.
+        """
+        span = self._spans[partition]
+        place = TopicPartition(self._topic, partition)
+        reader = _Reader(self._settings, place, span.start, span.end, self._topic_id)
+        reader.remarks = self._remarks
+        try:
+            for batch in reader.batches():
+                yield to_raw(batch, partition)
+        except KafkaConnectionError as error:
+            self._remarks.add(f"{place} was not read to its end, so rows of its groups are missing: {error}")
+        except CorruptRecordError as error:
+            self._remarks.add(f"{place} was not read behind damage: {error}")
+        except KafkaError as error:
+            raise _refused(error, self._topic) from error
+        except UnsupportedVersionError as error:  # before Kafka 0.11
+            raise RefusedError(f"the brokers are too old for {self._topic} to be read ({error})") from error
+        finally:
+            disconnect()
+
+
+class _Reader(RangeReader):
+    """A reader that goes on behind what is gone, and says so to people rather than to the log."""
+
+    remarks: Remarks
+
+    def _lose(self, what: str, position: int, *, by_retention: bool = False) -> None:
+        self.remarks.add(what)
+        self._position = position
+        self._retry.reset()
+
+    def _lose_damaged(self, what: str, error: CorruptRecordError) -> None:
+        self.remarks.add(f"{what}; they are passed over")
+
+
+def _refused(error: KafkaError, topic: str) -> MusterError:
+    if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return RefusedError(f"the cluster does not let {topic} be read ({error.code.name})")
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return RefusedError(f"the cluster has no topic {topic} yet, or does not show it")
+    return error
+
+
+def _spans(admin: Admin, topic: TopicDescription, remarks: Remarks) -> dict[int, Bounds]:
+    for part in topic.partitions:
+        if part.leader_id < 0:
+            remarks.add(f"partition {part.partition} of {topic.name} has no leader: its groups are missing")
+    found: dict[int, Bounds] = {}
+    whole = log_bounds(admin, [topic])  # first: what is written meanwhile is behind no transaction
+    for place, bounds in sorted(log_bounds(admin, [topic], "read_committed").items()):
+        ends = whole.get(place)
+        if isinstance(ends, Bounds) and isinstance(bounds, Bounds) and bounds.end < ends.end:
+            remarks.add(
+                f"{place} is read up to offset {bounds.end}: a transaction that has not ended holds back what is "
+                f"behind it, {ends.end - bounds.end} offsets of any groups"
+            )
+        if isinstance(bounds, KafkaError):
+            if bounds.code in _REFUSALS:
+                raise _refused(bounds, topic.name)
+            remarks.add(f"{place} is missing, and with it groups: its ends are not known ({bounds})")
+        elif bounds.end > bounds.start:
+            found[place.partition] = bounds
+    return found

@@ -1,0 +1,88 @@
+"""Where logs begin and end now. Each broker is asked by itself: a frozen one costs only its own partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from muster.client.admin.admin import Admin
+from muster.client.core.admin.admin import TopicDescription
+from muster.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from muster.history.sources.remarks import Remarks
+from muster.history.sources.threads import each_in_threads
+from muster.model import OffsetAndTimestamp, TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+_WIDTH = 8
+
+
+class Bounds(NamedTuple):
+    """The offset of the first record that is left, and the one behind the last."""
+
+    start: int
+    end: int
+
+
+def known_bounds(admin: Admin, places: Collection[TopicPartition], remarks: Remarks) -> dict[TopicPartition, Bounds]:
+    """The bounds of these partitions, as far as the cluster tells; a remark says of which it does not."""
+    topics = admin.describe_topics(sorted({place.topic for place in places})) if places else {}
+    described: list[TopicDescription] = []
+    for name, topic in sorted(topics.items()):
+        if isinstance(topic, TopicDescription):
+            parts = [part for part in topic.partitions if TopicPartition(name, part.partition) in places]
+            described.append(replace(topic, partitions=parts))
+        else:
+            remarks.add(f"the lag in topic {name} is not known: {topic.code.name}")
+    asked = log_bounds(admin, described)
+    found: dict[TopicPartition, Bounds] = {}
+    for place in sorted(places):
+        bounds = asked.get(place)
+        if isinstance(bounds, Bounds):
+            found[place] = bounds
+        elif isinstance(topics[place.topic], TopicDescription):
+            remarks.add(f"the lag in {place} is not known: {bounds or 'it has no leader, or does not exist'}")
+    return found
+
+
+def log_bounds(
+    admin: Admin, topics: Iterable[TopicDescription], isolation_level: str = "read_uncommitted"
+) -> dict[TopicPartition, Bounds | KafkaError]:
+    """The bounds of all partitions of these topics that have a leader, or why they are not known."""
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for topic in topics:
+        for part in topic.partitions:
+            if part.leader_id >= 0:
+                by_leader.setdefault(part.leader_id, []).append(TopicPartition(topic.name, part.partition))
+    parts = each_in_threads(lambda places: _asked(admin, places, isolation_level), list(by_leader.values()), _WIDTH)
+    return {place: found for part in parts for place, found in part.items()}
+
+
+def _asked(
+    admin: Admin, places: list[TopicPartition], isolation_level: str
+) -> dict[TopicPartition, Bounds | KafkaError]:
+    try:
+        starts = admin.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
+        ends = _ends(admin, places, isolation_level)
+    except (KafkaTimeoutError, KafkaConnectionError) as error:
+        return dict.fromkeys(places, error)
+    found: dict[TopicPartition, Bounds | KafkaError] = {}
+    for place in places:
+        start, end = starts[place], ends[place]
+        if isinstance(start, KafkaError) or isinstance(end, KafkaError):
+            found[place] = start if isinstance(start, KafkaError) else end  # type: ignore[assignment]
+        else:
+            assert start is not None
+            assert end is not None
+            found[place] = Bounds(start.offset, end.offset)
+    return found
+
+
+def _ends(
+    admin: Admin, places: list[TopicPartition], isolation_level: str
+) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
+    times = dict.fromkeys(places, LATEST_TIMESTAMP)
+    try:
+        return admin.list_offsets(times, isolation_level=isolation_level)
+    except UnsupportedVersionError:  # before Kafka 0.11, which has no transactions
+        return admin.list_offsets(times)

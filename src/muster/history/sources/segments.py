@@ -1,0 +1,291 @@
+"""Reads the log of one topic partition out of a folder: a plain walk over the record batches of its segment files.
+
+The folder may be in use, copied while it was written, cut off by a crash, or damaged. Nothing in it is locked, mapped
+or written: a segment that is cut shorter meanwhile is read up to where it ends. What cannot be read is said, and the
+rest is read: a batch with a wrong CRC is passed over; behind bytes that are no batch the next batch is looked for.
+
+Offsets that were committed in a transaction count once it is committed, as for Kafka's coordinator: records of aborted
+transactions are dropped, and those of one that has not ended, too. Which these are is only known at the markers, so the
+headers are walked first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from muster.arrow import Decoder
+from muster.errors import CorruptRecordError
+from muster.history.sources.remarks import Remarks
+from muster.protocol.records.aborted import is_abort_marker
+from muster.protocol.records.record_batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    UnsupportedMagicError,
+    check_batch,
+    next_header,
+    unpack_header,
+)
+
+PIECE_BYTES = 4 << 20
+_MAGIC_AT = 16
+_END = 2**63 - 1
+_FAR = 2**31
+"""Behind damage a batch is only believed if its offset is at most so far ahead."""
+
+
+class Run(NamedTuple):
+    """Whole batches that follow each other in a file, and the offsets that are wanted of them."""
+
+    path: Path
+    begin: int
+    end: int
+    first: int
+    last: int
+
+
+class _Aborted(NamedTuple):
+    """A transaction that does not count: its producer, where it begins, where its marker is."""
+
+    producer_id: int
+    first: int
+    marker: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """What there is to read of one log."""
+
+    runs: list[Run] = field(default_factory=list)
+    aborted: list[_Aborted] = field(default_factory=list)
+    next_offset: int = 0
+    records: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    """Producers with an open transaction, and where it begins."""
+
+
+def plan(paths: Iterable[Path], remarks: Remarks) -> Plan:
+    """Walk the headers of a log's segments, in order of offset."""
+    found = Plan()
+    for path in paths:
+        try:
+            _walk(path, found, remarks)
+        except OSError as error:
+            remarks.add(f"{path} could not be read ({error.strerror or error}): what it holds is missing")
+    if found.open:
+        first = min(found.open.values())
+        remarks.add(f"{len(found.open)} transactions from offset {first} on have not ended: they do not count")
+    found.aborted += [_Aborted(producer_id, first, _END) for producer_id, first in found.open.items()]
+    return found
+
+
+def read(found: Plan, decoder: Decoder, remarks: Remarks) -> Iterator[pa.RecordBatch]:
+    """The records of a plan, in order of offset."""
+    for run in found.runs:
+        aborted = [(t.producer_id, t.first) for t in found.aborted if t.first <= run.last and t.marker >= run.first]
+        try:
+            with run.path.open("rb") as file:
+                file.seek(run.begin)
+                data = file.read(run.end - run.begin)
+        except OSError as error:
+            remarks.add(f"{run.path} could not be read ({error.strerror or error}): what it holds is missing")
+            continue
+        if len(data) < run.end - run.begin:
+            remarks.add(f"{run.path} became shorter while it was read")
+        yield from _decode(data, run, aborted, decoder, remarks)
+
+
+def _decode(
+    data: bytes, run: Run, aborted: list[tuple[int, int]], decoder: Decoder, remarks: Remarks
+) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from list(decoder.decode(data, run.first, _END, aborted).batches)
+        return
+    except CorruptRecordError:
+        pass
+    for begin, end in _sound(data, run.path, remarks):
+        try:
+            batch = memoryview(data)[begin:end]
+            yield from list(decoder.decode(batch, run.first, _END, aborted).batches)
+        except CorruptRecordError as error:
+            remarks.add(f"{run.path}: a batch could not be decoded and was passed over: {error}")
+
+
+def _sound(data: bytes, path: Path, remarks: Remarks) -> Iterator[tuple[int, int]]:
+    """Where the batches are whose CRC holds."""
+    position = 0
+    while (header := next_header(data, position)) is not None:
+        try:
+            check_batch(data, position, header)
+            yield position, position + header.size
+        except CorruptRecordError as error:
+            remarks.add(f"{path}: offsets {header.base_offset} to {header.last_offset} are passed over: {error}")
+        position += header.size
+
+
+# --- the walk --------------------------------------------------------------------------------------------------------
+
+
+class _File:
+    """A file's bytes, as far as they were there when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self.size = self._file.seek(0, 2)
+        self._data = b""
+        self._start = 0
+
+    def at(self, position: int, size: int) -> tuple[bytes, int]:
+        """Bytes, and where in them `position` is; `size` or more follow, if the file has them."""
+        if not self._start <= position or position + size > self._start + len(self._data):
+            self._file.seek(position)
+            self._data = self._file.read(max(size, PIECE_BYTES))
+            self._start = position
+        return self._data, position - self._start
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _walk(path: Path, found: Plan, remarks: Remarks) -> None:
+    file = _File(path)
+    try:
+        position: int | None = 0
+        run: Run | None = None
+        while position is not None:
+            header = _header(file, position)
+            if header is None:
+                _end(run, found)
+                run = None
+                position = _behind_damage(path, file, position, found.next_offset, remarks)
+                continue
+            run = _take(path, file, position, header, run, found)
+            position += header.size
+        _end(run, found)
+    finally:
+        file.close()
+
+
+def _header(file: _File, position: int) -> BatchHeader | None:
+    """The header of the whole batch at a position, if there is one."""
+    try:
+        header = unpack_header(*file.at(position, HEADER_SIZE))
+    except CorruptRecordError:
+        return None
+    return header if _makes_sense(header) and position + header.size <= file.size else None
+
+
+def _makes_sense(header: BatchHeader) -> bool:
+    return (
+        header.batch_length >= HEADER_SIZE - LOG_OVERHEAD
+        and header.record_count >= 0
+        and header.last_offset_delta >= 0
+        and 0 <= header.base_offset < _END - _FAR
+    )
+
+
+def _take(path: Path, file: _File, position: int, header: BatchHeader, run: Run | None, found: Plan) -> Run | None:
+    """Add a batch to the run, or begin another. One that another segment had already is passed over."""
+    if header.last_offset < found.next_offset:
+        _end(run, found)
+        return None
+    if header.has_producer_id and (header.is_transactional or header.is_control):
+        _note_transaction(file, position, header, found)
+    first = max(header.base_offset, found.next_offset)
+    if run is not None and position + header.size - run.begin > PIECE_BYTES:
+        _end(run, found)
+        run = None
+    found.next_offset = header.next_offset
+    found.records += 0 if header.is_control else header.record_count
+    end = position + header.size
+    if run is None:
+        return Run(path, position, end, first, header.last_offset)
+    return run._replace(end=end, last=header.last_offset)
+
+
+def _end(run: Run | None, found: Plan) -> None:
+    if run is not None:
+        found.runs.append(run)
+
+
+def _note_transaction(file: _File, position: int, header: BatchHeader, found: Plan) -> None:
+    if not header.is_control:
+        found.open.setdefault(header.producer_id, header.base_offset)
+        return
+    first = found.open.pop(header.producer_id, None)
+    try:
+        aborts = is_abort_marker(*file.at(position, header.size), header)
+    except CorruptRecordError:
+        aborts = True  # nothing says that it was committed
+    if aborts and first is not None:
+        found.aborted.append(_Aborted(header.producer_id, first, header.base_offset))
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def _behind_damage(path: Path, file: _File, position: int, expected: int, remarks: Remarks) -> int | None:
+    """Where the next batch begins behind bytes that are none; None where there is none. Says what is passed over."""
+    left = file.size - position
+    if left <= 0:
+        return None
+    if _is_older(*file.at(position, min(left, PIECE_BYTES))):
+        remarks.add(f"{path} has message sets from before Kafka 0.11, which are not read")
+        return None
+    found = _find_batch(file, position, expected)
+    if found is not None:
+        remarks.add(f"{path}: {found - position} bytes at position {position} are no record batch and are passed over")
+        return found
+    data, at = file.at(position, min(left, PIECE_BYTES))
+    if left > PIECE_BYTES or any(memoryview(data)[at:]):  # zeros were only reserved
+        remarks.add(
+            f"{path} ends in {left} bytes that are no whole batch (offset {expected} on): "
+            "a crash, or a copy of a file that was being written"
+        )
+    return None
+
+
+def _is_older(data: bytes, at: int) -> bool:
+    try:
+        unpack_header(data, at)
+    except UnsupportedMagicError:
+        length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+        return data[at + _MAGIC_AT] in (0, 1) and 14 <= length <= len(data) - at
+    except CorruptRecordError:
+        pass
+    return False
+
+
+def _find_batch(file: _File, position: int, expected: int) -> int | None:
+    """The position of the first whole batch with a good CRC from there on."""
+    while position + HEADER_SIZE <= file.size:
+        data, at = file.at(position, min(PIECE_BYTES, file.size - position))
+        for begin in _candidates(data, at):
+            header = unpack_header(data, begin)
+            place = position + begin - at
+            near = expected <= header.base_offset < expected + _FAR
+            if near and _makes_sense(header) and place + header.size <= file.size and _is_whole(file, place, header):
+                return place
+        position += max(1, len(data) - at - HEADER_SIZE + 1)
+    return None
+
+
+def _candidates(data: bytes, at: int) -> Iterator[int]:
+    magic = data.find(MAGIC, at + _MAGIC_AT)
+    while 0 <= magic <= len(data) - HEADER_SIZE + _MAGIC_AT:
+        yield magic - _MAGIC_AT
+        magic = data.find(MAGIC, magic + 1)
+
+
+def _is_whole(file: _File, place: int, header: BatchHeader) -> bool:
+    try:
+        check_batch(*file.at(place, header.size), header)
+    except CorruptRecordError:
+        return False
+    return True

@@ -1,0 +1,143 @@
+"""Python source for the classes of the messages, made from the tables: the text of `messages.py`, `draft_messages.py`.
+
+`codegen.py` has the command that writes them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from muster.protocol.definitions import schema
+from muster.protocol.definitions.admin_definitions import ADMIN_MESSAGES
+from muster.protocol.definitions.client_definitions import MESSAGES
+from muster.protocol.definitions.draft_definitions import DRAFT_MESSAGES
+from muster.protocol.definitions.group_definitions import GROUP_MESSAGES
+from muster.protocol.definitions.sasl_definitions import SASL_MESSAGES
+from muster.protocol.definitions.schema import Field, Message, Struct
+
+PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
+_ZERO = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID", "bool": "False", "float64": "0.0"}
+
+
+def _optional(member: Field) -> bool:
+    """Whether None is a value: a null, or (for a tagged structure) "not sent"."""
+    return member.nullable != schema.NEVER or (member.struct is not None and not member.is_array and _tagged(member))
+
+
+def _is_always_there(member: Field) -> bool:
+    """Whether it is a structure that cannot be null."""
+    return member.struct is not None and not member.is_array and not _optional(member)
+
+
+def _tagged(member: Field) -> bool:
+    return member.tagged != schema.NEVER
+
+
+def annotation(member: Field) -> str:
+    if member.type == "records":
+        return "Records"
+    name = member.struct.name if member.struct else PY_TYPES.get(member.element, "int")
+    if member.is_array:
+        name = f"list[{name}]"
+    return f"{name} | None" if _optional(member) else name
+
+
+def default_source(member: Field) -> str:
+    """The default of a field as Python source. `None` for a structure that cannot be null: one with its defaults."""
+    if member.default == "null" or member.type == "records":
+        return "None"
+    if member.is_array:
+        return "EMPTY"
+    if member.struct is not None:
+        return "None"
+    if member.element == "string":
+        return repr(member.default or "").replace("'", '"')
+    if member.default is None:
+        return _ZERO.get(member.element, "0")
+    return member.default.capitalize() if member.element == "bool" else member.default
+
+
+def absent_source(member: Field) -> str:
+    """What a tagged field is that was not sent, as Python source.
+
+    Kafka's table gives a structure that may be null a null as its default by a string "null". Where it has none, the
+    structure with its defaults is what need not be sent, and a null is: one byte, 0.
+    """
+    if member.struct is not None and not member.is_array and member.nullable != schema.NEVER and not member.default:
+        return f"{member.struct.name}()"
+    return default_source(member)
+
+
+def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[str]:
+    slots = "".join(f'"{member.name}", ' for member in struct.fields)
+    lines = [f"class {struct.name}({bases}):", *class_lines]
+    lines += [f"    FIELDS: ClassVar = ({slots.rstrip()})", "    __slots__ = FIELDS", ""]
+    lines.append("    def __init__(")
+    lines.append("        self,")
+    for member in struct.fields:
+        stand_in = " | None" if _is_always_there(member) else ""
+        lines.append(f"        {member.name}: {annotation(member)}{stand_in} = {default_source(member)},")
+    lines.append("    ) -> None:")
+    for member in struct.fields:
+        value = member.name
+        if default_source(member) == "EMPTY":
+            value = f"[] if {member.name} is EMPTY else {member.name}"
+        elif _is_always_there(member):
+            value = f"{annotation(member)}() if {member.name} is None else {member.name}"
+        lines.append(f"        self.{member.name} = {value}")
+    return [*lines, "", ""]
+
+
+def _message_bases(message: Message) -> tuple[str, list[str]]:
+    last = message.versions.last
+    flexible = message.flexible.first if message.flexible != schema.NEVER else 1 << 15
+    lines = [f"    MIN_VERSION: ClassVar = {message.versions.first}", f"    MAX_VERSION: ClassVar = {last}"]
+    lines.append(f"    FIRST_FLEXIBLE_VERSION: ClassVar = {flexible}")
+    if message.older != schema.NEVER:
+        lines.append(f"    OLDEST_VERSION: ClassVar = {message.older.first}")
+    if message.kind not in ("request", "response"):
+        return "Message", lines
+    lines.append(f"    API_KEY: ClassVar = {message.key}")
+    if message.kind == "response":
+        return "Response", lines
+    response = message.name.removesuffix("Request") + "Response"
+    return f'Request["{response}"]', [*lines, f"    RESPONSE: ClassVar = {response}"]
+
+
+IMPORTED = "EMPTY", "ZERO_UUID", "Message", "Records", "Request", "Response", "Struct"
+TABLES = {
+    "messages.py": MESSAGES,
+    "draft_messages.py": DRAFT_MESSAGES,
+    "group_messages.py": GROUP_MESSAGES,
+    "sasl_messages.py": SASL_MESSAGES,
+    "admin_messages.py": ADMIN_MESSAGES,
+}
+"""What each of the files is made from."""
+
+
+def messages_source(file: str) -> str:
+    """The text of one of `TABLES`."""
+    names = schema.message_names(TABLES[file])
+    lines: list[str] = []
+    for name in sorted(names, key=lambda name: (name.endswith("Request"), names.index(name))):
+        message = schema.message(name)
+        for struct in message.structs():
+            lines += _class_source(struct, "Struct", [])
+        lines += _class_source(message, *_message_bases(message))
+    body = "\n".join(lines).rstrip("\n") + "\n"
+    used = ", ".join(name for name in IMPORTED if re.search(rf"\b{name}\b", body))
+    table = "client_definitions.py" if file == "messages.py" else file.replace("messages", "definitions")
+    return f'''# Made by `python -m muster.protocol.definitions.codegen` from {table}; do not edit.
+"""The messages of Kafka's protocol: one class for all versions of each, fields as Kafka names them.
+
+A field that a version does not carry has its default after decoding, and is left out when encoding.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from muster.protocol.primitives import {used}
+
+
+{body}'''

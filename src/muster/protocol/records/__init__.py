@@ -1,0 +1,1 @@
+"""Record batches and message sets: build, read, check, compress."""

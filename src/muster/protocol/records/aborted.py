@@ -1,0 +1,46 @@
+"""Which batches read_committed passes over (KIP-98): one filter for every decoder of fetched batches."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from muster.protocol.records.compression import Buffer
+from muster.protocol.records.record_batch import BatchHeader, read_tuples
+
+_CONTROL_KEY = struct.Struct(">hh")
+_ABORT = 0
+
+Aborted = tuple[int, int]
+"""One aborted transaction of a response: producer id, first offset."""
+
+
+class AbortedTransactions:
+    """Which transactional batches of one fetch response were aborted (KIP-98).
+
+    The response names the aborted transactions by producer and first offset. A producer's batches are void from there
+    to its abort marker; it may abort again later, so the marker ends one entry and not the producer.
+    """
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        self._waiting = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+        self._open: set[int] = set()
+
+    def drops(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
+        """Whether the batch must be passed over. To be called once for each batch, in order."""
+        if not header.has_producer_id:
+            return False
+        while self._waiting and self._waiting[-1][1] <= header.last_offset:
+            self._open.add(self._waiting.pop()[0])
+        if header.is_control:
+            if is_abort_marker(buffer, position, header):
+                self._open.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._open
+
+
+def is_abort_marker(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether a control batch ends its producer's transaction without a commit. Raises CorruptRecordError."""
+    records = read_tuples(buffer, position, header)
+    key = records[0][2] if records else None
+    return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT

@@ -1,0 +1,215 @@
+"""The records of a batch as they are encoded, to objects: runs of records that are alike (`record_runs`) are read many
+at a time, all others by the one loop over single records.
+
+`record_batch` says what a batch is, and has the functions for callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Protocol
+
+from muster.errors import CorruptRecordError
+from muster.protocol.records.record_runs import Run, find_run
+from muster.protocol.records.varints import read_varint, read_zigzag, signed
+
+RecordHeaders = list[tuple[str, bytes | None]]
+
+_FAR = -(1 << 40)
+_HALF = [-1 if number == 1 else _FAR if number & 1 else (number & 0x7F) >> 1 for number in range(256)]
+"""The size that the first byte of its number says, -1 for null; below that, `read_varint` has to read it."""
+_UPPER = [high << 6 if high < 0x80 else _FAR for high in range(256)]
+"""What a second byte adds to it."""
+
+
+_STEP, _STEP_BEHIND_RUN = 64, 8
+"""So many records are read one by one before a run is looked for again; twice as many each time that there was none."""
+
+
+class Header(Protocol):
+    """What of a batch's header its records are relative to."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def base_timestamp(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def timestamp_type(self) -> int: ...
+
+
+class Decoded(Protocol):
+    """What is decoded of a record. `headers` are not set where there are none (see `headers_on_demand`)."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders
+
+
+def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> None:
+    """Fill blank objects with what a batch says of its records. Raises IndexError where the data end too early."""
+    position, done, step = 0, 0, _STEP
+    while done < len(records):
+        run = find_run(data, position, len(records) - done)
+        if run is not None:
+            _fill(run, header, records[done : done + run.records])
+            position, done, step = run.end, done + run.records, _STEP_BEHIND_RUN
+        else:
+            position = _one_by_one(data, position, header, records[done : done + step])
+            done, step = done + step, step * 2
+    if position != len(data):
+        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
+
+
+def _fill(run: Run, header: Header, records: Sequence[Decoded]) -> None:
+    """Fill blank objects with the records of a run."""
+    if header.timestamp_type:
+        times: Iterable[int] = repeat(header.max_timestamp)
+    elif isinstance(run.times, int):
+        times = repeat(header.base_timestamp + run.times)
+    else:
+        times = map(header.base_timestamp.__add__, run.times)
+    offset = header.base_offset + run.offset
+    for record, (key, value), timestamp in zip(records, run.fields, times, strict=False):
+        record.offset = offset
+        record.timestamp = timestamp
+        record.key = key
+        record.value = value
+        offset += 1
+    if run.null_key:
+        for record in records:
+            record.key = None
+    if run.null_value:
+        for record in records:
+            record.value = None
+
+
+def _one_by_one(data: bytes, position: int, header: Header, records: Iterable[Decoded]) -> int:  # noqa: C901
+    """Fill objects with the records from `position` on, and return the position behind them."""
+    # The hot loop for records that are not alike: it fills objects that are there already, and decodes numbers of one
+    # and two bytes in place, as a call for each of them would cost half as much again. What neighbours share is not
+    # computed twice: the time, and the next offset. A record without headers is given none: a list for each would be
+    # as much work for Python's garbage collector as the record.
+    # A field that reaches behind the end is found by the number that must follow it: that is an IndexError.
+    half, upper = _HALF, _UPPER
+    base_offset = header.base_offset
+    fixed_timestamp = header.max_timestamp if header.timestamp_type else None
+    offset, next_delta = base_offset - 1, 0  # the delta as a zigzag number, as it is encoded
+    timestamp, time_delta = 0, -1
+    for record in records:
+        start = position
+        number = data[position]
+        if number < 0x80:
+            size = half[number]
+            position += 1
+        else:
+            size = half[number] + upper[data[position + 1]]
+            position += 2
+        if size < -1:
+            size, position = read_varint(data, start)
+        end_of_record = position + size
+        number = data[position + 1]  # the byte before, the record's attributes, has no meaning yet
+        position += 2
+        if number >= 0x80:
+            if (high := data[position]) < 0x80:
+                number += (high - 1) << 7
+                position += 1
+            else:
+                number, position = read_zigzag(data, position - 1)
+        if number != time_delta:
+            time_delta = number
+            timestamp = header.base_timestamp + signed(number) if fixed_timestamp is None else fixed_timestamp
+        record.timestamp = timestamp
+        number = data[position]
+        position += 1
+        if number >= 0x80:
+            if (high := data[position]) < 0x80:
+                number += (high - 1) << 7
+                position += 1
+            else:
+                number, position = read_zigzag(data, position - 1)
+        if number == next_delta:
+            offset += 1
+        else:
+            offset = base_offset + signed(number)
+            next_delta = (offset - base_offset) << 1
+        next_delta += 2
+        record.offset = offset
+        begin = position
+        number = data[position]
+        if number < 0x80:
+            size = half[number]
+            position += 1
+        else:
+            size = half[number] + upper[data[position + 1]]
+            position += 2
+        if size < -1:
+            size, position = read_varint(data, begin)
+        if size >= 0:
+            end = position + size
+            record.key = data[position:end]
+            position = end
+        elif size == -1:
+            record.key = None
+        else:
+            raise CorruptRecordError(f"a field of {size} bytes")
+        begin = position
+        number = data[position]
+        if number < 0x80:
+            size = half[number]
+            position += 1
+        else:
+            size = half[number] + upper[data[position + 1]]
+            position += 2
+        if size < -1:
+            size, position = read_varint(data, begin)
+        if size >= 0:
+            end = position + size
+            record.value = data[position:end]
+            position = end
+        elif size == -1:
+            record.value = None
+        else:
+            raise CorruptRecordError(f"a field of {size} bytes")
+        if data[position]:
+            record.headers, position = _read_headers(data, position)
+        else:
+            position += 1
+        if position != end_of_record:
+            said, _ = read_varint(data, start)
+            raise CorruptRecordError(f"a record at offset {offset} says {said} bytes and has others")
+    return position
+
+
+def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
+    if (byte := data[position]) < 0x80 and not byte & 1:
+        position += 1
+        end = position + (byte >> 1)
+    else:
+        length, position = read_varint(data, position)
+        if length < 0:
+            if length == -1:
+                return None, position
+            raise CorruptRecordError(f"a field of {length} bytes")
+        end = position + length
+    if end > len(data):
+        raise CorruptRecordError("a field reaches behind the end of its batch")
+    return data[position:end], end
+
+
+def _read_headers(data: bytes, position: int) -> tuple[RecordHeaders, int]:
+    count, position = read_varint(data, position)
+    if count < 0 or count * 2 > len(data) - position:
+        raise CorruptRecordError(f"a record with {count} headers")
+    headers: RecordHeaders = []
+    for _ in range(count):
+        key, position = _read_nullable(data, position)
+        if key is None:
+            raise CorruptRecordError("a record header without a key")
+        value, position = _read_nullable(data, position)
+        headers.append((key.decode("utf-8", "replace"), value))
+    return headers, position

@@ -1,0 +1,211 @@
+"""Records of one shape, found and read many at a time.
+
+Theory. Most producers send records that are alike: keys and values of one length each, without headers. Encoded, each
+of them is then as long as the one before, and the bytes that say how long it and its fields are lie at the same places
+and are the same. So one record is read number by number, and the others are compared with it, a byte of all of them at
+a time: `data[place::stride]` is one call. Equal bytes at equal places mean what they meant in the first record. Only
+two numbers may differ: the offset, which has to go up by one (what its bytes are then is in a table), and the time,
+which has to be as many bytes long. A run ends in front of the first record that is different in any other way; such
+records, and all damage, are left to the loop in `record_decode`.
+
+Batches of one producer are alike, too. A shape is kept, under how records of it begin, and tried on the next batch
+before a record is read for a shape of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from muster.errors import CorruptRecordError
+from muster.protocol.records.varints import read_varint, signed
+
+WORTH_IT = 4
+"""Fewer records are not worth being read as a run."""
+
+_BLOCK = 1 << 13
+"""So many relative offsets have all their bytes behind the second in common."""
+_FIRSTS = bytes(range(0, 128, 2))
+"""The byte of the relative offsets from 0 to 63."""
+_LOWS = bytes(range(128, 256, 2)) * (_BLOCK >> 6)
+"""The first byte of larger ones, from any multiple of `_BLOCK` on."""
+_HIGHS = b"".join(bytes((high,)) * 64 for high in range(128))
+"""The second byte, where it is the last."""
+_MIDDLES = b"".join(bytes((high | 128,)) * 64 for high in range(128))
+"""The second byte, where more follow."""
+
+_TABLES = ((), (_FIRSTS,), (_LOWS, _HIGHS), (_LOWS, _MIDDLES))
+"""How the first bytes go on, by how many bytes there are."""
+
+_CONTINUES = bytes(128) + bytes((1,)) * 128
+"""Whether a byte of a number is followed by another of it."""
+_SIGNED = tuple(map(signed, range(128)))
+"""The numbers of one byte."""
+
+_MANY_SHAPES = 256
+
+
+class _Shape(NamedTuple):
+    """How records look that are alike. Places are counted from a record's first byte."""
+
+    stride: int
+    """The bytes from one record to the next."""
+    fixed: tuple[tuple[int, bytes], ...]
+    """The places of bytes that are the same in all of them, and these bytes."""
+    time: int
+    """Where the time's number begins."""
+    offset: int
+    """Where the offset's number begins."""
+    key: int
+    """Where the number of the key's size begins."""
+    layout: Struct
+    """Reads key and value."""
+    null_key: bool
+    null_value: bool
+
+
+class Run(NamedTuple):
+    """Records of one shape."""
+
+    records: int
+    """How many they are."""
+    end: int
+    """The position behind the last."""
+    offset: int
+    """Of the first, relative to the batch's."""
+    times: int | list[int]
+    """Of all of them, or of each, relative to the batch's."""
+    fields: Iterator[tuple[bytes, bytes]]
+    """Key and value of each, b"" for null."""
+    null_key: bool
+    null_value: bool
+
+
+_LAYOUT = _Shape._fields.index("layout")
+"""What comes before it in a shape tells the rest."""
+
+_shapes: dict[tuple[int, int], _Shape] = {}
+"""Shapes that were met, under the first two bytes of their records."""
+
+
+def find_run(data: bytes, position: int, limit: int) -> Run | None:
+    """The run of at most `limit` records that begins at `position`, if it is worth it."""
+    if limit < WORTH_IT:
+        return None
+    try:
+        low, high = data[position], data[position + 1]
+        stride = (low >> 1) + 1 if low < 0x80 else ((low & 0x7F) >> 1) + (high << 6) + 2
+        if data[position + stride] != low:
+            return None
+        known = _shapes.get((low, high))
+        if known is not None and (run := _run(data, position, limit, known)) is not None:
+            return run
+        shape = _shape(data, position)
+        if shape is None or (known is not None and shape[:_LAYOUT] == known[:_LAYOUT]):
+            return None
+        if len(_shapes) >= _MANY_SHAPES:
+            _shapes.clear()
+        _shapes[low, high] = shape
+        return _run(data, position, limit, shape)
+    except (IndexError, CorruptRecordError):
+        return None
+
+
+def _run(data: bytes, position: int, limit: int, shape: _Shape) -> Run | None:
+    """The run of records of this shape, if it is worth it."""
+    stride = shape.stride
+    count = min(limit, (len(data) - position) // stride)
+    end = position + count * stride
+    for place, byte in shape.fixed:
+        column = data[position + place : end : stride]
+        if column != byte * count:
+            count -= len(column.lstrip(byte))
+            end = position + count * stride
+    if count < WORTH_IT:
+        return None
+    offset, count = _offsets(data, position, count, shape)
+    if count < WORTH_IT:
+        return None
+    times, count = _times(data, position, count, shape)
+    if count < WORTH_IT:
+        return None
+    end = position + count * stride
+    fields = shape.layout.iter_unpack(memoryview(data)[position:end])
+    return Run(count, end, offset, times, fields, shape.null_key, shape.null_value)
+
+
+def _offsets(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int, int]:
+    """The offset of the first record, and how many records have offsets that go up by one in as many bytes each."""
+    stride, begin, width = shape.stride, position + shape.offset, shape.key - shape.offset
+    offset, behind = read_varint(data, begin)
+    if behind - begin != width:
+        return 0, 0
+    first = offset % _BLOCK
+    for place, table in enumerate(_TABLES[min(width, 3)], begin):
+        column = data[place : position + count * stride : stride]
+        expected = table[first : first + count]
+        if column != expected:
+            count = _common(column, expected)
+    for place in range(begin + 2, behind):
+        column = data[place : position + count * stride : stride]
+        count -= len(column.lstrip(column[:1]))
+    return offset, count
+
+
+def _common(column: bytes, expected: bytes) -> int:
+    """With how many bytes the two begin that are the same."""
+    size = min(len(column), len(expected))
+    different = int.from_bytes(column[:size], "little") ^ int.from_bytes(expected[:size], "little")
+    return ((different & -different).bit_length() - 1) >> 3 if different else size
+
+
+def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int | list[int], int]:
+    """The time of all records or of each, and how many have times of as many bytes."""
+    begin, width, end = position + shape.time, shape.offset - shape.time, position + count * shape.stride
+    column = data[begin : end : shape.stride]
+    if width == 1 and column.isascii() and column == column[:1] * count:
+        return _SIGNED[data[begin]], count
+    time, behind = read_varint(data, begin)
+    if behind - begin != width:
+        return 0, 0
+    columns = [data[place : end : shape.stride] for place in range(begin, behind)]
+    alike = min([count - len(column.lstrip(column[:1])) for column in columns])
+    if alike == count or width > 2:  # more than two bytes: seconds apart, which is rare
+        return time, alike
+    for column in columns:
+        wrong = column.translate(_CONTINUES).find(column is columns[-1], 0, count)
+        count = wrong if wrong >= 0 else count
+    lows = columns[0][:count]
+    if width == 1:
+        return [_SIGNED[low] for low in lows], count
+    return [signed(low + (high - 1 << 7)) for low, high in zip(lows, columns[1], strict=False)], count
+
+
+def _shape(data: bytes, position: int) -> _Shape | None:
+    """The shape of a record, if it has no headers, is sound, and another of its length follows."""
+    size, body = read_varint(data, position)
+    end = body + size
+    if data[position:body] != data[end : end + body - position]:
+        return None
+    time = body + 1  # passing over the attributes
+    _, offset = read_varint(data, time)
+    _, key = read_varint(data, offset)
+    key_size, key_begins = read_varint(data, key)
+    key_ends = key_begins + max(key_size, 0)
+    value_size, value_begins = read_varint(data, key_ends)
+    value_ends = value_begins + max(value_size, 0)
+    if data[value_ends] or value_ends + 1 != end or min(key_size, value_size) < -1:
+        return None
+    places = (*range(position, body), *range(key, key_begins), *range(key_ends, value_begins), value_ends)
+    sizes = key_begins - position, key_ends - key_begins, value_begins - key_ends, value_ends - value_begins
+    return _Shape(
+        end - position,
+        tuple((place - position, data[place : place + 1]) for place in places),
+        time - position,
+        offset - position,
+        key - position,
+        Struct("{}x{}s{}x{}sx".format(*sizes)),
+        key_size < 0,
+        value_size < 0,
+    )

@@ -1,0 +1,1 @@
+"""What a query reports: progress, finished batches, Prometheus."""

@@ -1,0 +1,1 @@
+"""The streaming source: a query as a member of a consumer group."""

@@ -1,0 +1,350 @@
+"""The options of `format("muster")`, named as those of Spark's own Kafka source where they mean the same.
+
+Spark hands options over without the case of their names. Options that begin with `kafka.` are settings of the consumer,
+under Kafka's own names; what the source decides itself is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from muster.arrow import COLUMNS, HEADERS, LEADER_EPOCH
+from muster.client.config import ClientConfig, ConsumerConfig
+from muster.client.plain.fetch import MAX_BYTES, FetchSettings
+from muster.errors import ConfigError
+from muster.model import TopicPartition
+from muster.spark.given import Given, Names, as_typed
+from muster.spark.offsets import ALL, Share
+from muster.spark.source.choices import ENDING, Choice, ending, overruled, starting
+from muster.spark.source.claims import Replay, Resume
+
+DEFAULT_MAX_ROWS = 2_000_000
+"""Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
+
+DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
+
+_NAMED_HERE = {
+    "partition_assignment_strategy": "assignor",
+    "isolation_level": "isolationLevel",
+    "group_id": "groupId",
+    "group_instance_id": "group.instance.id",
+}
+"""Settings of the consumer that are options without `kafka.`."""
+
+COMMITS_TOPIC = "__consumer_offsets"
+
+KNOWN = (
+    "kafka.bootstrap.servers",
+    "bootstrap",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "mode",
+    "share",
+    "groupId",
+    "group.id",
+    "kafka.group.id",
+    "group.instance.id",
+    "kafka.group.instance.id",
+    "assignor",
+    "groupIdPrefix",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "minOffsetsPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "columns",
+    "isolationLevel",
+    "resume",
+    "replay",
+    "drain.timeout",
+    "join.timeout",
+    "checkpointLocation",
+    "kafkaConsumer.pollTimeoutMs",
+    "path",
+)
+"""Everything but the consumer's settings. `path` is what `load(path)` gives, and is refused."""
+
+_DECIDED_HERE = {
+    "kafka.enable.auto.commit": "offsets are committed when Spark has finished a batch",
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys are binary; cast them in the query",
+    "kafka.value.deserializer": "values are binary; cast them in the query",
+    "kafka.max.poll.records": "use maxOffsetsPerTrigger",
+    "kafka.partition.assignment.strategy": "use assignor",
+    "kafka.isolation.level": "use isolationLevel",
+    "kafka.interceptor.classes": "interceptors are Java's, and records are read without Java",
+    "fetchoffset.numretries": "offsets are asked for again until join.timeout has passed",
+    "fetchoffset.retryintervalms": "offsets are asked for again until join.timeout has passed",
+    "topic": "it is for writing; say what to read with subscribe",
+    "decode": "values are binary; make columns of JSON in the query, with from_json",
+    "path": "name topics with subscribe, not with load()",
+}
+
+NAMES = Names("source", KNOWN, _DECIDED_HERE)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a reader was told. Times in milliseconds."""
+
+    bootstrap: tuple[str, ...]
+    topics: tuple[str, ...]
+    pattern: str | None
+    partitions: tuple[TopicPartition, ...]
+    grouped: bool
+    """Whether the query is a member of its group; if not, it reads all partitions of its share by itself."""
+    share: Share
+    group_id: str | None
+    group_prefix: str | None
+    """Where no group is named: what the name of the query's own group begins with."""
+    starting: Choice
+    ending: Choice
+    fail_on_data_loss: bool
+    min_rows: int | None
+    max_rows: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_partitions: int | None
+    max_records: int | None
+    """Of one task."""
+    columns: tuple[str, ...]
+    read_committed: bool
+    resume: Resume
+    replay: Replay
+    drain_timeout_ms: int
+    join_timeout_ms: int
+    poll_timeout_ms: int
+    checkpoint: str | None
+    consumer: dict[str, str]
+    notes: tuple[str, ...] = ()
+    """What the user is to be told: options that do not count."""
+
+    def in_group_of(self, query: str) -> SourceOptions:
+        """The options of a query that has a group of its own, named after it; of any other, as they are."""
+        if self.group_prefix is None or self.group_id is not None:
+            return self
+        return replace(self, group_id=f"{self.group_prefix}-{query}")
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics that are named, by themselves or with their partitions."""
+        return tuple(dict.fromkeys([*self.topics, *(partition.topic for partition in self.partitions)]))
+
+    @property
+    def feeds_itself(self) -> bool:
+        """Whether each commit to the group would be a record that the query reads."""
+        return self.group_id is not None and COMMITS_TOPIC in self.named_topics
+
+    @property
+    def commits(self) -> bool:
+        """Whether finished batches are committed to a group. A member must commit, or no other could take over."""
+        return self.group_id is not None and (self.grouped or not self.feeds_itself)
+
+    def fetch_settings(self) -> FetchSettings:
+        """How the executors read."""
+        config = self.consumer_config()
+        return FetchSettings(
+            client=config.narrowed(ClientConfig),
+            columns=self.columns,
+            isolation_level=1 if self.read_committed else 0,
+            fail_on_data_loss=self.fail_on_data_loss,
+            timeout_s=self.poll_timeout_ms / 1000,
+            max_bytes=max(config.max_partition_fetch_bytes, 1),
+            max_wait_ms=config.fetch_max_wait_ms,
+            check_crcs=config.check_crcs,
+        )
+
+    def consumer_config(self) -> ConsumerConfig:
+        """The settings of the member in the driver.
+
+        Raises:
+            ConfigError: a `kafka.` option that is not known, or does not fit.
+        """
+        settings: dict[str, Any] = {"client_id": "muster-spark", "max_partition_fetch_bytes": MAX_BYTES}
+        settings |= {name.replace(".", "_"): value for name, value in self.consumer.items()}
+        try:
+            return ConsumerConfig.of(
+                settings,
+                bootstrap_servers=self.bootstrap,
+                group_id=self.group_id,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                allow_auto_create_topics=False,
+                isolation_level="read_committed" if self.read_committed else "read_uncommitted",
+            )
+        except ConfigError as error:
+            raise ConfigError(as_typed(str(error), ConsumerConfig, set(settings), _NAMED_HERE)) from None
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """Read a reader's options. None for `streaming` checks what holds for streams and batch reads alike.
+
+    Raises:
+        ConfigError: something is unknown, missing, contradictory or no value of its kind. The message is for the user.
+    """
+    options = Given(given, NAMES)
+    options.check_names()
+    topics, pattern, partitions = _what_to_read(options)
+    group_id = options.one_of("groupId", "group.id", "kafka.group.id") or None
+    share = _share(options)
+    alone = partitions or options.get("share") is not None or not streaming
+    mode = options.choice("mode", ("group", "assign"), "assign" if alone else "group")
+    prefix = options.get("groupIdPrefix") or None
+    if streaming:
+        _check_streaming(options, mode, group_id or prefix, bool(partitions))
+    columns = _columns(options)
+    parsed = SourceOptions(
+        bootstrap=options.bootstrap(),
+        topics=topics,
+        pattern=pattern,
+        partitions=partitions,
+        grouped=bool(streaming) and mode == "group",
+        share=share,
+        group_id=group_id,
+        group_prefix=prefix if streaming else None,
+        starting=starting(options, streaming),
+        ending=ending(options),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        min_rows=options.number("minOffsetsPerTrigger", None, 1),
+        max_rows=_max_rows(options),
+        max_trigger_delay_ms=options.duration("maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
+        min_partitions=options.number("minPartitions", None, 1),
+        max_partitions=options.number("maxPartitions", None, 1),
+        max_records=options.number("maxRecordsPerPartition", None, 1),
+        columns=columns,
+        read_committed=options.choice("isolationLevel", ("read_uncommitted", "read_committed")) == "read_committed",
+        resume=options.member("resume", Resume, Resume.MAX),
+        replay=options.member("replay", Replay, Replay.STRICT),
+        drain_timeout_ms=options.duration("drain.timeout", 60_000),
+        join_timeout_ms=options.duration("join.timeout", 60_000),
+        poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 120_000, 1) or 1,
+        checkpoint=options.get("checkpointLocation"),
+        consumer=_consumer_settings(options),
+        notes=tuple(_notes(options, streaming, group_id)),
+    )
+    parsed.consumer_config()
+    if parsed.max_partitions is not None and parsed.max_partitions < (parsed.min_partitions or 1):
+        raise ConfigError("maxPartitions is less than minPartitions: a batch cannot have fewer tasks than its least")
+    if parsed.max_partitions is not None and parsed.max_records is not None:
+        raise ConfigError("maxPartitions and maxRecordsPerPartition contradict each other: set one of them")
+    if parsed.starting.committed and group_id is None:
+        raise ConfigError('startingOffsets is "committed", but no groupId says whose commits are meant')
+    return parsed
+
+
+def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: bool) -> None:
+    if mode == "group" and group_id is None:
+        raise ConfigError('a streaming query is a member of a group: set groupId, or mode to "assign" to read alone')
+    if mode == "group" and by_hand:
+        raise ConfigError(
+            "assign names partitions, but in a group the group assigns them: use subscribe, or leave mode out"
+        )
+    if mode == "group" and options.get("share") is not None:
+        raise ConfigError(
+            "share fixes which partitions the query reads, but in a group the group assigns them: leave mode out"
+        )
+    for name in ENDING:
+        if options.get(name) is not None:
+            raise ConfigError(f"{name} is for batch reads; a streaming query has no end")
+
+
+def _max_rows(options: Given) -> int | None:
+    least = options.number("minOffsetsPerTrigger", None, 1) or 1
+    most = options.number("maxOffsetsPerTrigger", None, 1)
+    if most is not None and most < least:
+        raise ConfigError(f"minOffsetsPerTrigger ({least}) is more than maxOffsetsPerTrigger ({most})")
+    return max(DEFAULT_MAX_ROWS, least) if most is None else most
+
+
+def _notes(options: Given, streaming: bool | None, group_id: str | None) -> list[str]:
+    """Sentences about options that are set and do not count."""
+    told = overruled(options)
+    if group_id is not None and options.get("groupIdPrefix") is not None:
+        told.append("groupIdPrefix is not looked at, since a group is named")
+    of_triggers = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay") if streaming is False else ()
+    return told + [f"{name} is not looked at in a batch read" for name in of_triggers if options.get(name) is not None]
+
+
+def _what_to_read(options: Given) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.get(name) is not None]
+    if len(ways) != 1:
+        found = f"not {' and '.join(ways)} together" if ways else "none is set"
+        raise ConfigError(f"say what to read with one of subscribe, subscribePattern or assign; {found}")
+    value = options.get(ways[0]) or ""
+    if ways[0] == "subscribe":
+        topics = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+        if not topics:
+            raise ConfigError("subscribe names no topic; it should look like topic1,topic2")
+        return topics, None, ()
+    if ways[0] == "subscribePattern":
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {value!r} is no regular expression: {error}") from None
+        return (), value, ()
+    return (), None, tuple(sorted(_assigned(value)))
+
+
+def _assigned(value: str) -> list[TopicPartition]:
+    try:
+        named = json.loads(value)
+        return [TopicPartition(topic, int(index)) for topic, indexes in named.items() for index in indexes]
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(f'assign is {value!r}; it should look like {{"topic":[0,1]}}') from None
+
+
+def _share(options: Given) -> Share:
+    value = options.get("share")
+    if value is None:
+        return ALL
+    if options.get("assign") is not None:
+        raise ConfigError("share and assign both say which partitions are read: set one of them")
+    found = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", value)
+    share = Share(*map(int, found.groups())) if found else None
+    if share is None or share.number >= share.shares:
+        raise ConfigError(f"share is {value!r}; it should look like 0/3, the first of three shares (the last is 2/3)")
+    return share
+
+
+def _columns(options: Given) -> tuple[str, ...]:
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS, LEADER_EPOCH)}
+    value = options.get("columns")
+    headers = options.flag("includeHeaders", False)
+    if value is None:
+        return (*COLUMNS, HEADERS) if headers else COLUMNS
+    chosen = tuple(part.strip() for part in value.split(",") if part.strip())
+    for name in chosen:
+        if name.lower() not in known:
+            raise ConfigError(f"columns names {name!r}; the columns are {', '.join(known.values())}")
+    found = tuple(dict.fromkeys(known[name.lower()] for name in chosen))
+    if not found:
+        raise ConfigError("columns is empty; name at least one, for example value")
+    return (*found, HEADERS) if headers and HEADERS not in found else found
+
+
+def _consumer_settings(options: Given) -> dict[str, str]:
+    settings = {
+        name.removeprefix("kafka."): value
+        for name, value in options.all.items()
+        if name.startswith("kafka.") and name not in options.known
+    }
+    instance = options.one_of("group.instance.id", "kafka.group.instance.id")
+    if instance is not None:
+        settings["group.instance.id"] = instance
+    settings["partition.assignment.strategy"] = options.get("assignor") or "cooperative-sticky"
+    return settings

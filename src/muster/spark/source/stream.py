@@ -1,0 +1,122 @@
+"""The streaming reader: Spark's calls, carried to the query's member.
+
+Spark makes a reader at least twice: in the process that lives as long as the query runs, and in a short-lived one that
+pickles it for the executors. Only the first is asked for offsets, so only there a member is made.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from muster.spark.offsets import INITIAL, from_json, to_json
+from muster.spark.progress.group_watch import Watch
+from muster.spark.progress.reports import report
+from muster.spark.source.member import Member, query_name
+from muster.spark.source.options import SourceOptions
+from muster.spark.source.ranges import read_range, tasks
+from muster.spark.source.shares import split
+
+_GOODBYE_S = 12.0
+"""How long an ending process takes to leave its group, at most."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A streaming query's reader."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._settings = options.fetch_settings()
+        self._member: Member | None = None
+        self._available_now = False
+        self._watch: Watch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_member": None, "_watch": None}
+
+    def _active(self, offset: dict[str, Any] | None = None) -> Member:
+        """The query's member. Where its group is named after the query (`groupIdPrefix`), the first offset that Spark
+        hands over tells the query's name."""
+        if self._member is None:
+            name = str((offset or {}).get("query", "")) or query_name(self._options)
+            self._member = Member(self._options.in_group_of(name), name)
+            say_goodbye_at_the_end(self._member.close)
+            if self._available_now:
+                self._member.prepare_available_now()
+        return self._member
+
+    # --- Spark's names -----------------------------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return to_json(INITIAL)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._available_now = True
+        if self._member is not None:
+            self._member.prepare_available_now()
+        elif self._options.in_group_of("") is self._options:
+            self._active()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._active(start).latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        if self._member is None:
+            return None
+        if self._watch is None:
+            self._watch = Watch(self._settings, self._member.group_id)
+        behind = self._member.behind()
+        self._watch.notice(behind)
+        return report(behind, self._member.standing() | self._watch.seen(time.time_ns() // 1_000_000))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        pieces = split(self._active(end).planned(end), self._options.min_partitions, self._options.max_records)
+        ids = {name: topic.id for name, topic in from_json(end).topics.items()}
+        return tasks(pieces, lambda topic: ids.get(topic, ""), self._options.max_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._settings, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._active(end).finished(end)
+
+    def stop(self) -> None:
+        if self._member is not None:
+            self._member.close()
+
+
+def say_goodbye_at_the_end(close: Callable[[], None]) -> None:
+    """Leave the group when the process ends. In an orderly stop Spark sends SIGTERM, and only the handler runs. When
+    the JVM is killed, the reader's stop() is called. `atexit` is for all other ends."""
+    atexit.register(close)
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def on_sigterm(_number: int, _frame: FrameType | None) -> None:
+        # In a thread of its own: the interrupted main thread may hold a lock that closing needs.
+        goodbye = threading.Thread(target=close, name="muster-spark-goodbye", daemon=True)
+        goodbye.start()
+        goodbye.join(_GOODBYE_S)
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, on_sigterm)

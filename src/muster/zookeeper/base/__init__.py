@@ -1,0 +1,1 @@
+"""Kafka's znodes, operations on them as values, and the image of a cluster. Pure."""

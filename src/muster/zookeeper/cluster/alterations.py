@@ -1,0 +1,103 @@
+"""Changes of topics that exist, as any broker or Kafka's tools of that time ask for them: by writing their znodes.
+
+More partitions stand in `/brokers/topics/[topic]`, and the controller gives them leaders. Settings stand in
+`/config/topics/[topic]`. Each write checks that what it rests on is as it was read, and begins anew if it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from muster.zookeeper.base.operations import (
+    BadVersionError,
+    Check,
+    Create,
+    GetData,
+    Multi,
+    NodeExistsError,
+    NoNodeError,
+    Plan,
+    SetData,
+    Write,
+    ZooKeeperError,
+    ask,
+)
+from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.base.znodes import (
+    TopicRegistration,
+    read_topic,
+    read_topic_config,
+    topic_config_data,
+    topic_config_path,
+    topic_path,
+)
+
+TRIES = 20
+"""Several brokers may change one topic at a time."""
+
+Settings = Mapping[str, str]
+
+
+def add_partitions(topic: str, added: Callable[[int], Iterable[list[int]]]) -> Plan[None]:
+    """Give a topic more partitions. `added` is told how many there are, and returns the brokers of each new one; what
+    it raises ends the plan.
+
+    Raises:
+        NoNodeError: there is no such topic any more.
+        ZooKeeperError: it could not be written.
+    """
+    for _ in range(TRIES):
+        data, stat = yield from ask(GetData(topic_path(topic)))
+        found = read_topic(topic, data)
+        if isinstance(found, Unreadable):
+            raise ZooKeeperError(topic_path(topic), str(found))
+        count = len(found.partitions)
+        partitions = {**found.partitions, **dict(enumerate(added(count), count))}
+        try:
+            yield from ask(SetData(topic_path(topic), _with(found, partitions), stat.version))
+        except BadVersionError:
+            continue
+        return
+    raise ZooKeeperError(topic_path(topic), "other brokers change it all the time")
+
+
+def _with(found: TopicRegistration, partitions: dict[int, list[int]]) -> bytes:
+    return found._replace(partitions=partitions).encode()
+
+
+def alter_settings(topic: str, change: Callable[[Settings], Settings]) -> Plan[dict[str, str]]:
+    """Give a topic other settings, which are returned. `change` is told those that it has; what it raises ends the
+    plan.
+
+    Raises:
+        NoNodeError: there is no such topic any more.
+        ZooKeeperError: it could not be written.
+    """
+    path = topic_config_path(topic)
+    for _ in range(TRIES):
+        _, registered = yield from ask(GetData(topic_path(topic)))
+        settings: Settings = {}
+        version = None
+        try:
+            data, stat = yield from ask(GetData(path))
+        except NoNodeError:
+            pass
+        else:
+            version, found = stat.version, read_topic_config(topic, data)
+            if isinstance(found, Unreadable):
+                raise ZooKeeperError(path, str(found))
+            settings = found
+        changed = dict(change(settings))
+        content = topic_config_data(changed)
+        write: Write[Any] = Create(path, content) if version is None else SetData(path, content, version)
+        try:
+            yield from ask(Multi(Check(topic_path(topic), registered.version), write))
+        except (BadVersionError, NodeExistsError):
+            continue
+        except NoNodeError:
+            if version is None:
+                raise
+            continue
+        return changed
+    raise ZooKeeperError(path, "other brokers change it all the time")

@@ -1,0 +1,114 @@
+"""A coordinator beside Apache Kafka's brokers of the time of ZooKeeper: it registers, and reads what they write.
+
+Theory. Kafka's own znodes are read and never written. What the coordinators write is below `/muster`, which Kafka does
+not look at: themselves and the groups, as in a cluster of muster's brokers (slots.py, group_store.py), and
+
+    /muster/kafka     the id of Kafka's cluster, once it was seen
+
+Offsets of a topic that is gone are forgotten, for ever. So before that it is made sure that ZooKeeper still holds the
+cluster of which the groups are: one that was emptied, or has another Kafka in it, has no such topics either.
+
+Brokers of muster coordinate their groups themselves, in the same znodes. A ZooKeeper has one or the other.
+"""
+
+from __future__ import annotations
+
+from muster.errors import ConfigError
+from muster.zookeeper.base.image import ClusterImage
+from muster.zookeeper.base.operations import (
+    Create,
+    Exists,
+    GetData,
+    NodeExistsError,
+    NoNodeError,
+    Plan,
+    SessionEvent,
+    Watched,
+    ask,
+    create_ephemeral,
+    ensure_path,
+)
+from muster.zookeeper.base.znodes import COORDINATORS, CoordinatorRegistration, broker_path, coordinator_path
+from muster.zookeeper.cluster.scheme import OURS, IdTakenError, check_cluster, cluster_id_there
+
+KAFKA = "/muster/kafka"
+
+
+class CoordinatorIdTakenError(IdTakenError):
+    """Of a coordinator."""
+
+    def __init__(self, coordinator_id: int) -> None:
+        super().__init__(f"another coordinator is registered with the id {coordinator_id}")
+
+
+class BesideKafka:
+    """One coordinator. The owner of the session passes on its events (`on_event`) and runs `turn` after each that asks
+    for it, and again after a turn that failed."""
+
+    def __init__(self, coordinator_id: int) -> None:
+        self.coordinator_id = coordinator_id
+        self.cluster_id: str | None = None
+        """Kafka's; None until a Kafka is seen, and for a Kafka of before 0.10.1."""
+        self.image = ClusterImage()
+        self.is_registered = False
+        self._was_registered = False
+
+    def on_event(self, event: Watched | SessionEvent) -> bool:
+        """Take an event of the session; returns whether a turn is due."""
+        if event is SessionEvent.EXPIRED:
+            self.is_registered = False
+        return self.image.changed(event) or event is SessionEvent.CONNECTED
+
+    def turn(self, registration: CoordinatorRegistration) -> Plan[None]:
+        """Register, and learn what has changed.
+
+        Raises:
+            CoordinatorIdTakenError: try again until the session of a coordinator that was killed has ended.
+            ConfigError: this coordinator has no place here, or Kafka's cluster is another one than it was.
+            ZooKeeperError: what an operation raised; the next turn begins where this one ended.
+        """
+        if not self.is_registered:
+            yield from self._register(registration)
+        yield from self.image.refresh()
+        if self.cluster_id is None and (self.image.brokers or self.image.topics):
+            yield from self._learn_cluster()
+
+    def check(self) -> Plan[None]:
+        """Make sure that ZooKeeper still holds what it held. Raises ConfigError."""
+        if self.cluster_id is not None:
+            yield from check_cluster(self.cluster_id)
+
+    def _register(self, registration: CoordinatorRegistration) -> Plan[None]:
+        if (yield from ask(Exists(OURS))) is not None:
+            raise ConfigError("this ZooKeeper has a cluster of muster's brokers, which coordinate groups themselves")
+        taken = yield from ask(Exists(broker_path(self.coordinator_id)))
+        if taken is not None and not self._was_registered:
+            raise ConfigError(f"a broker is registered with the id {self.coordinator_id}: give the coordinator another")
+        yield from self._learn_cluster()
+        yield from ensure_path(COORDINATORS)
+        try:
+            yield from create_ephemeral(coordinator_path(self.coordinator_id), registration.encode())
+        except NodeExistsError:
+            raise CoordinatorIdTakenError(self.coordinator_id) from None
+        self.is_registered = self._was_registered = True
+
+    def _learn_cluster(self) -> Plan[None]:
+        """Kafka's cluster; the first coordinator that sees it writes down of which it is."""
+        while True:
+            try:
+                data, _ = yield from ask(GetData(KAFKA))
+            except NoNodeError:
+                found = yield from cluster_id_there()
+                if found is None:
+                    return
+                yield from ensure_path(KAFKA.rpartition("/")[0])
+                try:
+                    yield from ask(Create(KAFKA, found.encode()))
+                except NodeExistsError:
+                    continue
+                self.cluster_id = found
+                return
+            expected = (data or b"").decode(errors="replace")
+            yield from check_cluster(expected)
+            self.cluster_id = expected
+            return

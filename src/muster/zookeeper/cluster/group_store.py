@@ -1,0 +1,585 @@
+"""The second store of the groups' coordinator: their records in ZooKeeper, one slot under one epoch at a time.
+
+It is a `muster.coordinator.shards.store.Store`. A journal knows every record of its slot, and in which znode it is
+(`group_znodes.py`). To write means to change some records, and then to write the znodes that hold them: in one multi,
+which checks the slot's epoch, with all that other requests of that time have changed. While a multi is under way
+further changes gather, and go with the next. So a rebalance costs one multi however many members there are, and so do
+all commits of one moment. What one write changes of one group is in one multi, if it fits into one.
+
+The epoch fences: once another coordinator has the slot every multi is refused, and the journal has failed with
+FencedError. Beside it each znode is written only if it has the version that is known. That is for one case: the answer
+of a multi is lost with the connection, and it was carried out or not, or perhaps will be. Then the first of its znodes
+is read, and tells which; if not, the same multi is sent again, and of the two only one can be carried out.
+
+    the connection is lost    nothing is durable until there is one again; the multi that was under way is settled then
+    the session has ended     FencedError: the slot is another's, or vacant. What was acknowledged is in ZooKeeper
+    something else is refused the journal has failed, and the slot is read again: what was not durable is not known
+
+A record larger than a znode may be is refused before anything changes (TooLargeError); `GroupStore.fits` tells a
+coordinator beforehand. Committed offsets cannot get there: a znode takes so many of them that they fit even when each
+has the longest metadata that is allowed (`MAX_OFFSET_METADATA`).
+
+A server whose `jute.maxbuffer` was lowered closes the connection at a request that is too large for it, without a word:
+that looks like a broken network, and the same would be sent for ever. So a large multi whose answer is lost again and
+again, while what is asked in between is answered, is given up with TooLargeError, and from then on this store sends no
+more than half as much at once (`Room`).
+
+Reading goes a few znodes ahead of the coordinator, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from typing import Any, Protocol, TypeVar
+
+from muster.coordinator.shards.store import FencedError, Piece, Stored
+from muster.errors import ErrorCode, KafkaError
+from muster.protocol.group_records import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
+from muster.protocol.records.record_batch import BatchBuilder, read_tuples
+from muster.zookeeper.base.operations import (
+    Ask,
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    NodeExistsError,
+    NoNodeError,
+    Plan,
+    Reconnected,
+    SessionExpiredError,
+    SetData,
+    Stat,
+    Sync,
+    TooLargeError,
+    Write,
+    ask,
+    ensure_path,
+)
+from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.base.znodes import (
+    slot_epoch_path,
+)
+from muster.zookeeper.cluster.group_znodes import (
+    MAX_ZNODE_BYTES,
+    encode_records,
+    fits,
+    group_name,
+    groups_path,
+    offsets_name,
+    read_name,
+    read_znode,
+)
+
+A = TypeVar("A")
+
+OFFSETS_OF_A_ZNODE = 50
+MAX_OFFSET_METADATA = 4_096
+"""Characters of metadata for which each znode has room in each of its offsets."""
+
+_LARGEST_VALUE = 4 * MAX_OFFSET_METADATA + 128
+WRITES_OF_A_MULTI = 500
+_ROOM_OF_PATHS = 8 * 1024
+_ROOM_OF_A_MULTI = MAX_ZNODE_BYTES + _ROOM_OF_PATHS
+"""Bytes of data and paths: any znode fits, with its path."""
+
+LOST_ANSWERS = 4
+"""A large multi is given up when its answer was lost so often in a row, and was not carried out."""
+
+LARGE_BYTES = 32 * 1024
+"""What every ZooKeeper takes: a smaller request is tried until it is answered."""
+
+READERS = 8
+"""How many znodes are fetched at a time while a slot is read."""
+
+READ_AHEAD = 32
+"""How many znodes are kept until the coordinator reads them."""
+
+
+class Runner(Protocol):
+    """Carries out plans on one session."""
+
+    def __call__(self, plan: Plan[Any], then: Callable[[Any], None], /) -> Callable[[], None]:
+        """Begin. `then` is called with the result, or the error as a value; never before this returns. What is
+        returned ends the plan where it stands: then `then` is not called."""
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def surely(what: Ask[A]) -> Plan[A]:
+    """Read something whatever becomes of the connection meanwhile."""
+    while True:
+        try:
+            return (yield from ask(what))
+        except ConnectionLossError:
+            yield from ask(Reconnected())
+
+
+def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:
+    """The znodes of a slot that this session has under an epoch. Raises FencedError if it has it no more."""
+    yield from surely(Sync(slot_epoch_path(slot)))
+    yield from _check_epoch(slot, epoch)
+    while True:
+        try:
+            return (yield from surely(GetChildren(groups_path(slot))))
+        except NoNodeError:  # another program has deleted the groups, and what they are below
+            yield from ensure_path(groups_path(slot))
+
+
+def data_of(path: str) -> Plan[tuple[bytes | None, Stat] | None]:
+    """What a znode has, None if there is none any more."""
+    try:
+        return (yield from surely(GetData(path)))
+    except NoNodeError:
+        return None
+
+
+def _check_epoch(slot: int, epoch: int) -> Plan[None]:
+    found = yield from surely(Exists(slot_epoch_path(slot)))
+    version = -1 if found is None else found.version
+    if version != epoch:
+        raise FencedError(f"slot {slot} has the epoch {version}, not {epoch} any more")
+
+
+def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[None]:
+    """Carry out the writes, all or none, if the slot's epoch is still this; whatever becomes of the connection.
+
+    Raises:
+        FencedError: it is not. None of them was carried out, or all were before it changed.
+        TooLargeError: ZooKeeper closes the connection at so much.
+    """
+    check = Check(slot_epoch_path(slot), epoch)
+    lost = 0
+    while True:
+        try:
+            yield from ask(Multi(check, *writes))
+        except ConnectionLossError:
+            lost += 1
+            yield from ask(Reconnected())
+        except (BadVersionError, NodeExistsError, NoNodeError) as error:
+            if error.path == check.path:
+                raise FencedError(f"slot {slot} has another epoch than {epoch}") from error
+            if not lost or not (yield from _was_carried_out(slot, epoch, writes[0])):
+                raise
+            return
+        else:
+            return
+        if (yield from _was_carried_out(slot, epoch, writes[0])):
+            return
+        size = sum(map(_size_of, writes))
+        if lost >= LOST_ANSWERS and size > LARGE_BYTES:
+            told = f"ZooKeeper closed the connection {lost} times at {size} bytes for {writes[0].path}"
+            raise TooLargeError(writes[0].path, f"{told}: is its jute.maxbuffer smaller?")
+
+
+def _size_of(write: Write[Any]) -> int:
+    """How much of a request a write takes."""
+    return len(getattr(write, "data", None) or b"") + len(write.path) + 64
+
+
+def _was_carried_out(slot: int, epoch: int, write: Write[Any]) -> Plan[bool]:
+    yield from surely(Sync(write.path))
+    found = yield from surely(Exists(write.path))
+    yield from _check_epoch(slot, epoch)  # read after it: only this session has written under this epoch
+    return _is_done(write, found)
+
+
+def _is_done(write: Write[Any], found: Stat | None) -> bool:
+    if isinstance(write, SetData):
+        return found is not None and found.version == write.version + 1
+    return (found is None) is isinstance(write, Delete)
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+class Room:
+    """How much goes into one request to ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.bytes = _ROOM_OF_A_MULTI
+
+    def was_too_much(self, size: int) -> None:
+        """ZooKeeper did not take so much. It may be asked with other requests meanwhile, which were smaller."""
+        self.bytes = min(self.bytes, max(size // 2, LARGE_BYTES))
+
+    def fits(self, key: bytes, value: bytes) -> bool:
+        """Whether the record of a group can be written, as far as is known."""
+        return fits(key, value, self.bytes - _ROOM_OF_PATHS)
+
+
+class GroupStore:
+    """A `Store` of the groups in ZooKeeper.
+
+    Args:
+        run: carries out plans on the session with which the slots are held.
+        on_news: called when something was read, has become durable, or failed.
+        on_fenced: called with a slot and an epoch that turned out to be over.
+    """
+
+    def __init__(
+        self, run: Runner, on_news: Callable[[], None], on_fenced: Callable[[int, int], None] = lambda slot, epoch: None
+    ) -> None:
+        self._run = run
+        self._on_news = on_news
+        self._on_fenced = on_fenced
+        self._room = Room()
+        self.fits = self._room.fits
+
+    def load(self, slot: int, epoch: int) -> GroupJournal:
+        """Begin to read a slot that was taken under this epoch."""
+        return GroupJournal(slot, epoch, self._run, self._news, self._room)
+
+    def _news(self, journal: GroupJournal) -> None:
+        self._on_news()
+        if isinstance(journal.failed, FencedError):
+            self._on_fenced(journal.slot, journal.epoch)
+
+
+class _Znode:
+    """A znode with records of a group."""
+
+    __slots__ = ("group", "is_offsets", "leaving", "name", "path", "records", "room", "version")
+
+    def __init__(self, group: str, name: str, path: str, version: int | None = None, is_offsets: bool = False) -> None:
+        self.group = group
+        self.name = name
+        self.path = path
+        self.version = version
+        """That of the znode, None while there is none."""
+        self.is_offsets = is_offsets
+        self.records: dict[bytes, bytes] = {}
+        self.leaving: set[bytes] = set()
+        """Keys of records that were removed, while ZooKeeper may still have them."""
+        self.room = MAX_ZNODE_BYTES - 1024
+        """Bytes that would be left if every value were as large as it may be."""
+
+    def takes(self, key: bytes) -> bool:
+        """Whether another offset fits, and will go on to."""
+        count = len(self.records) + len(self.leaving)
+        return count < OFFSETS_OF_A_ZNODE and len(key) + _LARGEST_VALUE <= self.room
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key in self.leaving:
+            self.leaving.remove(key)
+        elif key not in self.records:
+            self.room -= len(key) + _LARGEST_VALUE
+        self.records[key] = value
+
+    def remove(self, key: bytes) -> None:
+        if self.records.pop(key, None) is not None:
+            self.leaving.add(key)
+
+    def left(self, keys: Iterable[bytes]) -> set[bytes]:
+        """ZooKeeper does not have these any more; returns those that have not come back."""
+        left = self.leaving.intersection(keys)
+        self.leaving -= left
+        self.room += sum(len(key) + _LARGEST_VALUE for key in left)
+        return left
+
+
+class GroupJournal:
+    """A `Journal`. Positions count the calls of `write`."""
+
+    is_empty = False
+
+    def __init__(self, slot: int, epoch: int, run: Runner, on_news: Callable[[GroupJournal], None], room: Room) -> None:
+        self.slot = slot
+        self.epoch = epoch
+        self.durable = 0
+        self.failed: Exception | None = None
+        self._run = run
+        self._on_news = on_news
+        self._room = room
+        self._position = 0
+        self._now = 0
+        self._own: dict[str, _Znode] = {}
+        self._offsets: dict[str, dict[int, _Znode]] = {}
+        self._where: dict[bytes, _Znode] = {}
+        """Of each offset. One that comes again before its removal is written has its former place: a group's znodes
+        may go in two multis, and a crash between them must not leave an offset in two places."""
+        self._dirty: dict[str, dict[_Znode, int]] = {}
+        """By group: what is to be written, with the position of the first write that made it so."""
+        self._under_way: dict[_Znode, tuple[int, Write[Any], set[bytes]]] = {}
+        """The same of the multi that is under way, with the write, and the keys that it takes away."""
+        self._names: deque[str] = deque()
+        self._arrived: deque[Piece] = deque()
+        self._fetching: set[str] = set()
+        self._is_listed = False
+        self._plans: dict[int, Callable[[], None]] = {}
+        self._plan = 0
+        self._begin(names_of_groups(slot, epoch), self._listed)
+
+    def close(self) -> None:
+        """As `Journal.close`: what is under way is carried out or not, and nothing is sent any more."""
+        self.failed = self.failed or KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was unloaded")
+        plans, self._plans = self._plans, {}
+        for end in plans.values():
+            end()
+        self._names.clear()
+        self._arrived.clear()
+        self._dirty.clear()
+
+    def _begin(self, plan: Plan[Any], then: Callable[[Any], None]) -> None:
+        self._plan += 1
+        number = self._plan
+
+        def done(outcome: Any) -> None:
+            if self._plans.pop(number, None) is None:
+                return
+            if isinstance(outcome, SessionExpiredError):
+                outcome = FencedError(f"the session that had slot {self.slot} under epoch {self.epoch} has ended")
+            if isinstance(outcome, TooLargeError):
+                self._room.was_too_much(sum(_size_of(write) for _, write, _ in self._under_way.values()))
+            try:
+                if isinstance(outcome, Exception):
+                    self.failed = outcome
+                else:
+                    then(outcome)
+            except TooLargeError as error:  # what comes next
+                self.failed = error
+            self._on_news(self)
+
+        self._plans[number] = self._run(plan, done)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, most: int) -> Piece:
+        """As `Journal.read`."""
+        if self.failed is not None:
+            raise self.failed
+        records: list[Stored] = []
+        passed_over = None
+        while self._arrived and len(records) < most and passed_over is None:
+            piece = self._arrived.popleft()
+            records += piece.records
+            passed_over = piece.passed_over
+        self._fetch()
+        is_last = self._is_listed and not (self._arrived or self._names or self._fetching)
+        return Piece(records, passed_over, is_last)
+
+    def _listed(self, names: list[str]) -> None:
+        self._is_listed = True
+        self._names.extend(names)
+        self._fetch()
+
+    def _fetch(self) -> None:
+        while self._names and len(self._fetching) < READERS and len(self._arrived) < READ_AHEAD:
+            name = self._names.popleft()
+            self._fetching.add(name)
+            self._begin(data_of(f"{groups_path(self.slot)}/{name}"), partial(self._take, name))
+
+    def _take(self, name: str, found: tuple[bytes | None, Stat] | None) -> None:
+        self._fetching.discard(name)
+        if found is not None:
+            self._arrived.append(self._know(name, *found))
+        self._fetch()
+
+    def _know(self, name: str, data: bytes | None, stat: Stat) -> Piece:
+        """Take a znode as it was found; what is in it is for the coordinator."""
+        named = read_name(name)
+        path = f"{groups_path(self.slot)}/{name}"
+        znode = _Znode(named.group, name, path, stat.version, named.number is not None)
+        self._keep(znode, named.number)
+        records = read_znode(path, data)
+        if not isinstance(records, Unreadable) and not all(_belongs(key, znode) for key in records):
+            records = Unreadable(path, "it holds what belongs into another znode")  # a copy, perhaps, of what was
+        if isinstance(records, Unreadable):  # it will be written over when the group is
+            return Piece((), (path, ValueError(records.reason)))
+        for key, value in records.items():
+            znode.put(key, value)
+            if znode.is_offsets:
+                self._where[key] = znode
+        return Piece([(path, key, value) for key, value in records.items()])
+
+    def _keep(self, znode: _Znode, number: int | None) -> None:
+        if number is None:
+            self._own[znode.group] = znode
+        else:
+            self._offsets.setdefault(znode.group, {})[number] = znode
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, batch: BatchBuilder, now: int) -> int:
+        """As `Journal.write`. Raises TooLargeError if a record fits into no znode."""
+        if self.failed is not None:
+            raise self.failed
+        newest: dict[bytes, bytes | None] = {}
+        for _, _, key, value, _ in read_tuples(batch.build()):
+            assert key is not None
+            newest[key] = value
+        for key, value in newest.items():
+            self._refuse_too_large(key, value)
+        self._position += 1
+        self._now = now
+        for key, value in newest.items():
+            if _is_offset(key):
+                self._put_offset(key, value)
+            else:
+                self._put(key, value)
+        self._send()
+        return self._position
+
+    def _refuse_too_large(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            return
+        if not (_offset_fits(key, value) if _is_offset(key) else self._room.fits(key, value)):
+            path = f"{groups_path(self.slot)}/{_group_of(key)}"
+            raise TooLargeError(path, f"a record of {len(value)} bytes is too large for {path}")
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        group = _group_of(key)
+        znode = self._own.get(group)
+        if znode is None:
+            if value is None:
+                return
+            znode = _Znode(group, group, f"{groups_path(self.slot)}/{group}")
+            self._keep(znode, None)
+        if value is not None:
+            znode.put(key, value)
+        else:
+            znode.remove(key)
+            for of_group in self._offsets.get(group, {}).values():
+                if not of_group.records:  # it could not be read, and goes with the group
+                    self._changed(of_group)
+        self._changed(znode)
+
+    def _put_offset(self, key: bytes, value: bytes | None) -> None:
+        znode = self._where.get(key)
+        if value is None:
+            if znode is not None:
+                znode.remove(key)
+                self._changed(znode)
+            return
+        if znode is None:
+            znode = self._where[key] = self._with_room(_group_of(key), key)
+        znode.put(key, value)
+        self._changed(znode)
+
+    def _with_room(self, group: str, key: bytes) -> _Znode:
+        """The znode of a group's that takes a new offset: the first with room, so that there are few."""
+        of_group = self._offsets.setdefault(group, {})
+        for znode in of_group.values():
+            if znode.takes(key):
+                return znode
+        number = next(number for number in range(len(of_group) + 1) if number not in of_group)
+        name = offsets_name(group, number)
+        znode = of_group[number] = _Znode(group, name, f"{groups_path(self.slot)}/{name}", is_offsets=True)
+        return znode
+
+    def _changed(self, znode: _Znode) -> None:
+        self._dirty.setdefault(znode.group, {}).setdefault(znode, self._position)
+
+    def _send(self) -> None:
+        """Begin to write what is to be written, if nothing is under way."""
+        if self._under_way:
+            return
+        self._gather()
+        writes = tuple(write for _, write, _ in self._under_way.values())
+        if writes:
+            self._begin(write_all(self.slot, self.epoch, writes), self._written)
+        self._count_durable()
+
+    def _gather(self) -> None:
+        """Choose what goes into the next multi: whole groups, and of one that does not fit as much as does."""
+        room, count = self._room.bytes, WRITES_OF_A_MULTI
+        while self._dirty and count:
+            group, znodes = next(iter(self._dirty.items()))
+            sized = [(znode, since, *_write_of(znode, self._now)) for znode, since in znodes.items()]
+            if self._under_way and (sum(size for *_, size in sized) > room or len(sized) > count):
+                return
+            for znode, since, write, size in sized:
+                if size > room and not self._under_way:
+                    raise TooLargeError(znode.path, f"{size} bytes for {znode.path} are too many for this ZooKeeper")
+                if size > room or not count:
+                    return
+                del znodes[znode]
+                if write is not None:
+                    self._under_way[znode] = since, write, set(znode.leaving)
+                    room, count = room - size, count - 1
+                else:
+                    self._settle(znode, set(znode.leaving))
+            del self._dirty[group]
+
+    def _written(self, nothing: None) -> None:
+        done, self._under_way = self._under_way, {}
+        for znode, (_, write, gone) in done.items():
+            znode.version = _version_after(write)
+            self._settle(znode, gone)
+        self._send()
+
+    def _settle(self, znode: _Znode, gone: set[bytes]) -> None:
+        """ZooKeeper has a znode without these records. Let go of it if it is gone, unless it will be again."""
+        for key in znode.left(gone):
+            self._where.pop(key, None)
+        if znode.version is not None or znode.records or znode.leaving:
+            return
+        if znode.is_offsets:
+            of_group = self._offsets.get(znode.group, {})
+            for number in [number for number, each in of_group.items() if each is znode]:
+                del of_group[number]
+            if not of_group:
+                self._offsets.pop(znode.group, None)
+        elif self._own.get(znode.group) is znode:
+            del self._own[znode.group]
+
+    def _count_durable(self) -> None:
+        # Of a group that did not fit into one multi the rest may be under way while others wait that were dirty before.
+        waiting = [since for since, _, _ in self._under_way.values()]
+        waiting += [since for znodes in self._dirty.values() for since in znodes.values()]
+        self.durable = min(waiting) - 1 if waiting else self._position
+
+
+def _write_of(znode: _Znode, now: int) -> tuple[Write[Any] | None, int]:
+    """What makes a znode what it should be, None if it is, and how much of a request that takes."""
+    if not znode.records:
+        if znode.version is None:
+            return None, 0
+        write: Write[Any] = Delete(znode.path, znode.version)
+    else:
+        data = encode_records(znode.records, now)
+        write = Create(znode.path, data) if znode.version is None else SetData(znode.path, data, znode.version)
+    return write, _size_of(write)
+
+
+def _version_after(write: Write[Any]) -> int | None:
+    if isinstance(write, SetData):
+        return write.version + 1
+    return 0 if isinstance(write, Create) else None
+
+
+def _belongs(key: bytes, znode: _Znode) -> bool:
+    """Whether a record is written into this znode. What is found elsewhere is not read: it would not be written over,
+    and might be read after what is newer."""
+    try:
+        return _is_offset(key) is znode.is_offsets and _group_of(key) == znode.group
+    except UnicodeDecodeError:
+        return False
+
+
+def _is_offset(key: bytes) -> bool:
+    return key[:2] in _OFFSET_KINDS
+
+
+def _offset_fits(key: bytes, value: bytes) -> bool:
+    return len(value) <= _LARGEST_VALUE and len(key) <= MAX_ZNODE_BYTES // 2
+
+
+_OFFSET_KINDS = tuple(kind.to_bytes(2, "big") for kind in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT))
+
+
+def _group_of(key: bytes) -> str:
+    """The name of the group that a record is of: in each kind of key, the group's id comes first."""
+    return _name(key[4 : 4 + int.from_bytes(key[2:4], "big")])
+
+
+@lru_cache(maxsize=4096)
+def _name(group_id: bytes) -> str:
+    return group_name(group_id.decode(errors="surrogatepass"))

@@ -1,0 +1,117 @@
+"""The znodes of groups whose coordinators keep them in ZooKeeper: names and contents.
+
+    /muster/groups/[slot]/[name]        what the group is: the coordinator's record of it
+    /muster/groups/[slot]/[name]~[n]    some of its committed offsets, up to fifty
+
+The contents are the coordinator's own records, keys and values as `__consumer_offsets` has them (`group_records.py`),
+in one record batch: that has a version, a checksum and compression. So any program that reads `__consumer_offsets`
+reads these, and a group may be carried from one place to the other.
+
+A group id may be any text. In a name, all but letters, digits, `.`, `_` and `-` is escaped as in a URL; of a long name
+only the beginning stays, with a hash of the whole. Nothing reads a group id from a name: the records have it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import quote
+
+from muster.errors import CorruptRecordError
+from muster.protocol.records.compression import Compression
+from muster.protocol.records.record_batch import BatchBuilder, check_batch, iter_headers, read_records
+from muster.zookeeper.base.operations import MAX_DATA_BYTES
+from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.base.znodes import (
+    GROUPS,
+)
+
+COMPRESS_ABOVE = 64 * 1024
+"""Bytes. Smaller znodes are written as they are: compression would take longer than ZooKeeper does."""
+
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
+"""What a znode may hold when it is decompressed; more is no group's."""
+
+MAX_ZNODE_BYTES = MAX_DATA_BYTES - 16 * 1024
+"""The most that is written into one znode; the rest of a request is left for paths and for the check of the epoch."""
+
+NAME_CHARACTERS = 200
+_KEPT_OF_A_LONG_NAME = 100
+
+_OFFSETS_NAME = re.compile(r"(.+)~(0|[1-9][0-9]{0,8})\Z")
+
+
+def groups_path(slot: int) -> str:
+    """Above the groups of a slot."""
+    return f"{GROUPS}/{slot}"
+
+
+def group_name(group_id: str) -> str:
+    """The name of a group's znode, different for each group id."""
+    name = quote(group_id, safe="", errors="surrogatepass").replace("~", "%7E") or "%"
+    if name.startswith("."):
+        name = "%2E" + name[1:]  # neither '.' nor '..'
+    if len(name) > NAME_CHARACTERS:
+        hashed = hashlib.sha256(group_id.encode(errors="surrogatepass")).hexdigest()
+        name = f"{name[:_KEPT_OF_A_LONG_NAME]}={hashed}"
+    return name
+
+
+def offsets_name(name: str, number: int) -> str:
+    """The name of one of the znodes with a group's offsets."""
+    return f"{name}~{number}"
+
+
+class Named(NamedTuple):
+    """A znode among a slot's groups: which group's it is, and the number of the offsets' znode, None for the group's
+    own."""
+
+    group: str
+    number: int | None
+
+
+def read_name(name: str) -> Named:
+    """What a name says."""
+    found = _OFFSETS_NAME.match(name)
+    return Named(name, None) if found is None else Named(found[1], int(found[2]))
+
+
+def encode_records(records: Mapping[bytes, bytes], now: int) -> bytes:
+    """The contents of a znode, at a time of day."""
+    batch = BatchBuilder()
+    for key, value in records.items():
+        batch.append(now, key, value)
+    compression = Compression.GZIP if batch.size > COMPRESS_ABOVE else Compression.NONE
+    return bytes(batch.build(compression=compression))
+
+
+def read_znode(path: str, data: bytes | None) -> dict[bytes, bytes] | Unreadable:
+    """The records in a znode, by key."""
+    try:
+        return dict(_records(data or b""))
+    except CorruptRecordError as error:
+        return Unreadable(path, str(error))
+
+
+def _records(data: bytes) -> Iterable[tuple[bytes, bytes]]:
+    end = 0
+    for position, header in iter_headers(data):
+        check_batch(data, position, header)
+        for record in read_records(data, position, header, MAX_UNPACKED_BYTES):
+            if record.key is None or record.value is None:
+                raise CorruptRecordError("a record has no key or no value")
+            yield record.key, record.value
+        end = position + header.size
+    if end != len(data) or not end:
+        raise CorruptRecordError(f"of {len(data)} bytes, {end} are records")
+
+
+def fits(key: bytes, value: bytes, most: int = MAX_ZNODE_BYTES) -> bool:
+    """Whether the record of a group can be written: it has to fit into one znode, compressed if it is large, and to be
+    read again."""
+    size = len(key) + len(value)
+    if size <= most - 1024:
+        return True
+    return size < MAX_UNPACKED_BYTES - 1024 and len(encode_records({key: value}, 0)) <= most

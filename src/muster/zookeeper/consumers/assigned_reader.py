@@ -1,0 +1,386 @@
+"""What the consumers of schemes 1 and 2 share: a member of a group gets partitions, and an `AsyncConsumer` reads them.
+
+The inner consumer has no group. Its partitions are assigned by hand, as the member says: so records come through the
+same core that every consumer has. The member and its connections are the business of the class that inherits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from warnings import warn
+
+from muster.client import AsyncConsumer
+from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit, has_ended_well
+from muster.client.consumer.handout import Records
+from muster.client.consumer.listener import RebalanceListener
+from muster.client.consumer.pump import call_here
+from muster.client.core.checks import check_timeout
+from muster.client.net import forks
+from muster.client.net.driver import monotonic_ms
+from muster.errors import ClosedError, IllegalStateError, MusterError, WakeupError
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_listener_of: ContextVar[AsyncAssignedReader | None] = ContextVar("muster_listener_of", default=None)
+"""The consumer whose listener is running."""
+
+
+class AsyncAssignedReader(forks.StaysHere):
+    """A consumer for asyncio that reads what a member of a group has assigned to it."""
+
+    def __init__(self) -> None:
+        self._reader: AsyncConsumer | None = None
+        self._news = asyncio.Event()
+        """There is something for a poll: another reader, an error, the end."""
+        self._errors: deque[Exception] = deque()
+        self._defect: MusterError | None = None
+        """Why it cannot go on at all."""
+        self._listener: RebalanceListener | None = None
+        self._listening: asyncio.Task[None] | None = None
+        """The call of the listener that is under way."""
+        self._call_user: Callable[..., Awaitable[None]] = call_here
+        self._from_listener = asyncio.Lock()
+        """Held by what the listener has asked for."""
+        self._is_held = False
+        """Nothing is handed out while the listener learns of new partitions: it may seek."""
+        self._last_task: asyncio.Task[Any] | None = None
+        """The task to which records were handed out last."""
+        self._woken = False
+        self._polling = False
+        self._closing = False
+        self._gone = asyncio.Event()
+        """It is closed."""
+        self._is_last_handled = False
+        """At the close: whether what was handed out last is handled."""
+        self._forks = forks.count
+
+    # --- what the member is asked ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to work in the running event loop."""
+        raise NotImplementedError
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        raise NotImplementedError
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether there is something to close."""
+        raise NotImplementedError
+
+    @property
+    def _is_subscribed(self) -> bool:
+        raise NotImplementedError
+
+    def _seen(self) -> None:
+        """The user has seen an error: the member may try again."""
+        raise NotImplementedError
+
+    async def _end(self, timeout_ms: int) -> None:
+        """Commit if auto commit is on, leave the group, close the connections, those of the reader too."""
+        raise NotImplementedError
+
+    async def _drop(self) -> None:
+        """Close the connections of the member."""
+        raise NotImplementedError
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
+        """Stop fetching, commit if auto commit is on, and leave the group.
+
+        As with `AsyncConsumer`, the caller says with it that records handed out are handled, unless the task that has
+        them is still at work or failed.
+        """
+        await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._last_task))
+
+    async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
+        """Close. Returns whether it is closed then: not if the listener that is called by its close calls this."""
+        if self._has_begun and self._forks != forks.count:
+            return True
+        if self._closing:
+            if not self._is_in_listener:
+                await self._gone.wait()
+            return self._gone.is_set()
+        self._closing, self._is_last_handled = True, handled
+        self._tell_poll()
+        try:
+            await self._end(timeout_ms)
+            if self._listening is not None and not self._is_in_listener:
+                await asyncio.wait([self._listening])
+        finally:
+            self._gone.set()
+        return True
+
+    async def _hang_up(self) -> None:
+        """End a consumer that was dropped, or whose close was interrupted: nothing is committed."""
+        if not self._closing:
+            self._closing = True
+            await self._drop()
+        if self._reader is not None:
+            await self._reader._hang_up()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and has_ended_well(self._last_task))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_forks") and self._has_begun and not self._closing and self._forks == forks.count:
+            warn(f"an {type(self).__name__} was dropped without close()", ResourceWarning, stacklevel=2)
+
+    def _check_open(self) -> None:
+        if self._closing and not (self._is_in_listener and not self._gone.is_set()):
+            raise ClosedError("the consumer is closed")
+        if self._forks != forks.count:
+            if self._has_begun:
+                raise forks.orphaned("consumer")
+            self._forks = forks.count
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
+        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none.
+
+        Calling it again says that the records of the last call are handled.
+
+        Raises:
+            RebalanceFailedError: of scheme 1, another owner did not release in all tries. Polling again begins anew.
+            WakeupError: `wakeup` was called.
+            KafkaError: what reading raises, see `AsyncConsumer.poll`; or the group cannot be joined.
+        """
+        deadline = monotonic_ms() + check_timeout(timeout_ms)
+
+        async def read(reader: AsyncConsumer, left_ms: int) -> Records:
+            return await reader.poll(left_ms, max_records=max_records)
+
+        return await self._read(read, deadline) or {}
+
+    async def poll_arrow(
+        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
+    ) -> dict[TopicPartition, pa.Table]:
+        """`poll` that returns Arrow tables, see `AsyncConsumer.poll_arrow`."""
+        deadline = monotonic_ms() + check_timeout(timeout_ms)
+
+        async def read(reader: AsyncConsumer, left_ms: int) -> dict[TopicPartition, pa.Table]:
+            return await reader.poll_arrow(left_ms, columns=columns)
+
+        return await self._read(read, deadline) or {}
+
+    async def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+        """`poll` that does not wait unless asked to."""
+        return await self.poll(timeout_ms, max_records=max_records)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        try:
+            return await self._next()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    async def _next(self) -> ConsumerRecord:
+        """The next record, however long it takes. Raises ClosedError at the end."""
+
+        async def read(reader: AsyncConsumer, left_ms: int) -> ConsumerRecord:
+            return await anext(reader)
+
+        while True:
+            record: ConsumerRecord | None = await self._read(read, None)
+            if record is not None:
+                return record
+
+    def _take_back(self) -> None:
+        """The caller was interrupted before it got the last records: they are handed out again."""
+        if self._reader is not None:
+            self._reader._handout.take_back()
+
+    async def _read(self, read: Callable[[AsyncConsumer, int], Any], deadline: int | None) -> Any:
+        """Have `read` read for as long as there is time; None if there is no reader until then."""
+        if not self._is_subscribed:
+            raise IllegalStateError("subscribe() before poll()")
+        if self._is_in_listener:
+            raise IllegalStateError("a listener that polls would wait for itself")
+        if self._polling:
+            raise IllegalStateError("another poll of this consumer is under way")
+        self._polling = True
+        try:
+            await self.start()
+            self._last_task = asyncio.current_task()
+            while True:
+                self._raise_told()
+                self._news.clear()
+                left_ms = 60_000 if deadline is None else max(0, deadline - monotonic_ms())
+                if self._reader is not None and not self._is_held:
+                    with suppress(WakeupError):
+                        return await read(self._reader, left_ms)
+                elif not await self._wait_for_news(left_ms) and deadline is not None:
+                    return None
+        finally:
+            self._polling = False
+
+    async def _wait_for_news(self, within_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _raise_told(self) -> None:
+        if self._closing:
+            raise ClosedError("the consumer is closed")
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+        if self._errors:
+            self._seen()
+            raise self._errors.popleft()
+        if self._defect is not None:
+            raise self._defect
+
+    def wakeup(self) -> None:
+        """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it."""
+        self._woken = True
+        self._tell_poll()
+
+    def _tell_poll(self) -> None:
+        self._news.set()
+        if self._reader is not None and self._polling:
+            self._reader.wakeup()
+
+    def _fail(self, error: Exception) -> None:
+        """Have the next poll raise an error."""
+        self._errors.append(error)
+        self._tell_poll()
+
+    # --- the listener ------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_in_listener(self) -> bool:
+        """Whether the listener, while it is called, has called what is running."""
+        return self._listening is not None and _listener_of.get() is self
+
+    async def _tell_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
+        """Call a method of the listener, and wait until it has returned. What it raises, the next poll raises."""
+        if self._listener is None or self._listening is not None:
+            return  # the second: it closes the consumer
+        call = self._call_listener(getattr(self._listener, method), sorted(partitions))
+        self._listening = asyncio.get_running_loop().create_task(call)
+        await asyncio.wait([self._listening])  # a close that cancels this leaves the listener alone
+        async with self._from_listener:
+            pass
+
+    async def _call_listener(self, method: Callable[..., Any], partitions: list[TopicPartition]) -> None:
+        _listener_of.set(self)
+        try:
+            await self._call_user(method, partitions)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._listening = None
+
+    # --- where to read -----------------------------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Read on from an offset, until the next rebalance. Raises IllegalStateError if it is not assigned."""
+        self._assigned_reader(partition).seek(partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read from the oldest record on; of all assigned partitions by default."""
+        for partition in self.assignment() if partitions is None else list(partitions):
+            self._assigned_reader(partition).seek_to_beginning([partition])
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read only records that come from now on; of all assigned partitions by default."""
+        for partition in self.assignment() if partitions is None else list(partitions):
+            self._assigned_reader(partition).seek_to_end([partition])
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume` or the next rebalance. They stay this consumer's."""
+        for partition in partitions:
+            self._assigned_reader(partition).pause([partition])
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        for partition in partitions:
+            self._assigned_reader(partition).resume([partition])
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return set() if self._reader is None else self._reader.paused()
+
+    async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """The offset of the next record; waits while it has to be looked up."""
+        await self.start()
+        while True:
+            # The reader is woken when there is news for `poll`, and a question that comes next is not meant.
+            with suppress(WakeupError):
+                return await self._assigned_reader(partition).position(partition, timeout_ms)
+
+    def _assigned_reader(self, partition: TopicPartition) -> AsyncConsumer:
+        self._check_open()
+        if self._reader is None or partition not in self.assignment():
+            raise IllegalStateError(f"{partition} is not assigned to this consumer")
+        return self._reader
+
+    # --- committing --------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
+        """Commit offsets, by default the caller's position in every partition."""
+        raise NotImplementedError
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; None for a partition without one."""
+        raise NotImplementedError
+
+    def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, int]:
+        if offsets is None:
+            return self._positions(handed_out=True)
+        positions = {
+            TopicPartition(*partition): place if isinstance(place, int) else place.offset
+            for partition, place in offsets.items()
+        }
+        if self._reader is not None:  # so that an auto commit does not set the group back to before them
+            places = {partition: OffsetAndMetadata(offset) for partition, offset in positions.items()}
+            self._reader._handout.handled_up_to(places)
+        return positions
+
+    def _positions(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
+        """The positions behind what the caller has handled, in the partitions that are read now."""
+        if self._reader is None:
+            return {}
+        read = self.assignment()
+        handled = self._reader.handled(handed_out=handed_out)
+        return {partition: offset for partition, offset in handled.items() if partition in read}
+
+    def _note_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The caller has committed these offsets: a later commit by itself is not to go back behind them."""
+        if self._reader is not None:
+            self._reader._handout.handled_up_to({p: OffsetAndMetadata(offset) for p, offset in offsets.items()})
+
+    def _positions_at_stop(self) -> dict[TopicPartition, int]:
+        """`_positions` when fetching stops for good, or for a rebalance."""
+        return self._positions(handed_out=self._closing and self._is_last_handled)
+
+    def _read_from(self, partitions: Mapping[TopicPartition, int | None]) -> None:
+        """Read these partitions and no others, from these offsets; None: `auto_offset_reset` says from where."""
+        assert self._reader is not None
+        self._reader.assign(partitions)
+        for partition, offset in partitions.items():
+            if offset is not None:
+                self._reader.seek(partition, offset)

@@ -1,0 +1,121 @@
+"""What the blocking consumers of schemes 1 and 2 share: an `AsyncAssignedReader` on a loop thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
+from muster.client.consumer.blocking import BlockingReader
+from muster.client.core.checks import check_timeout
+from muster.client.net.loop import LoopThread
+from muster.errors import ClosedError, IllegalStateError, MusterError
+from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from muster.zookeeper.consumers.assigned_reader import AsyncAssignedReader
+
+
+async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call the user's function in a thread of its own, from which it may call the consumer. Raises what it raises; what
+    is no Exception, as that of sys.exit(), would end the loop's thread instead, and is raised as the cause of one."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
+    context = copy_context()
+
+    def settle(found: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result(found)  # as a result: a future takes no StopIteration as its exception
+
+    def call() -> None:
+        found: BaseException | None = None
+        try:
+            result = context.run(function, *arguments)
+            if asyncio.iscoroutine(result):
+                result.close()
+                raise IllegalStateError("a listener of a blocking consumer has plain functions, not coroutines")
+        except BaseException as error:
+            found = error
+        with suppress(RuntimeError):  # the listener has closed the consumer
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=call, name="muster-listener", daemon=True).start()
+    found = await ended
+    if found is not None and not isinstance(found, Exception):
+        raise MusterError(f"the listener ended with {found!r}") from found
+    if found is not None:
+        raise found
+
+
+class AssignedReader(BlockingReader):
+    """A consumer for code that blocks. It takes part in its group from the first call that waits until `close`, in a
+    thread of its own. One thread uses it at a time, except for `close` and `wakeup`."""
+
+    _consumer: AsyncAssignedReader
+
+    def __init__(self, consumer: AsyncAssignedReader, thread_name: str) -> None:
+        self._consumer = consumer
+        consumer._call_user = call_in_thread
+        super().__init__(LoopThread(thread_name, consumer._hang_up), consumer._take_back)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect. Every method that waits does this by itself."""
+        self._run(self._consumer.start)
+
+    def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
+        """Commit if auto commit is on, and leave the group. Records handed out to this thread are handled."""
+        self._close(check_timeout(timeout_ms), handled=True)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return self._do(self._consumer.assignment)
+
+    def __next__(self) -> ConsumerRecord:
+        try:
+            return self._read(self._consumer._next)
+        except ClosedError:
+            raise StopIteration from None
+
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Read on from an offset, until the next rebalance."""
+        self._do(self._consumer.seek, partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read from the oldest record on; of all assigned partitions by default."""
+        self._do(self._consumer.seek_to_beginning, partitions)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read only records that come from now on; of all assigned partitions by default."""
+        self._do(self._consumer.seek_to_end, partitions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume` or the next rebalance. They stay this consumer's."""
+        self._do(self._consumer.pause, partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        self._do(self._consumer.resume, partitions)
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return self._do(self._consumer.paused)
+
+    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """The offset of the next record; waits while it has to be looked up."""
+        return self._run(self._consumer.position, partition, timeout_ms)
+
+    # --- committing --------------------------------------------------------------------------------------------------
+
+    def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
+        """Commit offsets, by default the caller's position in every partition."""
+        self._run(self._consumer.commit, offsets, timeout_ms)
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; None for a partition without one."""
+        return self._run(self._consumer.committed, partitions)

@@ -1,0 +1,61 @@
+"""`WatcherConsumer`: a consumer of scheme 1 for code that blocks. It is an `AsyncWatcherConsumer` on a loop thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+from muster.client.consumer.listener import RebalanceListener
+from muster.model import TopicPartition
+from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer, Topics
+from muster.zookeeper.consumers.blocking_reader import AssignedReader
+from muster.zookeeper.watchers.states import WatcherState
+
+if TYPE_CHECKING:
+    from muster.zookeeper.consumers.typed_settings import WatcherKeywords
+
+
+class WatcherConsumer(AssignedReader):
+    """Reads records as a member of a group that ZooKeeper coordinates. `AsyncWatcherConsumer` says what it promises,
+    and what each method does.
+
+        with WatcherConsumer(zookeeper_connect="localhost:2181", group_id="delays") as consumer:
+            consumer.subscribe(["flights"])
+            for record in consumer:
+                ...
+
+    It takes part in the group from the first call that waits until `close`, in a thread of its own. One thread uses it
+    at a time, except for `close` and `wakeup`.
+    """
+
+    _consumer: AsyncWatcherConsumer
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[WatcherKeywords]) -> None:
+        consumer = AsyncWatcherConsumer(settings, **more)
+        self.consumer_id = consumer.consumer_id
+        super().__init__(consumer, "muster-watcher")
+
+    def subscribe(
+        self,
+        topics: Topics | None = None,
+        *,
+        pattern: str | None = None,
+        black_list: str | None = None,
+        num_streams: int = 1,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others.
+
+        The listener's methods are called in a thread of their own, see `AsyncWatcherConsumer.subscribe`.
+        """
+        lists = {"pattern": pattern, "black_list": black_list}
+        self._do(self._consumer.subscribe, topics, **lists, num_streams=num_streams, listener=listener)
+
+    def streams(self) -> dict[str, set[TopicPartition]]:
+        """The partitions of each stream that has some now."""
+        return self._do(self._consumer.streams)
+
+    @property
+    def state(self) -> WatcherState:
+        """Where it stands in its group."""
+        return self._consumer.state

@@ -1,0 +1,1 @@
+"""Scheme 2: members that the coordinator assigns partitions to. Pure."""

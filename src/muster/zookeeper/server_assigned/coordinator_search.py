@@ -1,0 +1,98 @@
+"""Finding the coordinator of a group of scheme 2, again and again (A2, A6).
+
+Theory. `COORDINATOR_TRANSITIONS` in `states.py` is the table. A ConsumerMetadataRequest goes to any of
+the servers in `coordinator_servers`, to another one after each failure: one that is frozen must not stop the search.
+When a coordinator is given up is as for every member (`KnownCoordinator`), and also when no heartbeat was good for the
+session timeout.
+
+The sequence that `check` is for: a JoinGroup is parked at the coordinator; that process freezes, and another
+coordinator takes its slot; the connection stays up, so nothing fails. A member that waits in JoinGroup sends no
+heartbeats. So now and then it asks where the coordinator is, although it knows one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.client.config import ConsumerConfig
+from muster.client.core.events import EventStream
+from muster.client.core.group.known_coordinator import KnownCoordinator
+from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.sends import AnySend, Failure, send
+from muster.errors import ErrorCode, KafkaError, MusterError, error_code
+from muster.model import Node
+from muster.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from muster.zookeeper.server_assigned.states import COORDINATOR_TRANSITIONS, CoordinatorState, Found
+
+FIRST_SERVER_ID = -2
+"""Servers are known by ids below 0, coordinators by their own."""
+
+
+class CoordinatorSearch(KnownCoordinator):
+    """The group's coordinator, as far as it is known."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        servers: Sequence[tuple[str, int]],
+        nodes: ClusterMetadata,
+        events: EventStream,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(config.group_id or "", config, nodes, events, seed)
+        self.state = CoordinatorState.UNKNOWN
+        self._timeout_ms = min(config.request_timeout_ms, config.session_timeout_ms)
+        self._servers = [FIRST_SERVER_ID - index for index in range(len(servers))]
+        for node_id, (host, port) in zip(self._servers, servers, strict=True):
+            nodes.learn_node(Node(node_id, host, port))
+        self._next = seed % len(servers)
+
+    def check(self) -> None:
+        """Ask whether the group still has the coordinator that is known; it is lost if it has another."""
+        self._wanted = True
+
+    def poll(self, now: int) -> list[AnySend]:
+        """The ConsumerMetadataRequest, if it is due."""
+        if not self._is_due(now):
+            return []
+        self._wanted, self._in_flight = False, True
+        if self.node_id is None:
+            self._move(Found.ASKS)
+        server = self._servers[self._next]
+        self._next = (self._next + 1) % len(self._servers)
+        return [send(server, FindCoordinatorRequest(key=self._group_id), self._on_reply, timeout_ms=self._timeout_ms)]
+
+    def _on_reply(self, reply: FindCoordinatorResponse | Failure, now: int) -> None:
+        self._in_flight = False
+        if isinstance(reply, Failure):
+            self._not_found(None if reply.retriable else reply.error(), now)
+            return
+        code = error_code(reply.error_code)
+        if code is not ErrorCode.NONE or reply.node_id < 0:
+            text = f"looking for the coordinator of group {self._group_id}"
+            self._not_found(None if code.retriable or not code else KafkaError(code, text), now)
+            return
+        found = Node(reply.node_id, reply.host, reply.port)
+        if self.node_id is not None:
+            if self._metadata.brokers.get(self.node_id) == found:
+                return
+            self.mark_dead(f"the group has another one, {found.host}:{found.port}", now)
+        if self.state is CoordinatorState.UNKNOWN:
+            self._move(Found.ASKS)
+        self._learn(found)
+        self._move(Found.ANSWERED)
+
+    def _not_found(self, error: MusterError | None, now: int) -> None:
+        self._back_off(now)
+        if self.state is CoordinatorState.ASKED:
+            self._move(Found.NO_ANSWER)
+            self.error = self.error or error
+
+    def mark_dead(self, cause: str, now: int) -> None:
+        """As `KnownCoordinator.mark_dead`."""
+        if self.node_id is not None:
+            self._move(Found.LOST)
+        super().mark_dead(cause, now)
+
+    def _move(self, found: Found) -> None:
+        self.state = COORDINATOR_TRANSITIONS[self.state, found]

@@ -1,0 +1,468 @@
+"""One session with ZooKeeper over kazoo, the only file that knows kazoo.
+
+What of kazoo 2.11 it works around, each at its place below:
+
+- It has one thread for answers and another for watches, so that an answer may overtake the event of an earlier change.
+  Here both are told by the thread that reads the connection, in the order in which it read them (`_Handler`).
+- It begins a new session by itself when the old one has expired, and what was asked for the old one in that moment is
+  carried out in the new one. Here a KazooClient is used for one session only (`_on_state`).
+- It tells of the end of a session only when it has a connection again. When the last sign of life was is noted from
+  the frames on the wire (`socket_times.py`), and the owner of the session keeps time by its own clock.
+- Before it has a connection it keeps requests for ever, and it never finds out that a server is silent for as long as
+  more requests are sent to it. Here a request is refused while there is no connection, and `break_off` ends one.
+- It gives a server as long to answer at all as the session lasts, shared among the servers. A server that has just
+  started may never answer what came a moment too early. Here it has `GREETING_S`.
+- It wakes its thread with one byte for each request, through a pair of sockets that takes 278 of them, and then blocks
+  its caller, the event loop. Here fewer are under way at a time (`MOST_UNDER_WAY`).
+- With a lost connection all watches are gone, each is called once with type NONE, and it does not set them again.
+- A multi that is refused does not raise: its result is a list with an error for each part.
+- `stop` and `close` wait, and `stop` may be called once only: a thread of its own does that (`end`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+from kazoo.protocol import serialization
+from kazoo.protocol.states import EventType, KazooState, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from muster.errors import IllegalArgumentError
+from muster.zookeeper.base.operations import (
+    BadVersionError,
+    Change,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    Multi,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    NotPermittedError,
+    Operation,
+    SessionExpiredError,
+    SetData,
+    Stat,
+    Sync,
+    Write,
+    ZooKeeperError,
+)
+from muster.zookeeper.session.socket_times import Wire
+
+MOST_UNDER_WAY = 128
+FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0
+GREETING_S = 5.0
+REFUSED_S = 5.0
+"""How long servers refuse a session at least, as long as it lasts otherwise, until it is given up."""
+REFUSALS_APART_S = 10.0
+"""Refusals further apart than this do not belong together."""
+ORDERLY_END_S = 2.0
+"""How long a session is given to end in good order before its connection is broken off."""
+
+_CHANGES = {
+    EventType.CREATED: Change.CREATED,
+    EventType.DELETED: Change.DELETED,
+    EventType.CHANGED: Change.DATA,
+    EventType.CHILD: Change.CHILDREN,
+    EventType.NONE: Change.LOST,
+}
+_ERRORS: tuple[tuple[type[Exception], type[ZooKeeperError]], ...] = (
+    (kazoo_errors.NoNodeError, NoNodeError),
+    (kazoo_errors.NodeExistsError, NodeExistsError),
+    (kazoo_errors.BadVersionError, BadVersionError),
+    (kazoo_errors.NotEmptyError, NotEmptyError),
+    (kazoo_errors.NoChildrenForEphemeralsError, NoChildrenForEphemeralsError),
+    (kazoo_errors.AuthFailedError, NotPermittedError),
+    (kazoo_errors.SessionExpiredError, SessionExpiredError),
+    (kazoo_errors.ConnectionLoss, ConnectionLossError),
+    (kazoo_errors.OperationTimeoutError, ConnectionLossError),
+    # A request that came late on an old connection; the server closes that.
+    (kazoo_errors.SessionMovedError, ConnectionLossError),
+)
+_logger = logging.getLogger("muster.zookeeper.kazoo")
+# What it warns of are lost connections: their owner is told by events.
+_logger.setLevel(logging.ERROR)
+
+
+def parse_address(address: str) -> tuple[list[str], str]:
+    """The servers and the chroot ("" for none) of `host:port,host:port/chroot`.
+
+    Raises:
+        IllegalArgumentError: it is none.
+    """
+    try:
+        hosts, chroot = collect_hosts(address)
+    except ValueError:
+        raise IllegalArgumentError(f"not an address of ZooKeeper (HOST:PORT,HOST:PORT/CHROOT): {address!r}") from None
+    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts], (chroot or "").rstrip("/")
+
+
+class Owner(Protocol):
+    """What is told what becomes of a session, on the event loop, in this order."""
+
+    def link_connected(self, link: Link) -> None:
+        """There is a connection."""
+
+    def link_suspended(self, link: Link) -> None:
+        """There is none any more."""
+
+    def link_fired(self, link: Link, change: Change, path: str) -> None:
+        """A watch has fired, or is lost."""
+
+    def link_expired(self, link: Link) -> None:
+        """The session has ended; the link is of no more use."""
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's means to wait, without its two threads for callbacks: callbacks are called where they come up."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+        self.thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """There is nothing to start: `running` stays False, so answers are told at once."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
+        """Start the thread of the connection."""
+        self.thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="muster-zookeeper", daemon=True)
+        self.thread.start()
+        return self.thread
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Call a watch."""
+        callback.func(*callback.args)
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Wire:
+        """Connect with one server. One that does not answer is not to cost the time for which the session lasts."""
+        link = self._link
+        try:
+            most = min(timeout / link.server_count, GREETING_S)
+            connected = super().create_connection(*args, timeout=most, **kwargs)
+        except OSError as error:
+            link.last_error = error.strerror or str(error)
+            raise
+        link.wire = Wire(connected, link.note_alive, link.note_timeout, link.note_refused)
+        if link.is_given_up:
+            link.wire.break_off()
+        return link.wire
+
+    def select(self, reads: Any, writes: Any, others: Any, timeout: float) -> Any:
+        """Wait; kazoo does it several times within the timeout of a session, whatever happens."""
+        link = self._link
+        link.look_at_loop()
+        if link.wire is not None and link.wire.is_new:
+            timeout = min(timeout, GREETING_S)
+        return super().select(reads, writes, others, timeout)
+
+
+class _Watcher:
+    """What kazoo calls for one path; equal ones are one to it."""
+
+    __slots__ = ("_link", "path")
+
+    def __init__(self, link: Link, path: str) -> None:
+        self._link = link
+        self.path = path
+
+    def __call__(self, event: Any) -> None:
+        self._link.fired(self.path, event)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watcher) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+class Link:
+    """One session: it connects, again and again, until it has expired or is ended.
+
+    Its attributes are written by the thread of the connection and read by the event loop. Not for a second session.
+    """
+
+    def __init__(self, hosts: list[str], timeout_ms: int, owner: Owner) -> None:
+        self.server_count = len(hosts)
+        self.session_id = 0
+        self.timeout_ms = timeout_ms
+        """What ZooKeeper grants; what was asked for until it has said so."""
+        self.alive_at = 0.0
+        """The monotonic time at which the last message was sent that was answered."""
+        self.last_error = ""
+        """Why there was no connection the last time that one was tried."""
+        self.wire: Wire | None = None
+        self.is_given_up = False
+        # What follows is the owner's, on the event loop.
+        self.is_connected = False
+        self.is_doubted = True
+        self.has_ended = False
+        self.pending: dict[asyncio.Future[Any], str] = {}
+        """What kazoo has not answered yet, and the path of each."""
+        self.gate = asyncio.Semaphore(MOST_UNDER_WAY)
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._refused_since = self._refused_at = -REFUSALS_APART_S
+        self._is_ending = self._is_over = False
+        self._when_over: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+        """Of what any thread may end; it is held for moments."""
+        self._told_event: object = None
+        self._told_paths: set[str] = set()
+        self._handler = _Handler(self)
+        delays = KazooRetry(max_tries=-1, delay=FIRST_RETRY_S, max_delay=LAST_RETRY_S)
+        self._client = KazooClient(
+            hosts=",".join(hosts),
+            timeout=timeout_ms / 1000,
+            handler=self._handler,
+            connection_retry=delays,
+            logger=_logger,
+        )
+        self._client.add_listener(self._on_state)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._client.start_async()
+
+    # --- in the thread of the connection -----------------------------------------------------------------------------
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self.session_id = self._client.client_id[0]
+            self._tell(self._owner.link_connected, self)
+        elif state == KazooState.SUSPENDED:
+            self._tell(self._owner.link_suspended, self)
+        else:
+            # From here kazoo would go on to a new session.
+            self._client._stopped.set()
+            self._tell(self._owner.link_expired, self)
+
+    def fired(self, path: str, event: Any) -> None:
+        """A watch was called. That of the data and that of the children are called for one event: it is told once."""
+        if event is not self._told_event:
+            self._told_event = event
+            self._told_paths.clear()
+        if path not in self._told_paths:
+            self._told_paths.add(path)
+            self._tell(self._owner.link_fired, self, _CHANGES[event.type], path)
+
+    def note_alive(self, sent_at: float) -> None:
+        """Something sent at that time was answered."""
+        self.alive_at = max(self.alive_at, sent_at)
+
+    def note_timeout(self, timeout_ms: int) -> None:
+        """ZooKeeper has said how long the session lasts without a sign of life."""
+        self._refused_at = -REFUSALS_APART_S
+        if timeout_ms > 0:
+            self.timeout_ms = timeout_ms
+
+    def note_refused(self) -> None:
+        """A server has closed the connection in place of a greeting.
+
+        Servers without a quorum do so, for a while; and those that were put back from an older backup, for ever: the
+        session has seen what they have not. So after as long as the session lasts it is given up for a new one.
+        """
+        now = time.monotonic()
+        if now - self._refused_at >= REFUSALS_APART_S:
+            self._refused_since = now
+        self._refused_at = now
+        if self.session_id and now - self._refused_since > max(self.timeout_ms / 1000, REFUSED_S):
+            self._on_state(KazooState.LOST)
+
+    def look_at_loop(self) -> None:
+        """End the session if the event loop ended without it: else it would be kept alive for an owner that is gone."""
+        if self._loop.is_closed():
+            self.end()
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop is closed
+            self.end()
+
+    # --- on the event loop -------------------------------------------------------------------------------------------
+
+    def submit(self, what: Operation[Any] | Multi, chroot: str) -> asyncio.Future[Any]:
+        """Send a request; the future gets its answer or its error."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.pending[future] = getattr(what, "path", "")
+        sent = self._send(Multi(what) if isinstance(what, Check) else what, chroot)
+        sent.rawlink(lambda result: self._tell(self._settle, future, what, chroot, result))
+        return future
+
+    def _settle(self, future: asyncio.Future[Any], what: Operation[Any] | Multi, chroot: str, result: Any) -> None:
+        path = self.pending.pop(future, None)
+        if path is None:  # kazoo may answer twice while it is being closed
+            return
+        self.gate.release()
+        if future.done():  # its task was cancelled, or has been told of a lost connection
+            return
+        try:
+            future.set_result(_answer(what, chroot, result.get_nowait()))
+        except ZooKeeperError as error:
+            future.set_exception(error)
+        except Exception as error:  # kazoo's, and what it raises where it does not understand the server
+            future.set_exception(_translated(error, path))
+
+    def _send(self, what: Operation[Any] | Multi, chroot: str) -> Any:
+        client = self._client
+        if isinstance(what, Multi):
+            transaction = client.transaction()
+            # Its own methods take neither a znode without data nor a sequential one without a name.
+            transaction.operations.extend(_part(write, chroot) for write in what.writes)
+            return transaction.commit_async()
+        path = _full(what.path, chroot)
+        match what:
+            case GetData():
+                return client.get_async(path, self._watcher(what))
+            case GetChildren():
+                return client.get_children_async(path, self._watcher(what))
+            case Exists():
+                return client.exists_async(path, self._watcher(what))
+            case Create():
+                return client.create_async(path, what.data, ephemeral=what.ephemeral, sequence=what.sequential)
+            case SetData():
+                return client.set_async(path, what.data, what.version)
+            case Delete():
+                return client.delete_async(path, what.version)
+            case Sync():
+                return client.sync_async(path)
+        raise TypeError(f"not an operation: {what!r}")
+
+    def _watcher(self, what: GetData | GetChildren | Exists) -> _Watcher | None:
+        return _Watcher(self, what.path) if what.watch else None
+
+    def fail_pending(self, make: Callable[[str], Exception]) -> None:
+        """Tell all callers that wait for an answer that none will come."""
+        for future, path in self.pending.items():
+            if not future.done():
+                future.set_exception(make(path))
+
+    def break_off(self) -> None:
+        """Give up the connection that there is; another one is tried."""
+        if self.wire is not None:
+            self.wire.break_off()
+
+    def end(self, done: Callable[[], None] | None = None) -> None:
+        """End the session in a thread of its own; `done` is called on the loop, also where it was ended before."""
+        with self._lock:
+            begins, self._is_ending = not self._is_ending, True
+            if done is not None and not self._is_over:
+                self._when_over.append(done)
+                done = None
+        if done is not None:
+            self._tell(done)
+        if begins:
+            threading.Thread(target=self._end, name="muster-zookeeper-end", daemon=True).start()
+
+    def _give_up(self) -> None:
+        self.is_given_up = True
+        self.break_off()
+
+    def _end(self) -> None:
+        thread = self._handler.thread
+        orderly = threading.Timer(ORDERLY_END_S, self._give_up)
+        orderly.daemon = True
+        orderly.start()
+        try:
+            # Says goodbye to ZooKeeper where there is a connection. It has no effect on a client that has stopped.
+            with contextlib.suppress(Exception):
+                self._client.stop()
+            if thread is not None:
+                thread.join()
+            self._client.close()
+        finally:
+            orderly.cancel()
+            with self._lock:
+                self._is_over, waiting = True, self._when_over
+            for done in waiting:
+                self._tell(done)
+
+
+def _full(path: str, chroot: str) -> str:
+    return path if not chroot else chroot if path == "/" else chroot + path
+
+
+def _part(write: Write[Any], chroot: str) -> Any:
+    path = _full(write.path, chroot)
+    match write:
+        case Create():
+            flags = write.ephemeral | write.sequential << 1
+            return serialization.Create(path, write.data, OPEN_ACL_UNSAFE, flags)
+        case SetData():
+            return serialization.SetData(path, write.data, write.version)
+        case Delete():
+            return serialization.Delete(path, write.version)
+        case Check():
+            return serialization.CheckVersion(path, write.version)
+    raise TypeError(f"not a write: {write!r}")
+
+
+def _answer(what: Operation[Any] | Multi, chroot: str, value: Any) -> Any:
+    """kazoo's answer as ours; raises the error of a multi."""
+    match what:
+        case Multi():
+            return _answers(what, chroot, value)
+        case Check():
+            return _answers(Multi(what), chroot, value)[0]
+        case GetData():
+            return value[0], _stat(value[1])
+        case GetChildren():
+            return sorted(value)
+        case Exists():
+            return None if value is None else _stat(value)
+        case Create():
+            return value[len(chroot) :]
+        case SetData():
+            return _stat(value)
+    return None
+
+
+def _answers(multi: Multi, chroot: str, values: list[Any]) -> list[Any]:
+    for write, value in zip(multi.writes, values, strict=True):
+        # The parts before and behind the refused one have these.
+        if isinstance(value, Exception) and not isinstance(
+            value, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency
+        ):
+            raise _translated(value, write.path)
+    return [
+        _answer(write, chroot, value) if not isinstance(write, Check) else None
+        for write, value in zip(multi.writes, values, strict=True)
+    ]
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(stat.version, stat.cversion, stat.ephemeralOwner, stat.czxid, stat.mzxid, stat.numChildren)
+
+
+_WITHOUT_PROOF = "muster speaks to ZooKeeper without TLS and without authentication"
+
+
+def _translated(error: Exception, path: str) -> ZooKeeperError:
+    if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):
+        return NotPermittedError(path, f"ZooKeeper wants SASL of its clients, and closed the session: {_WITHOUT_PROOF}")
+    if isinstance(error, kazoo_errors.NoAuthError):
+        return NotPermittedError(path, f"the ACL of {path} in ZooKeeper does not permit it: {_WITHOUT_PROOF}")
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(path)
+    return ZooKeeperError(path, f"{type(error).__name__} at {path}: {error}")

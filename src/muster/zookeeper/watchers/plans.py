@@ -1,0 +1,102 @@
+"""What the plans of scheme 1 share: they ask again through lost connections, and end with the session they began in."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from muster.zookeeper.base.operations import (
+    Ask,
+    ConnectionLossError,
+    Create,
+    Delete,
+    GetChildren,
+    GetData,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Plan,
+    Reconnected,
+    SessionExpiredError,
+    ask,
+    create_ephemeral,
+)
+
+A = TypeVar("A")
+
+GONE: Final = object()
+"""In place of data: there is no such znode."""
+
+
+class SessionPlans:
+    """The base of what has such plans."""
+
+    def __init__(self) -> None:
+        self._sessions = 0
+        """How many sessions have expired: a plan that began in an earlier one ends."""
+        self._plan_session = 0
+
+    def _zk(self, operation: Operation[A]) -> Plan[A]:
+        """Ask ZooKeeper, and ask again while the connection is lost.
+
+        An operation may be carried out twice by this. All that are asked for here bear it: an ephemeral that exists is
+        looked at, a znode that is gone need not be deleted, an offset is written whole.
+        """
+        while True:
+            try:
+                return (yield from self._ask(operation))
+            except ConnectionLossError:
+                yield from self._ask(Reconnected())
+
+    def _ask(self, what: Ask[A]) -> Plan[A]:
+        """Ask for something, unless the session has ended in which this plan began: what it knows is void then."""
+        self._check_session()
+        answer = yield from ask(what)
+        self._check_session()
+        return answer
+
+    def _check_session(self) -> None:
+        if self._plan_session != self._sessions:
+            raise SessionExpiredError
+
+    def _children(self, path: str, watch: bool = False) -> Plan[list[str] | None]:
+        """The children; None where there is no such znode."""
+        try:
+            return (yield from self._zk(GetChildren(path, watch)))
+        except NoNodeError:
+            return None
+
+    def _data(self, path: str) -> Plan[Any]:
+        """A znode's data; `GONE` where there is no such znode."""
+        try:
+            data, _ = yield from self._zk(GetData(path))
+        except NoNodeError:
+            return GONE
+        return data
+
+    def _delete(self, path: str) -> Plan[None]:
+        with suppress(NoNodeError):
+            yield from self._zk(Delete(path))
+
+    def _create_own(self, path: str, data: bytes) -> Plan[bool]:
+        """Create an ephemeral znode and its parents: False if another session's is there."""
+        while True:
+            self._check_session()
+            try:
+                yield from create_ephemeral(path, data)
+            except NodeExistsError:
+                return False
+            except NoNodeError:
+                yield from self._make(path.rpartition("/")[0])
+            else:
+                self._check_session()
+                return True
+
+    def _make(self, path: str) -> Plan[None]:
+        """Create a persistent znode without data, and its parents, where they are missing."""
+        with suppress(NodeExistsError):
+            try:
+                yield from self._zk(Create(path))
+            except NoNodeError:
+                yield from self._make(path.rpartition("/")[0])
+                yield from self._zk(Create(path))

@@ -1,0 +1,582 @@
+"""Scheme 1: every member watches ZooKeeper and rebalances for itself, as Kafka 0.8.2.2's consumer does.
+
+Theory. A member registers with an ephemeral id, and watches the ids of its group and the partitions of its topics. When
+one of them changes, each member by itself stops fetching, commits, deletes its owner znodes, reads all ids and all
+partitions, computes the same assignment as every other member, and claims its part with ephemeral owner znodes. If a
+znode of another owner is in the way, it deletes what it has claimed, waits, and tries again: `rebalance_max_retries`
+times with `rebalance_backoff_ms` between, together longer than a session lives after its member. No member watches
+owners.
+
+So each change costs the group N² reads and two writes for each partition, and nothing but the owner znodes keeps two
+members from reading one partition. They do not do so always: a member that is frozen past its session wakes up, and
+hands out what it had until it learns that its session is gone. Nothing fences that, and its commits may set the group
+back, because an offset is written without looking at the partition's owner. That is how the scheme is (Z6); the later
+ones were made for it.
+
+`WatcherMember` has the rules and does nothing itself. News come in by `watched` and `session`, at any time; they only
+set flags, so that many changes make one rebalance. Its plans ask for operations on ZooKeeper and for the effects below;
+one is carried out at a time: `attend` whenever `wants_attention`, `commit` and `shut_down`.
+
+Where it differs from 0.8.2.2, and why:
+- An unreadable id, topic or broker is told and passed over, as is a list that takes too long to match. There it ends
+  the rebalance of every member, or keeps it busy.
+- An id that goes while the ids are read is passed over: its member has left, and the watch tells of it. There it costs
+  a try and a back-off.
+- Offsets are read when the partition is claimed, not before: the former owner has committed by then. There, records
+  between the two are handled twice.
+- Claims of a try that ended with an error are deleted. There they stay until the session ends, in the way of others.
+- A partition's owner znode, and an id, is one's own by the session that made it, not by its text.
+- Its own id is written again if another program has deleted it. There the member never rebalances again.
+- A deleted topic makes a rebalance.
+- A member whose tries have all failed begins again when its user comes back for more (`try_again`) or ZooKeeper is
+  connected again. There it waits for a change that it watches, which may never come: no member watches owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from muster.errors import ConfigError
+from muster.model import TopicPartition
+from muster.zookeeper.base import znodes
+from muster.zookeeper.base.operations import (
+    Change,
+    Create,
+    Exists,
+    GetData,
+    NodeExistsError,
+    NoNodeError,
+    Plan,
+    SessionEvent,
+    SessionExpiredError,
+    SetData,
+    Stat,
+    Watched,
+    ZooKeeperError,
+    ask,
+)
+from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.base.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    BrokerRegistration,
+    GroupPaths,
+)
+from muster.zookeeper.watchers.asks import (
+    GiveUp,
+    Level,
+    Pause,
+    Reading,
+    RebalanceFailedError,
+    StartFetching,
+    StopFetching,
+    Tell,
+    TimeOfDay,
+)
+from muster.zookeeper.watchers.assignment import Assignment, UnequalSubscriptionsError, strategy, thread_ids
+from muster.zookeeper.watchers.plans import GONE, SessionPlans
+from muster.zookeeper.watchers.settings import WatcherSettings
+from muster.zookeeper.watchers.states import TRANSITIONS, Happening, WatcherState
+from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.topic_expression import TooCostlyError
+
+A = TypeVar("A")
+
+_NO_OFFSET = -1
+"""What stands in `_written` for a partition without a committed offset."""
+
+
+class _View(NamedTuple):
+    """What a member read of its group in one try."""
+
+    topics: dict[str, int]
+    """Its own topics, with its streams."""
+    threads: dict[str, list[str]]
+    partitions: dict[str, list[int]]
+
+
+class WatcherMember(SessionPlans):
+    """One consumer in a group of scheme 1. See the head of this file."""
+
+    def __init__(self, settings: WatcherSettings, subscription: Subscription) -> None:
+        super().__init__()
+        self.settings = settings
+        self.subscription = subscription
+        self.state = WatcherState.UNREGISTERED
+        self.owned: dict[TopicPartition, str] = {}
+        """The thread of each partition that it reads."""
+        self.rebalances = 0
+        self.tries = 0
+        self.conflicts = 0
+        """What it has gone through, for those that compare schemes."""
+        self._paths = GroupPaths(settings.group_id)
+        self._id_path = self._paths.member(settings.consumer_id)
+        self._assign = strategy(settings.partition_assignment_strategy)
+        self._lost: set[TopicPartition] = set()
+        """What it owned when a session ended, and its user was not told of yet."""
+        self._is_giving_up = False
+        """The user is being told of what is released."""
+        self._claims: set[TopicPartition] = set()
+        """Owner znodes that are its own: those of `owned`, and in a try those that it has claimed so far."""
+        self._written: dict[TopicPartition, int] = {}
+        """The offsets that ZooKeeper has, as far as it knows: what has not moved is not written again."""
+        self._topics: set[str] = set()
+        """A list's topics in the last rebalance."""
+        self._unarmed: dict[str, Change] = {}
+        """Paths whose watches have to be set, and what happened there."""
+        self._seen: dict[str, Any] = {}
+        """What the last rebalance saw there."""
+        self._changed = False
+        """Something has changed that a rebalance has to look at."""
+        self._told: set[Unreadable] = set()
+        self._watch_all()
+
+    # --- news --------------------------------------------------------------------------------------------------------
+
+    def watched(self, event: Watched) -> None:
+        """A watch has fired, or is lost."""
+        if self._is_watched(event.path) and self._unarmed.get(event.path) in (None, Change.LOST):
+            self._unarmed[event.path] = event.change
+
+    def session(self, event: SessionEvent) -> None:
+        """Something has become of the session.
+
+        Without a connection the member goes on as it is, as 0.8 does, because its session may be alive. Only when the
+        session has ended it knows that it owns nothing. It does not commit then: others own its partitions.
+        """
+        if event is SessionEvent.EXPIRED and self.state is not WatcherState.CLOSED:
+            self._sessions += 1
+            self._forget()
+        elif event is SessionEvent.CONNECTED:
+            self.try_again()
+
+    def try_again(self) -> None:
+        """The user has seen that all tries failed, and wants records all the same."""
+        if self.state is WatcherState.GAVE_UP:
+            self._changed = True
+
+    @property
+    def wants_attention(self) -> bool:
+        """Whether `attend` has something to do."""
+        if self.state is WatcherState.CLOSED:
+            return False
+        without_id = self.state in (WatcherState.UNREGISTERED, WatcherState.REGISTERING)
+        return without_id or bool(self._unarmed) or self._changed
+
+    # --- plans -------------------------------------------------------------------------------------------------------
+
+    def attend(self) -> Plan[None]:
+        """Register where there is no id yet, set watches, and rebalance if something has changed."""
+        self._plan_session = self._sessions
+        try:
+            yield from self._attend()
+        except SessionExpiredError:
+            if self._plan_session == self._sessions:  # the error came before the news
+                self._forget()
+        except ZooKeeperError as error:
+            yield from ask(Tell(Level.ERROR, f"ZooKeeper refused the consumer: {error}", error))
+            yield from ask(Pause(max(1_000, self.settings.rebalance_backoff_ms)))
+
+    def _attend(self) -> Plan[None]:
+        yield from self._tell_lost()
+        if self.state is WatcherState.UNREGISTERED:
+            self._move(Happening.BEGINS)
+        if self.state is WatcherState.REGISTERING:
+            yield from self._register()
+            self._move(Happening.REGISTERED)
+            self._changed = True
+        yield from self._arm()
+        if self._changed:
+            yield from self._synced_rebalance()
+
+    def commit(self, positions: Mapping[TopicPartition, int]) -> Plan[list[TopicPartition]]:
+        """Write offsets, of partitions that it owns. Answers those that it does not own: they were not written.
+
+        Neither owner nor version is checked: a member that does not know yet that it has lost a partition sets the
+        group back. Errors of ZooKeeper are raised; some offsets may be written then. It may run while `GiveUp` or
+        `StartFetching` are carried out, beside no other plan.
+        """
+        before, self._plan_session = self._plan_session, self._sessions
+        try:
+            yield from self._write_offsets(positions)
+        finally:
+            self._plan_session = before  # of the plan that waits while the user is told
+        return [partition for partition in positions if partition not in self.owned]
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> Plan[dict[TopicPartition, int | None]]:
+        """The group's committed offsets, of any partitions; None where there is none. It may run beside other plans."""
+        found: dict[TopicPartition, int | None] = {}
+        for partition in partitions:
+            path = self._paths.offset(znodes.check_name("a topic", partition.topic), partition.partition)
+            offset: int | Unreadable = _NO_OFFSET
+            with suppress(NoNodeError):
+                data, _ = yield from ask(GetData(path))
+                offset = znodes.read_offset(path, data)
+            found[partition] = offset if isinstance(offset, int) and offset >= 0 else None
+        return found
+
+    def brokers(self) -> Plan[list[BrokerRegistration]]:
+        """The brokers that are registered now. They are not watched: 0.8 looks for them when it finds no leader."""
+        self._plan_session = self._sessions
+        return (yield from self._read_registrations((yield from self._children(BROKER_IDS)) or ()))
+
+    def shut_down(self) -> Plan[None]:
+        """Stop fetching and commit. The session is to be closed after it: id and owners go with it."""
+        self._plan_session = self._sessions
+        try:
+            positions = yield from ask(StopFetching())
+            try:
+                if self.settings.auto_commit_enable:
+                    yield from self._write_offsets(positions)
+            except ZooKeeperError as error:
+                yield from ask(Tell(Level.WARNING, f"the last offsets could not be committed: {error}"))
+            yield from self._tell_lost()
+            yield from self._say_what_goes()
+        finally:
+            self._move(Happening.CLOSES)
+            self.owned.clear()
+
+    # --- registering and watching ------------------------------------------------------------------------------------
+
+    def _register(self) -> Plan[None]:
+        """Create the id. One of the same name that another session has made is waited for, as long as it takes.
+
+        It may be left from an expired session (ZOOKEEPER-1740), from a process that was killed and started again with
+        its `consumer_id`, or of a consumer that is alive and has the same.
+        """
+        while True:
+            now = yield from self._ask(TimeOfDay())
+            data = self.subscription.registration(now).encode()
+            if (yield from self._create_own(self._id_path, data)):
+                return
+            wait = self.settings.zookeeper_session_timeout_ms
+            text = f"another session has the id {self.settings.consumer_id}; tried again in {wait} ms"
+            yield from self._ask(Tell(Level.WARNING, text))
+            yield from self._ask(Pause(wait))
+
+    def _watch_all(self) -> None:
+        """Have every watch set anew. Those on a list's topics come with the next rebalance, which reads them."""
+        paths = [self._paths.ids]
+        if self.subscription.is_list:
+            paths.append(BROKER_TOPICS)
+        else:
+            paths += [znodes.topic_path(topic) for topic in self.subscription.streams]
+        if self.settings.watch_brokers:
+            paths.append(BROKER_IDS)
+        self._unarmed = dict.fromkeys(paths, Change.LOST)
+
+    def _is_watched(self, path: str) -> bool:
+        if path in (self._paths.ids, BROKER_IDS, BROKER_TOPICS):
+            return True
+        topic = path.removeprefix(f"{BROKER_TOPICS}/")
+        return topic in self._topics or (not self.subscription.is_list and topic in self.subscription.streams)
+
+    def _arm(self) -> Plan[None]:
+        """Set the watches that are not set. This comes before any rebalance reads, so no change gets lost between."""
+        while self._unarmed:
+            path, change = next(iter(self._unarmed.items()))
+            del self._unarmed[path]  # before asking: the next change may be told before the answer is looked at
+            try:
+                value = yield from self._set_watch(path)
+            except ZooKeeperError:
+                self._unarmed[path] = change
+                raise
+            if path == BROKER_TOPICS:
+                changed = self._reads_other_topics(value or ())
+            else:
+                changed = change is not Change.LOST or value != self._seen.get(path)
+            self._changed = self._changed or changed
+
+    def _reads_other_topics(self, existing: Iterable[str]) -> bool:
+        try:
+            return set(self.subscription.topics(existing)) != self._topics
+        except TooCostlyError:
+            return True  # the rebalance says so
+
+    def _set_watch(self, path: str) -> Plan[Any]:
+        """Set the watch as 0.8's ZkClient does: `exists` also tells of a znode that is not there yet."""
+        stat = yield from self._zk(Exists(path, watch=True))
+        if path in (self._paths.ids, BROKER_IDS, BROKER_TOPICS):
+            return (yield from self._children(path, watch=True))
+        return _identity(stat)
+
+    # --- rebalancing -------------------------------------------------------------------------------------------------
+
+    def _synced_rebalance(self) -> Plan[None]:
+        """Rebalance, with retries."""
+        if self.state is not WatcherState.REBALANCING:
+            self._move(Happening.NOTIFIED)
+        self._changed = False
+        self.rebalances += 1
+        for left in reversed(range(self.settings.rebalance_max_retries)):
+            self.tries += 1
+            if (yield from self._try()):
+                return
+            self._move(Happening.FAILED)
+            yield from self._stop_in_vain()
+            yield from self._ask(Pause(self.settings.rebalance_backoff_ms))
+            self._move(Happening.TRIES_AGAIN if left else Happening.OUT_OF_TRIES)
+        text = f"{self.settings.consumer_id} can't rebalance after {self.settings.rebalance_max_retries} retries"
+        yield from self._ask(Tell(Level.ERROR, text, RebalanceFailedError(text)))
+
+    def _try(self) -> Plan[bool]:
+        try:
+            return (yield from self._rebalance())
+        except SessionExpiredError:
+            raise
+        except (ZooKeeperError, UnequalSubscriptionsError, TooCostlyError) as error:
+            yield from self._ask(Tell(Level.WARNING, f"a try to rebalance failed: {error}"))
+            return False
+
+    def _stop_in_vain(self) -> Plan[None]:
+        """After a try that failed: own nothing while waiting, or two members would wait for each other."""
+        for step in (self._stop, self._release):
+            try:
+                yield from step()
+            except SessionExpiredError:
+                raise
+            except ZooKeeperError as error:
+                yield from self._ask(Tell(Level.WARNING, f"after a failed try to rebalance: {error}"))
+
+    def _rebalance(self) -> Plan[bool]:
+        """One try: whether all that it should have is claimed."""
+        try:
+            yield from self._zk(GetData(self._id_path))
+        except NoNodeError:
+            yield from self._register()  # another program has deleted it
+        brokers = yield from self._read_brokers()
+        if not brokers:
+            yield from self._ask(Tell(Level.WARNING, "no broker is registered in ZooKeeper; waiting for one"))
+            self._unarmed.setdefault(BROKER_IDS, Change.LOST)
+            self._move(Happening.NO_BROKER)
+            return True
+        yield from self._stop()
+        yield from self._release()
+        view = yield from self._read_group()
+        assignment = self._assign(view.threads, view.partitions)
+        own = set(thread_ids(self.settings.consumer_id, max(view.topics.values(), default=0)))
+        mine = {partition: thread for partition, thread in assignment.items() if thread in own}
+        if not (yield from self._claim(mine)):
+            return False
+        readable = yield from self._readable(mine)
+        readings = {}
+        for partition, thread in readable.items():
+            readings[partition] = Reading(thread, (yield from self._read_offset(partition)))
+        self.owned = readable
+        self._move(Happening.CLAIMED)
+        yield from self._ask(StartFetching(readings, assignment, brokers))
+        return True
+
+    def _stop(self) -> Plan[None]:
+        """Stop fetching, and commit before anything is released: the next owner begins there."""
+        positions = yield from self._ask(StopFetching())
+        if self.settings.auto_commit_enable:
+            yield from self._write_offsets(positions)
+
+    def _tell_lost(self) -> Plan[None]:
+        if self._lost:
+            lost, self._lost = self._lost, set()
+            yield from ask(GiveUp(lost, lost=True))
+
+    def _say_what_goes(self) -> Plan[None]:
+        """Tell the user of what is owned, while it still is: as 0.8.2's listener, behind the commit."""
+        if self.owned:
+            self._is_giving_up = True
+            try:
+                yield from ask(GiveUp(self.owned))
+            finally:
+                self._is_giving_up = False
+
+    def _release(self) -> Plan[None]:
+        yield from self._say_what_goes()
+        self.owned.clear()
+        self._check_session()
+        for partition in sorted(self._claims):
+            yield from self._delete(self._paths.owner(*partition))
+            self._claims.discard(partition)
+
+    def _claim(self, mine: Assignment) -> Plan[bool]:
+        """Create the owner znodes: False if one of another owner is in the way. Then those that it created go again."""
+        conflicts = []
+        for partition, thread in sorted(mine.items()):
+            if (yield from self._create_own(self._paths.owner(*partition), thread.encode())):
+                self._claims.add(partition)
+            else:
+                conflicts.append(str(partition))
+        if not conflicts:
+            return True
+        self.conflicts += len(conflicts)
+        yield from self._ask(Tell(Level.INFO, f"waiting for owners to release: {', '.join(conflicts)}"))
+        return False
+
+    # --- reading the group -------------------------------------------------------------------------------------------
+
+    def _read_group(self) -> Plan[_View]:
+        ids = yield from self._children(self._paths.ids, watch=True)
+        self._seen[self._paths.ids] = ids
+        subscriptions: dict[str, Subscription] = {}
+        for consumer_id in ids or ():
+            found = yield from self._read_member(consumer_id)
+            if found is not None:
+                subscriptions[consumer_id] = found
+        if self.settings.consumer_id not in subscriptions:
+            raise NoNodeError(self._id_path)  # deleted since the try began: the next one writes it
+        existing: list[str] = []
+        if any(subscription.is_list for subscription in subscriptions.values()):
+            existing = (yield from self._children(BROKER_TOPICS, watch=self.subscription.is_list)) or []
+        topics = self.subscription.topics(existing)
+        readers: dict[str, list[tuple[str, int]]] = {}
+        for consumer_id, subscription in subscriptions.items():
+            try:
+                expanded = subscription.topics(existing)
+            except TooCostlyError as error:
+                yield from self._report(Unreadable(self._paths.member(consumer_id), str(error)))
+                continue
+            for topic, streams in expanded.items():
+                readers.setdefault(topic, []).append((consumer_id, streams))
+        self._topics = set(topics)
+        partitions = {}
+        for topic in topics:
+            partitions[topic] = yield from self._read_partitions(topic)
+        return _View(topics, _threads(readers), partitions)
+
+    def _read_member(self, consumer_id: str) -> Plan[Subscription | None]:
+        """What a member reads; None where it has left, or its id cannot be read."""
+        path = self._paths.member(consumer_id)
+        data = yield from self._data(path)
+        if data is GONE:
+            return None
+        if consumer_id == self.settings.consumer_id:
+            return self.subscription
+        found = znodes.read_member(path, data)
+        if isinstance(found, Unreadable):
+            yield from self._report(found)
+            return None
+        if found.poison is not None:
+            yield from self._report(Unreadable(path, f"{found.poison}; Java's 0.8 consumers stop at it"))
+        try:
+            return Subscription(found.pattern, found.subscription)
+        except ConfigError as error:
+            yield from self._report(Unreadable(path, str(error)))
+            return None
+
+    def _read_partitions(self, topic: str) -> Plan[list[int]]:
+        """A topic's partitions; none where there is no such topic, or its znode cannot be read."""
+        path = znodes.topic_path(topic)
+        try:
+            data, stat = yield from self._zk(GetData(path, watch=True))
+        except NoNodeError:
+            self._seen[path] = None
+            return []
+        self._seen[path] = _identity(stat)
+        found = znodes.read_topic(topic, data)
+        if isinstance(found, Unreadable):
+            yield from self._report(found)
+            return []
+        return list(found.partitions)
+
+    def _readable(self, mine: Assignment) -> Plan[Assignment]:
+        """What of its part a broker can have. The rest is claimed, too: other members deal it out as well."""
+        for topic in sorted({partition.topic for partition in mine if not znodes.is_topic_name(partition.topic)}):
+            yield from self._report(Unreadable(znodes.topic_path(topic), "no topic of Kafka has such a name"))
+        return {partition: thread for partition, thread in mine.items() if znodes.is_topic_name(partition.topic)}
+
+    def _read_brokers(self) -> Plan[list[BrokerRegistration]]:
+        """The brokers from which this consumer can read."""
+        names = yield from self._children(BROKER_IDS, watch=self.settings.watch_brokers)
+        self._seen[BROKER_IDS] = names
+        return (yield from self._read_registrations(names or ()))
+
+    def _read_registrations(self, names: Iterable[str]) -> Plan[list[BrokerRegistration]]:
+        brokers = []
+        for name in names:
+            path = f"{BROKER_IDS}/{name}"
+            data = yield from self._data(path)
+            if data is GONE:
+                continue
+            found = znodes.read_broker(name, data)
+            if isinstance(found, Unreadable):
+                yield from self._report(found)
+            elif found.endpoint(self.settings.security_protocol) is None:
+                protocol = self.settings.security_protocol
+                why = f"it has no listener for this consumer, whose security_protocol is {protocol}"
+                yield from self._report(Unreadable(path, why))
+            else:
+                brokers.append(found)
+        return brokers
+
+    def _report(self, found: Unreadable) -> Plan[None]:
+        """Tell of it once."""
+        if found not in self._told:
+            self._told.add(found)
+            yield from self._ask(Tell(Level.WARNING, f"passed over: {found}"))
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    def _read_offset(self, partition: TopicPartition) -> Plan[int | None]:
+        path = self._paths.offset(*partition)
+        data = yield from self._data(path)
+        self._written[partition] = _NO_OFFSET
+        if data is GONE:
+            return None
+        found = znodes.read_offset(path, data)
+        if isinstance(found, Unreadable):
+            yield from self._ask(Tell(Level.ERROR, f"no committed offset for {partition}: {found}"))
+            return None
+        self._written[partition] = found
+        return found if found >= 0 else None
+
+    def _write_offsets(self, positions: Mapping[TopicPartition, int]) -> Plan[None]:
+        for partition, offset in positions.items():
+            if partition in self.owned:
+                yield from self._write_offset(partition, offset)
+
+    def _write_offset(self, partition: TopicPartition, offset: int) -> Plan[None]:
+        if partition not in self.owned or self._written.get(partition) == offset:
+            return
+        path, data = self._paths.offset(*partition), str(offset).encode()
+        while True:
+            try:
+                yield from self._zk(SetData(path, data))
+                break
+            except NoNodeError:
+                yield from self._make(path.rpartition("/")[0])
+            try:
+                yield from self._zk(Create(path, data))
+                break
+            except NodeExistsError:
+                continue
+        self._written[partition] = offset
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def _move(self, happening: Happening) -> None:
+        self.state = TRANSITIONS[self.state, happening]
+
+    def _forget(self) -> None:
+        """The session has ended, and with it id, owners and watches. Nothing is deleted or committed."""
+        self._move(Happening.EXPIRED)
+        if not self._is_giving_up:
+            self._lost |= set(self.owned)
+        self.owned.clear()
+        self._claims.clear()
+        self._watch_all()
+
+
+def _threads(readers: Mapping[str, list[tuple[str, int]]]) -> dict[str, list[str]]:
+    """The threads by topic. Topics with the same readers share a list: there may be thousands of both."""
+    lists: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    found = {}
+    for topic, members in readers.items():
+        key = tuple(members)
+        if key not in lists:
+            lists[key] = [thread for member in members for thread in thread_ids(*member)]
+        found[topic] = lists[key]
+    return found
+
+
+def _identity(stat: Stat | None) -> tuple[int, int] | None:
+    """Tells one state of a znode from another."""
+    return (stat.czxid, stat.mzxid) if stat is not None else None

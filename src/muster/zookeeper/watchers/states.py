@@ -1,0 +1,63 @@
+"""Where a member of scheme 1 stands, as a table: what is not in it does not happen.
+
+Documents draw the diagram from `TRANSITIONS`, and `scheme.py` moves by it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+
+class WatcherState(Enum):
+    """What the member is to its group."""
+
+    UNREGISTERED = "unregistered"
+    """It has no id in the group: it has not begun, or its session has expired."""
+    REGISTERING = "registering"
+    """It creates its id, or waits until a former session's id of the same name is gone."""
+    REBALANCING = "rebalancing"
+    """It releases what it owned, reads which members there are, computes its part, claims it."""
+    BACKING_OFF = "backing off"
+    """A try has failed, mostly because another member had not released yet. It owns nothing, and waits."""
+    STABLE = "stable"
+    """It has claimed what its view of the group gives it, and reads."""
+    WITHOUT_BROKERS = "without brokers"
+    """It found no broker. It keeps what it has, and watches for one."""
+    GAVE_UP = "gave up"
+    """All tries have failed. It owns nothing until the next change that it watches."""
+    CLOSED = "closed"
+    """It has left; its ephemeral znodes go with its session."""
+
+
+class Happening(Enum):
+    """What moves a member."""
+
+    BEGINS = "begins, or has a new session"
+    REGISTERED = "its id is there"
+    NOTIFIED = "members, partitions, topics or brokers have changed"
+    CLAIMED = "all of its part is claimed"
+    NO_BROKER = "no broker is registered"
+    FAILED = "a claim met another owner, or ZooKeeper refused something"
+    TRIES_AGAIN = "the back-off is over"
+    OUT_OF_TRIES = "the back-off of the last try is over"
+    EXPIRED = "the session has expired"
+    CLOSES = "the consumer is closed"
+
+
+_S, _H = WatcherState, Happening
+
+TRANSITIONS: Final[dict[tuple[WatcherState, Happening], WatcherState]] = {
+    (_S.UNREGISTERED, _H.BEGINS): _S.REGISTERING,
+    (_S.REGISTERING, _H.REGISTERED): _S.REBALANCING,
+    (_S.REBALANCING, _H.CLAIMED): _S.STABLE,
+    (_S.REBALANCING, _H.NO_BROKER): _S.WITHOUT_BROKERS,
+    (_S.REBALANCING, _H.FAILED): _S.BACKING_OFF,
+    (_S.BACKING_OFF, _H.TRIES_AGAIN): _S.REBALANCING,
+    (_S.BACKING_OFF, _H.OUT_OF_TRIES): _S.GAVE_UP,
+    (_S.STABLE, _H.NOTIFIED): _S.REBALANCING,
+    (_S.WITHOUT_BROKERS, _H.NOTIFIED): _S.REBALANCING,
+    (_S.GAVE_UP, _H.NOTIFIED): _S.REBALANCING,
+    **{(state, _H.EXPIRED): _S.UNREGISTERED for state in _S if state is not _S.CLOSED},
+    **{(state, _H.CLOSES): _S.CLOSED for state in _S},
+}

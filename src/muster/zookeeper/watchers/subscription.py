@@ -1,0 +1,82 @@
+"""What a member of scheme 1 reads: topics with a number of streams, or all topics that an expression lets through.
+
+A list is expanded anew in every rebalance, by each member for every other one. So all must understand an expression in
+the same way, and none may be kept busy by it (`topic_expression.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.errors import ConfigError
+from muster.model import GROUP_METADATA_TOPIC
+from muster.zookeeper.base.znodes import MAX_STREAMS, MemberRegistration, Pattern, check_name
+from muster.zookeeper.watchers.topic_expression import topic_expression
+
+
+def list_text(text: str) -> str:
+    """A list as Kafka's tools take it (`TopicFilter.scala`): commas separate alternatives, blanks and quotes go."""
+    return text.strip().replace(",", "|").replace(" ", "").lstrip("\"'").rstrip("\"'")
+
+
+class Subscription:
+    """What one member reads. `streams` is what its id says: streams by topic, or by the expression of a list."""
+
+    __slots__ = ("_expression", "pattern", "streams")
+
+    def __init__(self, pattern: Pattern, streams: Mapping[str, int]) -> None:
+        self.pattern = pattern
+        self.streams = dict(streams)
+        is_list = pattern is not Pattern.STATIC and self.streams
+        self._expression = topic_expression(next(iter(self.streams))) if is_list else None
+
+    @classmethod
+    def to_topics(cls, topics: Mapping[str, int]) -> Subscription:
+        """These topics, each with a number of streams. Raises ConfigError."""
+        for topic in topics:
+            check_name("a topic", topic)
+        return cls(Pattern.STATIC, _checked(topics))
+
+    @classmethod
+    def to_list(cls, regex: str, streams: int = 1, *, white: bool = True) -> Subscription:
+        """All topics whose whole name the expression matches, or with `white=False` does not. Raises ConfigError."""
+        pattern = Pattern.WHITE_LIST if white else Pattern.BLACK_LIST
+        text = list_text(regex)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"the expression {text!r} cannot be written as UTF-8") from None
+        return cls(pattern, _checked({text: streams}))
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the topics have to be looked up."""
+        return self._expression is not None
+
+    def topics(self, existing: Iterable[str]) -> dict[str, int]:
+        """Streams by topic, with the topics that exist now. A list never has the topic of committed offsets.
+
+        Kafka 0.8 knows no other internal topic, so other members expect a list to read newer ones.
+
+        Raises:
+            TooCostlyError: matching them would take too long.
+        """
+        if self._expression is None:
+            return self.streams
+        count = next(iter(self.streams.values()))
+        white = self.pattern is Pattern.WHITE_LIST
+        topics = [topic for topic in existing if topic != GROUP_METADATA_TOPIC]
+        matching = self._expression.matching(topics)
+        return {topic: count for topic in topics if (topic in matching) == white}
+
+    def registration(self, now: int) -> MemberRegistration:
+        """What the member's id says; `now` is the time of day in milliseconds."""
+        return MemberRegistration(self.pattern, self.streams, now)
+
+
+def _checked(streams: Mapping[str, int]) -> Mapping[str, int]:
+    if not streams:
+        raise ConfigError("there is no topic to subscribe to")
+    if any(type(count) is not int or count < 1 for count in streams.values()) or sum(streams.values()) > MAX_STREAMS:
+        raise ConfigError(f"a topic has 1 stream or more, and a consumer {MAX_STREAMS} at most")
+    return streams

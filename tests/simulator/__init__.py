@@ -1,0 +1,19 @@
+"""Helpers for tests of consumer groups: virtual time, and a whole group in it.
+
+`VirtualClock` is time as a number. `SimCluster` is a group of real client cores against the real coordinator, over a
+network that can do anything a real one can, checked while it runs. `simulate` leads one through a life of faults that
+follows from a seed.
+
+Nothing of muster imports this package but the demo; it is for tests, yours too.
+"""
+
+from __future__ import annotations
+
+from tests.simulator.chaos import simulate
+from tests.simulator.checks import InvariantError
+from tests.simulator.clock import VirtualClock
+from tests.simulator.cluster import SimCluster
+from tests.simulator.member import Habits, SimMember
+from tests.simulator.scenario import Scenario
+
+__all__ = ["Habits", "InvariantError", "Scenario", "SimCluster", "SimMember", "VirtualClock", "simulate"]

@@ -1,0 +1,157 @@
+"""The owners of partitions in one group, as its coordinator assigns them and as its members see it.
+
+1. A partition has one owner in a generation: of all that SyncGroup gave out, and of all that members believe, from
+   their `assigned` to the end of their `revoked` or the begin of their `lost`.
+2. The generations that are acknowledged never go back, whatever dies; nor do those that a member sees.
+3. What a listener was told and what its consumer says it is assigned are the same. Nothing is assigned to a member that
+   is in no generation.
+4. Each generation is led by a member that has joined it, and has at most `group.max.size` members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.model import TopicPartition
+from muster.protocol.messages import JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
+from muster.protocol.subscription import decode_assignment
+from tests.simulator.checks.base import InvariantError, Member
+
+
+class Ownership:
+    """The books of one group."""
+
+    def __init__(self, max_size: int) -> None:
+        self.rebalances = 0
+        self.members: list[Member] = []
+        self._max_size = max_size
+        self._joined = -1
+        self._synced = -1
+        self._shares: dict[int, dict[TopicPartition, str]] = {}
+        self._last_share: dict[str, int] = {}
+        self._claims: dict[int, dict[TopicPartition, str]] = {}
+        self._seen: dict[str, int] = {}
+        self._answered: dict[int, set[str]] = {}
+        self._stale: set[tuple[str, int]] = set()
+        self._former: set[str] = set()
+        """Ids of members that the group had when it was deleted and that may not have heard of it."""
+
+    # --- the coordinator's side --------------------------------------------------------------------------------------
+
+    @property
+    def newest_generation(self) -> int:
+        """The newest generation that an answer of this coordinator has named."""
+        return max(self._joined, self._synced)
+
+    def forget_soft_state(self) -> None:
+        """The coordinator reads its log: the number of a generation in which no member got a share may come again."""
+        self._joined = -1
+        self._answered.clear()
+
+    def on_join(self, response: JoinGroupResponse) -> None:
+        """JoinGroup worked out."""
+        generation_id = response.generation_id
+        if generation_id < self.newest_generation:
+            raise InvariantError(
+                f"{response.member_id} joined generation {generation_id} after {self.newest_generation}"
+            )
+        joined = sum(1 for member in response.members if member.group_instance_id is None)
+        if joined > self._max_size:  # static members may be in it though they have not joined
+            raise InvariantError(f"generation {generation_id} has {joined} members of {self._max_size}")
+        self._joined = generation_id
+        self._answered.setdefault(generation_id, set()).add(response.member_id)
+
+    def joined_a_stale_one(self, name: str, generation_id: int) -> None:
+        """A process was let in by a deposed coordinator, which does not know that it is deposed.
+
+        The members that it knows may be of a later generation: its successor has led them there. When that one dies,
+        and a member finds the deposed one instead, it is refused with its generation, joins, and is told the older one,
+        for which nothing has to be written down. With Kafka as well. It can commit nothing there.
+        """
+        self._stale.add((name, generation_id))
+
+    def check_leader(self, response: JoinGroupResponse, present: Iterable[str]) -> None:
+        """All JoinGroups of a generation are answered: its leader's is among them, or it had a share of it before."""
+        leader, generation_id = response.leader, response.generation_id
+        joined = self._answered.get(generation_id)
+        is_new = generation_id > self._synced
+        if is_new and joined is not None and leader not in joined and leader in present:
+            raise InvariantError(f"generation {generation_id} is led by {leader}, which has not joined it")
+
+    def on_share(self, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
+        """SyncGroup worked out."""
+        generation_id = request.generation_id
+        if generation_id < self._synced:
+            raise InvariantError(f"SyncGroup gave a share of generation {generation_id} after {self._synced}")
+        if generation_id > self._synced:
+            self.rebalances += 1
+        self._synced = generation_id
+        who = request.group_instance_id or request.member_id
+        self._last_share[request.member_id] = generation_id
+        self._former.discard(request.member_id)
+        owners = self._shares.setdefault(generation_id, {})
+        for partition in decode_assignment(response.assignment).partitions if response.assignment else ():
+            owner = owners.setdefault(partition, who)
+            if owner != who:
+                raise InvariantError(f"generation {generation_id} gives {partition} to {owner} and to {who}")
+
+    def deleted(self) -> None:
+        """The group was deleted: the next one of its name counts from the beginning.
+
+        A member that stands still meanwhile goes on with what it believes until it asks: it owns in a generation whose
+        number the next group gives out again. It can commit nothing there.
+        """
+        self._former = {member.member_id for member in self.members if member.member_id}
+        self._joined = self._synced = -1
+        for books in (self._shares, self._claims, self._last_share, self._seen, self._answered):
+            books.clear()
+
+    # --- the members' side -------------------------------------------------------------------------------------------
+
+    def assigned(self, member: Member, added: Iterable[TopicPartition]) -> None:
+        """A listener was told of an assignment: everything it holds it claims for its generation."""
+        generation_id = member.generation_id
+        member.held.update(added)
+        self._check_told(member)
+        if generation_id < 0 and member.held:
+            raise InvariantError(f"{member.name} is assigned {sorted(member.held)} though it is in no generation")
+        if member.member_id in self._former:
+            return
+        before = self._seen.get(member.name, -1)
+        if generation_id < before and (member.name, generation_id) not in self._stale:
+            raise InvariantError(f"{member.name} went from generation {before} back to {generation_id}")
+        self._seen[member.name] = generation_id
+        claims = self._claims.setdefault(generation_id, {})
+        for partition in sorted(member.held):
+            owner = claims.setdefault(partition, member.identity)
+            if owner != member.identity:
+                raise InvariantError(f"{owner} and {member.identity} own {partition} in generation {generation_id}")
+        for other in self.members:
+            both = member.held & other.held
+            is_in_it = other.generation_id == generation_id and self.is_of(other, generation_id)
+            if is_in_it and other.identity != member.identity and both:
+                raise InvariantError(
+                    f"{member.name} was given {', '.join(map(str, sorted(both)))} in generation {generation_id}, "
+                    f"in which {other.name} has not let go of it"
+                )
+
+    def is_of(self, member: Member, generation_id: int) -> bool:
+        """Whether a member is of a generation or a later one, and not only of one of that number.
+
+        A generation in which the member has joined, but has no share yet, may be lost in a crash: its number is given
+        out again.
+        """
+        shared = self._last_share.get(member.member_id, -1)
+        return min(member.generation_id, shared) >= generation_id
+
+    def _check_told(self, member: Member) -> None:
+        told, assigned = sorted(member.held), sorted(member.assignment())
+        if told != assigned:
+            raise InvariantError(f"{member.name}'s listener knows of {told}, its consumer of {assigned}")
+
+    def given_up(self, member: Member, partitions: Iterable[TopicPartition]) -> None:
+        """A listener has returned from `revoked`, or was told of `lost`."""
+        gone = set(partitions)
+        if not gone <= member.held:
+            raise InvariantError(f"{member.name} was told to give up {sorted(gone - member.held)}, which it never had")
+        member.held -= gone

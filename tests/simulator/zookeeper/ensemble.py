@@ -1,0 +1,180 @@
+"""ZooKeeper in memory and in virtual time: several servers that lag, sessions that end, and all that can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import TypeVar
+
+from muster.zookeeper.base.operations import Ask, Plan, ask
+from tests.simulator.checks import InvariantError
+from tests.simulator.clock import VirtualClock
+from tests.simulator.zookeeper.server import TO_CLIENT, TO_SERVER, Connection, Leader, Server, ZooKeeperCounts
+from tests.simulator.zookeeper.session import Listener, Others, SimSession
+from tests.simulator.zookeeper.tree import Tree
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+BOTH_WAYS = (TO_SERVER, TO_CLIENT)
+
+
+class SimZooKeeper:
+    """An ensemble of ZooKeeper servers, for rules that are plans. Everything follows from the clock and the seed.
+
+        zookeeper = SimZooKeeper(VirtualClock(), Random(1), servers=3)
+        first, second = zookeeper.connect("first"), zookeeper.connect("second", server=2)
+        zookeeper.settle()
+        zookeeper.do(first, Create("/a", b"data"))
+        zookeeper.servers[2].is_held = True     # from now on `second` reads what was true before
+
+    Args:
+        servers: how many. One of them is the leader, which one does not matter.
+        lag_ms: how far a server may be behind the leader; `Server.lag_ms` says it of one alone.
+        tick_ms: a session is ended up to so long after its timeout.
+        trace: is told what happens, as a name and a text.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        rng: Random,
+        *,
+        servers: int = 1,
+        lag_ms: int = 0,
+        tick_ms: int = 500,
+        trace: Callable[[str, str], None] = lambda name, text: None,
+    ) -> None:
+        self.clock = clock
+        self.trace = trace
+        self.cuts: set[tuple[str, int, str]] = set()
+        self.sessions: list[SimSession] = []
+        self._rng = rng
+        self._leader = Leader(clock, rng, tick_ms)
+        self.servers = self._leader.servers
+        self._connections: list[Connection] = []
+        for index in range(servers):
+            server = Server(index, self._leader)
+            server.lag_ms = lag_ms
+            self.servers.append(server)
+
+    @property
+    def counts(self) -> ZooKeeperCounts:
+        """What the servers have done so far; it goes on counting (`copy`, `since`)."""
+        return self._leader.counts
+
+    @property
+    def tree(self) -> Tree:
+        """The truth, for checks: the leader's znodes, whatever a session sees of them."""
+        return self._leader.tree
+
+    def is_alive(self, session_id: int) -> bool:
+        """Whether ZooKeeper has not ended a session, for checks."""
+        return session_id in self._leader.leases
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        name: str,
+        *,
+        timeout_ms: int = 6_000,
+        server: int | None = None,
+        listener: Listener | None = None,
+    ) -> SimSession:
+        """Begin a session; it is there with its event CONNECTED. A `server` is the one that it prefers."""
+        session = SimSession(self, name, timeout_ms, Random(self._rng.getrandbits(64)))
+        session.preferred = server
+        if listener is not None:
+            session.listen(listener)
+        self.sessions.append(session)
+        return session
+
+    def choose(self, preferred: int | None, rng: Random) -> Server:
+        """The server that a session tries next."""
+        if preferred is not None and self.servers[preferred].is_up:
+            return self.servers[preferred]
+        return rng.choice(self.servers)
+
+    def open(self, session: SimSession, server: Server) -> Connection | None:
+        """A connection, None if nothing listens there."""
+        if not server.is_up:
+            return None
+        connection = Connection(session, server, self.cuts)
+        server.connections.append(connection)
+        self._connections = [each for each in self._connections if not each.is_over]
+        self._connections.append(connection)
+        return connection
+
+    def server_of(self, session: SimSession) -> Server:
+        """The server that a session is connected with."""
+        return next(
+            connection.server
+            for connection in reversed(self._connections)
+            if connection.client is session and not connection.is_closed
+        )
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def settle(self, within_ms: int = 60_000) -> None:
+        """Let time pass until every open session is connected."""
+        self._wait(lambda: all(s.is_connected or s.is_closed or s.is_frozen for s in self.sessions), within_ms)
+
+    def carry_out(self, session: SimSession, plan: Plan[T], others: Others | None = None, within_ms: int = 60_000) -> T:
+        """Carry a plan out while time passes; its result, or what it raised."""
+        running = session.run(plan, others)
+        self._wait(lambda: running.is_done, within_ms)
+        return running.result
+
+    def do(self, session: SimSession, what: Ask[A], within_ms: int = 60_000) -> A:
+        """Ask for one thing while time passes; the answer, or the error raised."""
+        return self.carry_out(session, ask(what), within_ms=within_ms)
+
+    def _wait(self, predicate: Callable[[], bool], within_ms: int) -> None:
+        if not self.clock.run_until(predicate, within_ms):
+            raise InvariantError(f"it did not come about within {within_ms} ms: {self.sessions}")
+
+    # --- what can go wrong -------------------------------------------------------------------------------------------
+
+    def expire(self, session: SimSession) -> None:
+        """End a session as if its timeout were over; it learns of that as from the real one."""
+        self._leader.end_session(session.session_id)
+
+    def hold(self, index: int) -> None:
+        """From now on a server applies nothing: its sessions read what was, and wait for answers to their writes."""
+        self.servers[index].is_held = True
+
+    def release(self, index: int) -> None:
+        """It catches up at once."""
+        self.servers[index].is_held = False
+        self.servers[index].catch_up()
+
+    def cut(
+        self, session: SimSession, servers: Iterable[int] | None = None, directions: Iterable[str] = BOTH_WAYS
+    ) -> None:
+        """Let nothing pass between a session and the servers (all, if none are named), or only in one direction.
+
+        Neither end is told, and what is under way arrives when it is healed.
+        """
+        chosen = range(len(self.servers)) if servers is None else list(servers)
+        self.cuts.update((session.name, index, direction) for index in chosen for direction in directions)
+
+    def heal(self, session: SimSession) -> None:
+        """Let everything pass again."""
+        self.cuts -= {cut for cut in self.cuts if cut[0] == session.name}
+        for connection in [each for each in self._connections if each.client is session]:
+            connection.to_server.pump()
+            connection.to_client.pump()
+
+    def reset(self, session: SimSession) -> None:
+        """Break a session's connection: some of what it asked is carried out, and no answer comes."""
+        for connection in [each for each in self._connections if each.client is session and not each.is_closed]:
+            queue = connection.to_server.queue
+            arriving = self._rng.randint(0, len(queue))
+            while len(queue) > arriving:
+                queue.pop()
+            for _, message in list(queue):
+                connection.server.receive(connection, message)
+            queue.clear()
+            connection.to_client.queue.clear()
+            connection.end()
