@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.cli.common import FILES, completed
+from muster.cli.observe.spark_tools import check_master
 from muster.errors import ConfigError, MusterError
 
 
@@ -43,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     from muster.demo.run.job import Job, Options
     from muster.demo.show.view import open_view
     from muster.local.folders import workplace
+    from muster.spark.sessions import use_java
 
+    check_master(arguments.master)
+    use_java()  # which each of its programs for Spark would miss by itself
     way = Way.given(arguments.bootstrap, arguments.client_file)
     suffix = time.strftime("-%Y%m%d-%H%M%S") if way else ""
     out = arguments.out.resolve()

@@ -15,7 +15,7 @@ PATIENCE_S = 120
 
 TALKS = """
 import os
-from muster.demo.program import Program
+from muster.demo.run.program import Program
 
 program = Program()
 os.system("printf 'CodeCache is full'")  # as the JVM prints: a line, or a part of one, on what it has inherited
@@ -25,9 +25,16 @@ for command in program.commands():
     os.system("printf '{'")
     program.say({"event": command["do"]})
 """
+FAILS = """
+from muster.demo.run.program import Program
+from muster.errors import ConfigError
+
+with Program():
+    raise ConfigError("Java is missing")
+"""
 IS_BUSY = """
 import threading
-from muster.demo import program
+from muster.demo.run import program
 
 program.PATIENCE_S = 0.1
 program.Program().say({"event": "ready"})
@@ -35,7 +42,7 @@ threading.Event().wait()  # as a query waits for a broker that has gone
 """
 LOSES_ITS_JVM = """
 import os, signal
-from muster.demo.program import Program, Reporter
+from muster.demo.run.program import Program, Reporter
 from muster.spark import session
 
 program = Program()
@@ -58,6 +65,17 @@ async def test_what_others_print_does_not_reach_the_demo(tmp_path: Path) -> None
         assert await process.next_line() is None
         assert process.ending == "exit code 0"
         assert (tmp_path / "log").read_text() == "CodeCache is fulland so does Python, {"
+    finally:
+        await process.kill()
+
+
+async def test_a_program_says_what_ended_it(tmp_path: Path) -> None:
+    process = await Process.start("a program", ["-c", FAILS], tmp_path / "log")
+    try:
+        assert json.loads(await process.read_line(PATIENCE_S)) == {"event": "failed", "error": "Java is missing"}
+        assert await process.next_line() is None
+        assert process.ending == "exit code 1"
+        assert "Traceback" in (tmp_path / "log").read_text()
     finally:
         await process.kill()
 

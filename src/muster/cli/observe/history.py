@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import threading
 import time
@@ -13,11 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from muster.cli.common import add_connection, check_groups, pairs, reaching, set_up_log, spark_options
-from muster.cli.observe.spark_tools import QUIET, spark_tools
+from muster.cli.observe.spark_tools import QUIET, check_master, spark_tools
 from muster.cli.times import duration_ms
 from muster.errors import ConfigError, MusterError
 
-_MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn")
 _LONGEST_MS = 10_000 * 86_400_000
 
 
@@ -44,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         since_ms = time.time_ns() // 1_000_000 - _milliseconds(arguments.since, "--since")
     options = spark_options(arguments)
     settings = QUIET | pairs(arguments.spark, "--spark")
-    _check_master(arguments.master)
+    check_master(arguments.master, ", or use muster.spark.history.tables in a session of yours")
     check_groups(arguments.group)
     if not arguments.out:
         raise ConfigError("--out is empty: name a folder")
@@ -82,18 +80,6 @@ def _run(
                 print(f"{name}: {rows}")
     finally:
         said(spark.stop)
-
-
-def _check_master(master: str) -> None:
-    if master.startswith("sc://"):
-        raise ConfigError(
-            f"--master {master}: a client of Spark Connect cannot run this job; name the cluster itself "
-            "(spark://HOST:PORT), or use muster.spark.history.tables in a session of yours"
-        )
-    if not _MASTER.fullmatch(master):
-        raise ConfigError(
-            f"--master is {master!r}; it should be such as local[*], spark://HOST:7077, yarn or k8s://URL"
-        )
 
 
 class _Stopped(KeyboardInterrupt):

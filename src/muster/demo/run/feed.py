@@ -22,9 +22,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from muster.demo.data.names import KEYS, SPARK
-from muster.demo.program import Program, Reporter
 from muster.demo.run.cluster_access import Way
 from muster.demo.run.pipeline import SETTINGS, read_topic
+from muster.demo.run.program import Program, Reporter
 from muster.spark import history, session
 from muster.spark.upsert import latest
 
@@ -87,28 +87,34 @@ def _write(rows: DataFrame, out: Path, name: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run both queries until told to stop."""
-    program = Program()
     parser = argparse.ArgumentParser(prog="python -m muster.demo.run.feed")
     Way.add_to(parser)
     for name in ("group", "topic", "out", "master"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
+    with Program() as program:
+        run(program, arguments)
+    return 0
+
+
+def run(program: Program, arguments: argparse.Namespace) -> None:
+    """Start both queries, and do what the demo says."""
     way, out = Way.of(arguments), Path(arguments.out)
     spark = session("muster demo: feed", arguments.master, **SETTINGS)
     queries = [start_shared(spark, way, out, arguments.group, arguments.topic), start_feed(spark, way, out)]
     reporter = Reporter(queries, program.say)
     program.say({"event": "ready"})
     for command in program.commands():
-        if command["do"] == "stop":
-            reporter.stop()
-            for query in queries:
-                query.stop()
-            program.say({"event": "stopped"})
-        elif command["do"] == "collect":
-            collect(spark, way, out, command["groups"])
-            program.say({"event": "collected"})
+        match command["do"]:
+            case "stop":
+                reporter.stop()
+                for query in queries:
+                    query.stop()
+                program.say({"event": "stopped"})
+            case "collect":
+                collect(spark, way, out, command["groups"])
+                program.say({"event": "collected"})
     spark.stop()
-    return 0
 
 
 if __name__ == "__main__":

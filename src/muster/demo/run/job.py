@@ -222,7 +222,7 @@ class Job:
         process = await self._start_process(name, f"the Spark program {module}", ["-m", module, *arguments])
         ready = _message(process, await process.read_line(_START_TIMEOUT_S))
         if ready.get("event") != "ready":
-            raise DemoError(f"{process.name} did not start: {ready}")
+            raise DemoError(f"{process.name} did not start: {ready['error']} (see {process.log})")
         reader = asyncio.create_task(self._read(process))
         self._stack.callback(reader.cancel)
 
@@ -247,7 +247,7 @@ class Job:
             case "batch":
                 self._course.on_batch(wall_clock_ms(), message)
             case "failed":
-                self._failed = DemoError(f"{process.name} failed: {message['error']}")
+                self._failed = DemoError(f"{process.name} failed: {message['error']} (see {process.log})")
             case _:
                 await self._answers.put(message)
 

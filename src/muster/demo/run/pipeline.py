@@ -32,8 +32,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from muster.demo.data.events import ALLOWED_LATENESS, Fault
 from muster.demo.data.flights import airlines, airports
 from muster.demo.data.names import HEARTBEAT_INTERVAL_MS, KEYS, SESSION_TIMEOUT_MS, Names
-from muster.demo.program import Program, Reporter
 from muster.demo.run.cluster_access import Way
+from muster.demo.run.program import Program, Reporter
 from muster.spark import session
 from muster.spark.stopping import stoppable
 from muster.spark.upsert import Write, into_parquet, into_topic
@@ -208,12 +208,18 @@ def _kill_executor(keeps_jvm: Iterable[bool]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the pipeline until told to finish."""
-    program = Program()
     parser = argparse.ArgumentParser(prog="python -m muster.demo.run.pipeline")
     Way.add_to(parser)
     for name in ("topic", "out", "master"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
+    with Program() as program:
+        run(program, arguments)
+    return 0
+
+
+def run(program: Program, arguments: argparse.Namespace) -> None:
+    """Start the pipeline, and do what the demo says."""
     spark = session("muster demo: pipeline", arguments.master, **SETTINGS)
     pipeline = Pipeline(spark, Way.of(arguments), Names.of(arguments.topic), Path(arguments.out))
     queries = pipeline.start()
@@ -231,7 +237,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                     query.stop()
                 program.say({"event": "finished"})
     spark.stop()
-    return 0
 
 
 if __name__ == "__main__":

@@ -13,9 +13,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from pyspark.sql.streaming.query import StreamingQuery
+
+from muster.errors import MusterError
+from muster.spark.history.sentences import sentence
 
 Say: TypeAlias = Callable[[Mapping[str, Any]], None]
 
@@ -25,7 +28,8 @@ PATIENCE_S = 30.0
 
 
 class Program:
-    """This process's side of the talk. To be made first of all, before there is a JVM."""
+    """This process's side of the talk. To be made first of all, before there is a JVM; an error that ends its block is
+    said too."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which decides
@@ -35,6 +39,13 @@ class Program:
         self._writing = threading.Lock()
         self._commands: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception):
+            self.say(failed(error))
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Say something to the demo."""
@@ -55,6 +66,11 @@ class Program:
         os._exit(1)  # the JVM ends with the pipe that it has from this process
 
 
+def failed(error: Exception) -> dict[str, Any]:
+    """The message that says so."""
+    return {"event": "failed", "error": sentence(str(error)) or repr(error)}
+
+
 class Reporter:
     """Says what each batch of some queries was, until the queries end."""
 
@@ -72,11 +88,11 @@ class Reporter:
                 for query in self._queries:
                     self._look(query)
         except Exception as error:  # such as of a JVM that has died
-            self._say({"event": "failed", "error": f"it cannot ask Spark about its queries: {error!r}"})
+            self._say(failed(MusterError(f"it cannot ask Spark about its queries: {error!r}")))
 
     def _look(self, query: StreamingQuery) -> None:
         if (error := query.exception()) is not None:
-            self._say({"event": "failed", "error": str(error)})
+            self._say(failed(error))
             self._stopped.set()
             return
         progress: Any = query.lastProgress

@@ -1,0 +1,31 @@
+"""What `muster demo` says before it starts anything, in a sentence each."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.cli.main import main
+from muster.local.ports import LOOPBACK, free_ports
+
+
+def test_a_wrong_master_is_refused_before_anything_is_started(capsys, tmp_path):
+    nobody = f"spark://{LOOPBACK}:{free_ports(1)[0]}"
+    for master, says in (
+        ("nonsense", "--master is 'nonsense'; it should be such as local[*], spark://HOST:7077"),
+        ("sc://localhost", "a client of Spark Connect cannot run this job"),
+        (nobody, f"--master {nobody}: no Spark master can be reached there (Connection refused)"),
+        ("spark://nowhere", "--master spark://nowhere: no Spark master can be reached there"),
+    ):
+        assert main(["demo", "--out", str(tmp_path / "out"), "--master", master]) == 1
+        assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_java_is_said_before_anything_is_started(capsys, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("muster.local.java.installed_java", lambda: None)
+    monkeypatch.setattr("muster.local.java.packaged_java", lambda: None)
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("muster: Spark needs Java 17 or newer")
+    assert told.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
