@@ -70,6 +70,9 @@ frame.onload = () => {{
   const cut = [...frame.contentDocument.querySelectorAll("td")].filter(
     cell => cell.getBoundingClientRect().right > frame.contentWindow.innerWidth);
   document.body.dataset.cut = cut.map(cell => cell.textContent).join("|");
+  const unnamed = [...frame.contentDocument.querySelectorAll("td.number:not(:first-child):not(:empty)")].filter(
+    cell => frame.contentWindow.getComputedStyle(cell, "::before").content === "none");
+  document.body.dataset.unnamed = unnamed.map(cell => cell.dataset.name).join("|");
   document.body.dataset.wide = frame.contentDocument.documentElement.scrollWidth > 400;
   document.body.dataset.cells = frame.contentDocument.querySelectorAll("td").length;
 }};
@@ -84,6 +87,7 @@ def test_a_phone_shows_every_cell_of_its_tables(chromium: Chromium, tmp_path: Pa
     dom = chromium.dom(page)
     assert f'data-cells="{text.count("<td")}"' in dom
     assert 'data-cut=""' in dom
+    assert 'data-unnamed=""' in dom
     assert 'data-wide="false"' in dom
 
 

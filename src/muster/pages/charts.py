@@ -242,6 +242,8 @@ def timeline(
         )
         shapes.append(_shade(shade, at, upper, lower))
     shapes += [_marker(marker, lane, at, top, bottom) for marker, lane in zip(markers, lanes, strict=True)]
+    # Above the markers' lines, which would cross them out.
+    shapes.append(tag("g", *(_name(band, at, top + band.row * row + row / 2) for band in bands), class_="names"))
     for tick_ms, name in _seconds(end_ms) if origin_ms is None else times_of_day(origin_ms, end_ms, 9):
         x = at(tick_ms)
         shapes.append(tag("line", x1=x, x2=x, y1=bottom + 2, y2=bottom + 7, class_="axis"))
@@ -269,8 +271,15 @@ def _band(band: Band, at: Scale, y: float, height: float) -> str:
     x, width = at(band.start_ms), max(at(band.end_ms) - at(band.start_ms), 1)
     heard = f"{band.label}: {clock(band.start_ms)} to {clock(band.end_ms)}"
     shape = tag("rect", tag("title", escape(heard)), x=x, y=y, width=width, height=height, rx=3)
-    name = text(x + 7, y + height / 2 + 4, band.label, "name") if width > len(band.label) * CHARACTER + 12 else ""
-    return tag("g", shape, name, class_=f"band m{band.owner % 8}")
+    return tag("g", shape, class_=f"band m{band.owner % 8}")
+
+
+def _name(band: Band, at: Scale, middle: float) -> str:
+    """A band's name, where it has room for it."""
+    room = at(band.end_ms) - at(band.start_ms)
+    return (
+        text(at(band.start_ms) + 7, middle + 4, band.label, "name") if room > len(band.label) * CHARACTER + 12 else ""
+    )
 
 
 def _shade(shade: Shade, at: Scale, top: float, bottom: float) -> str:

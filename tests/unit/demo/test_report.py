@@ -60,9 +60,13 @@ def test_one_wrong_figure_is_said_at_the_top(report: DemoReport) -> None:
     assert "Every figure that was checked" not in page
 
 
+def test_outages_beside_the_lag_are_a_sentence(report: DemoReport) -> None:
+    assert "(UTC). Outages: broker killed and started again at " in render(report)
+
+
 def test_a_cluster_that_exists_is_not_said_to_be_killed_and_causes_are_looked_for_elsewhere(report: DemoReport) -> None:
     own = render(report)
-    assert "were killed; broker killed and started again." in own
+    assert "were killed. Outages on the way: broker killed and started again." in own
     assert "doctor.html" not in own
     unknown = [replace(rebalance, cause=NOT_KNOWN) for rebalance in report.rebalances]
     other = render(replace(report, outages=[], rebalances=unknown, course=Course()))
@@ -130,6 +134,11 @@ def test_a_band_too_short_for_its_owners_name_says_it_in_its_title() -> None:
     svg = timeline("t", ["p0"], [Band(0, 0, "a-long-name", 0, 10), Band(0, 1, "b", 10, 60_000)], [], [])
     assert [name.text for name in shapes(svg, "name")] == ["b"]
     assert "a-long-name: 0.0 s to 10 ms" in svg
+
+
+def test_markers_do_not_cross_the_names_of_owners_out() -> None:
+    svg = timeline("t", ["p0"], [Band(0, 0, "owner", 0, 9_000)], [Marker(1, 100, 200, "r")], [])
+    assert svg.index('class="marker"') < svg.index(">owner</text>")
 
 
 def test_numbers_of_markers_that_are_close_do_not_cover_each_other() -> None:

@@ -112,11 +112,12 @@ def _header(report: DemoReport, title: str) -> str:
         if wrong
         else '<p class="verdict good">✓ Every figure that was checked is as it must be.</p>'
     )
-    killed = ", ".join(dict.fromkeys(outage.cause for outage in report.course.outages))
+    outages = ", ".join(dict.fromkeys(outage.cause for outage in report.course.outages))
     lead = (
         f"Topic “{report.topic}” went through three streaming queries, members of consumer groups of their own, while "
-        f"a Spark query and Python processes shared group “{report.group}”. Members came, left and were killed"
-        f"{f'; {killed}' if killed else ''}. Below: the pipeline, what came out, and how it compares with the source."
+        f"a Spark query and Python processes shared group “{report.group}”. Members came, left and were killed. "
+        f"{f'Outages on the way: {outages}. ' if outages else ''}"
+        "Below: the pipeline, what came out, and how it compares with the source."
     )
     shown = tiles((name, report.figures[name].value) for name in report.headline if name in report.figures)
     return f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{verdict}{shown}</header>'
@@ -201,7 +202,7 @@ def _lags(report: DemoReport) -> str:
         for outage in report.course.outages
     )
     hint = "Records that were written and not yet committed by the group, as any operator can see them (UTC)."
-    return section("Lag", f"{hint} {outages}." if outages else hint, *charts)
+    return section("Lag", f"{hint} Outages: {outages}." if outages else hint, *charts)
 
 
 def _watermarks(report: DemoReport) -> str:
