@@ -83,7 +83,7 @@ class Meter:
 
 
 def _muster(run: Run) -> Iterator[int]:
-    from muster.client import Consumer
+    from muster import Consumer
     from muster.model import TopicPartition
 
     with Consumer(bootstrap_servers=run.bootstrap, auto_offset_reset="earliest") as consumer:
@@ -95,7 +95,7 @@ def _muster(run: Run) -> Iterator[int]:
 
 
 async def _muster_async(run: Run) -> AsyncGenerator[int, None]:
-    from muster.client import AsyncConsumer
+    from muster import AsyncConsumer
     from muster.model import TopicPartition
 
     async with AsyncConsumer(bootstrap_servers=run.bootstrap, auto_offset_reset="earliest") as consumer:
@@ -107,8 +107,8 @@ async def _muster_async(run: Run) -> AsyncGenerator[int, None]:
 
 
 def _muster_arrow(run: Run) -> Iterator[int]:
+    from muster import Consumer
     from muster.arrow import warm
-    from muster.client import Consumer
     from muster.model import TopicPartition
 
     warm()
@@ -188,7 +188,7 @@ async def _consume(counts: AsyncGenerator[int, None], meter: Meter) -> None:
 
 
 def _produce_muster(run: Run, meter: Meter, value: bytes) -> None:
-    from muster.client import Producer
+    from muster import Producer
 
     with Producer(bootstrap_servers=run.bootstrap, linger_ms=LINGER_MS, batch_size=BATCH_BYTES) as producer:
         producer.send_and_wait(run.topic, value)
@@ -265,7 +265,7 @@ async def _produce_async(meter: Meter, send: Callable[[], Awaitable[Any]], flush
 
 
 async def _produce_muster_async(run: Run, meter: Meter, value: bytes) -> None:
-    from muster.client import AsyncProducer
+    from muster import AsyncProducer
 
     async with AsyncProducer(bootstrap_servers=run.bootstrap, linger_ms=LINGER_MS, batch_size=BATCH_BYTES) as producer:
         await _produce_async(meter, lambda: producer.send(run.topic, value), producer.flush)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from muster.client import Consumer
+from muster import Consumer
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer
 
 

@@ -7,7 +7,7 @@ import asyncio
 
 import duckdb
 
-from muster.client import AsyncConsumer
+from muster import AsyncConsumer
 
 database = duckdb.connect("flights.duckdb")
 database.execute("create table if not exists delays (carrier text primary key, flights bigint, delay bigint)")

@@ -7,7 +7,7 @@ import json
 
 import pandas as pd
 
-from muster.client import Consumer
+from muster import Consumer
 
 delays = pd.Series(dtype="int64")
 

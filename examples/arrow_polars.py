@@ -5,7 +5,7 @@ pip install 'muster-kafka[arrow]' polars
 
 import polars as pl
 
-from muster.client import Consumer
+from muster import Consumer
 
 FLIGHT = pl.Struct({"carrier": pl.String, "delay": pl.Int64})
 

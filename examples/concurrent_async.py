@@ -8,8 +8,7 @@ import json
 import logging
 from typing import Any
 
-from muster.client.concurrent import AsyncConcurrentConsumer, PoisonRecordError, Retry
-from muster.model import ConsumerRecord
+from muster import AsyncConcurrentConsumer, ConsumerRecord, PoisonRecordError, Retry
 
 
 async def ask_service(flight: dict[str, Any]) -> bool:

@@ -6,8 +6,7 @@ pip install muster-kafka
 import json
 import logging
 
-from muster.client.concurrent import ConcurrentConsumer, Retry
-from muster.model import ConsumerRecord
+from muster import ConcurrentConsumer, ConsumerRecord, Retry
 
 
 def handle(record: ConsumerRecord) -> None:

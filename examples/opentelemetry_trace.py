@@ -10,9 +10,16 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from muster.client import Consumer, ConsumerHooks, Producer, ProducerHooks
-from muster.client.hooks import Outbound
-from muster.model import ConsumerRecord, RecordMetadata, TopicPartition
+from muster import (
+    Consumer,
+    ConsumerHooks,
+    ConsumerRecord,
+    Outbound,
+    Producer,
+    ProducerHooks,
+    RecordMetadata,
+    TopicPartition,
+)
 
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))  # in its place an OTLPSpanExporter, say

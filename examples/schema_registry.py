@@ -18,9 +18,7 @@ from functools import cache
 from typing import Any
 from urllib.request import Request, urlopen
 
-from muster.client import Consumer, Producer
-from muster.errors import RecordDeserializationError
-from muster.model import Headers
+from muster import Consumer, Headers, Producer, RecordDeserializationError
 
 BROKER, REGISTRY = "localhost:9092", "http://localhost:8081"
 FLIGHT = json.dumps({"type": "record", "name": "Flight", "fields": [{"name": "carrier", "type": "string"}]})

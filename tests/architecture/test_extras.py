@@ -48,7 +48,7 @@ def test_all_that_is_imported_is_installed(room: str) -> None:
 
 def test_a_consumer_imports_nothing_of_producers_and_admins() -> None:
     """Programs that only consume start with less."""
-    program = "import sys; from muster.client import Consumer; print(*sys.modules)"
+    program = "import sys; from muster import Consumer; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.split()
     assert "muster.client.consumer.async_consumer" in modules

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from muster import AsyncConsumer
 from muster.broker.broker import Broker
-from muster.client import AsyncConsumer
 from muster.coordinator.groups.effects import Cause, GroupEvent, RebalanceStarted
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin
+from muster import Admin
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP

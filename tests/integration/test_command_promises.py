@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from muster import Admin, Consumer, NewTopic, Producer
 from muster.cli import main as command
-from muster.client import Admin, Consumer, NewTopic, Producer
 from muster.client.core.admin.admin import ConfigResource, ConfigResourceType, TopicDescription
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition

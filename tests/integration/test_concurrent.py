@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, Consumer, Producer
+from muster import Admin, Consumer, Producer
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, HandlerFailedError, Retry
 from muster.client.core.concurrent.encoding import decode
 from muster.errors import IllegalStateError, KafkaError, RecordDeserializationError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, Consumer
+from muster import Admin, Consumer
 from muster.client.core.events import Fatal
 from muster.errors import (
     CommitFailedError,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from muster.client import Admin, Consumer, NewTopic
+from muster import Admin, Consumer, NewTopic
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer
 from muster.errors import KafkaError, LogTruncationError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition

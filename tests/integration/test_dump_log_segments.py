@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.client import Consumer, Producer
+from muster import Consumer, Producer
 from muster.log import CleanupPolicy, LogConfig, LogStore
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.client import Admin, Consumer, Producer
+from muster import Admin, Consumer, Producer
 from muster.client.core.admin.admin import NewTopic
 from muster.model import TopicPartition
 from tests.support.brokers import BrokerProcess, beside

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.client import Consumer, Producer
+from muster import Consumer, Producer
 from tests.support.peers import free_ports
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.client import Admin, Consumer, Producer
+from muster import Admin, Consumer, Producer
 from muster.client.core.admin.admin import ConfigResource, ConfigResourceType, NewTopic, TopicDescription
 from muster.model import TopicPartition
 from tests.support.mirror_maker import MirrorMaker

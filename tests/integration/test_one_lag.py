@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer as OutsideProducer
 
-from muster.client import Admin, Consumer
+from muster import Admin, Consumer
 from muster.client.config import ClientConfig
 from muster.client.core.admin.admin import NewTopic
 from muster.client.plain.cluster import disconnect

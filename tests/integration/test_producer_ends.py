@@ -53,7 +53,7 @@ class Script:
     HEAD = """
         import os, signal, sys, threading, time, warnings
         from muster.client.producer import outbox
-        from muster.client import AsyncProducer, Producer
+        from muster import AsyncProducer, Producer
         BOOTSTRAP = sys.argv[1]
 
         def refused(producer):

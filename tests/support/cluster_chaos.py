@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from confluent_kafka import Consumer as OutsideConsumer
 from confluent_kafka import TopicPartition as OutsidePartition
 
-from muster.client import AsyncProducer, Producer, RebalanceListener
+from muster import AsyncProducer, Producer, RebalanceListener
 from muster.client.config import ClientConfig
 from muster.client.plain.cluster import Cluster as PlainCluster
 from muster.client.plain.cluster import disconnect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from muster.client import Admin, Consumer, NewTopic, Producer
+from muster import Admin, Consumer, NewTopic, Producer
 from muster.model import ConsumerRecord, TopicPartition
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from muster.client import Admin, NewTopic
+from muster import Admin, NewTopic
 from muster.errors import ErrorCode, KafkaError
 from muster.local.zookeeper import ZooKeeperServer
 from muster.protocol import messages as m

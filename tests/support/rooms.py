@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.client import AsyncProducer, Producer
+from muster import AsyncProducer, Producer
 
 
 def taken(producer: Producer | AsyncProducer) -> float:

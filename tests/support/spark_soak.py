@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.client import Producer
+from muster import Producer
 from muster.client.plain.cluster import connect, disconnect
 from muster.client.plain.fetch import RangeReader
 from muster.model import TopicPartition

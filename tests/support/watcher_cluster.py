@@ -10,7 +10,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from muster.client import AsyncAdmin, AsyncProducer, NewTopic
+from muster import AsyncAdmin, AsyncProducer, NewTopic
 from muster.model import ConsumerRecord
 from muster.zookeeper.base import znodes
 from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Self
 
-from muster import __version__
 from muster.broker import handlers
 from muster.broker.clock import TICK_S, SteadyClock, now_ms
 from muster.broker.cluster_view import ClusterView
@@ -27,6 +26,7 @@ from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import MusterError
 from muster.metrics.families import Buckets, Family
 from muster.model import Node
+from muster.version import __version__
 
 log = logging.getLogger("muster.broker")
 

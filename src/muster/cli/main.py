@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import NamedTuple
 
-from muster import __version__
 from muster.errors import MusterError
+from muster.version import __version__
 
 
 class Command(NamedTuple):

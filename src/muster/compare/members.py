@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from muster.client import AsyncConsumer
+from muster.client.consumer.async_consumer import AsyncConsumer
 from muster.client.consumer.handout import Records
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.core.sends import AnySend

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import AsyncAdmin, AsyncProducer, NewTopic
+from muster import AsyncAdmin, AsyncProducer, NewTopic
 from muster.client.core.admin.admin import TopicDescription
 from muster.local.broker import LocalCoordinator
 from muster.model import TopicPartition

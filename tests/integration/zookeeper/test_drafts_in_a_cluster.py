@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.client import AsyncProducer
+from muster import AsyncProducer
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from kazoo.client import KazooClient
 
-from muster.client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic
+from muster import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import RangeReader
 from muster.errors import AuthenticationError

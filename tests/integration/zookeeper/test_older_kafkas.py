@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from muster import Admin, AsyncProducer, Consumer, NewTopic, Producer
 from muster.cli.main import main
-from muster.client import Admin, AsyncProducer, Consumer, NewTopic, Producer
 from muster.errors import KafkaError
 from muster.model import TopicPartition
 from tests.support import scale

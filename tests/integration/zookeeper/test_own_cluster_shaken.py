@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.client import Admin, NewTopic
+from muster import Admin, NewTopic
 from muster.errors import KafkaError
 from muster.local.zookeeper import Ensemble
 from tests.support import scale

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import muster.zookeeper
+from muster import AsyncAdmin, AsyncConsumer, AsyncProducer
 from muster.broker.broker import Broker
-from muster.client import AsyncAdmin, AsyncConsumer, AsyncProducer
 from muster.client.core.admin.admin import NewTopic
 from muster.client.net.driver import monotonic_ms
 from muster.errors import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import RebalanceListener
+from muster import RebalanceListener
 from muster.errors import ClosedError, IllegalStateError
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes

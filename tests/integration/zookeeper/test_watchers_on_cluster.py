@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.client import AsyncAdmin, NewTopic
+from muster import AsyncAdmin, NewTopic
 from muster.model import TopicPartition
 from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
 from muster.zookeeper.watchers.states import WatcherState

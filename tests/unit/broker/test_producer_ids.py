@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster import Producer
 from muster.broker.topics.producer_ids import BLOCK, FILE, MOST_BELIEVED, ProducerIds
-from muster.client import Producer
 from tests.support.brokers import beside, running
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.client import AsyncConsumer, Consumer, Producer
+from muster import AsyncConsumer, Consumer, Producer
 from muster.client.consumer.decoding import DecodingHandout
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import RecordDeserializationError

@@ -14,7 +14,7 @@ from itertools import pairwise
 import pytest
 import trustme
 
-from muster.client import Consumer
+from muster import Consumer
 from muster.client.config import ClientConfig
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from muster.client import AsyncConsumer, Consumer
+from muster import AsyncConsumer, Consumer
 from muster.client.consumer.listener import RebalanceListener
 from muster.errors import ClosedError
 from muster.model import TopicPartition
@@ -213,7 +213,7 @@ async def test_another_task_that_closes_looks_how_the_first_has_fared(
 
 INTERRUPTED = """
 import os, random, signal, sys, threading, time
-from muster.client import Consumer
+from muster import Consumer
 
 bootstrap, group, topic = sys.argv[1:]
 seen, interrupts, polling, at_work = [], 0, False, True

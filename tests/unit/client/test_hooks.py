@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import AsyncConsumer, AsyncProducer, Consumer, ConsumerHooks, Producer, ProducerHooks
+from muster import AsyncConsumer, AsyncProducer, Consumer, ConsumerHooks, Producer, ProducerHooks
 from muster.errors import KafkaError, KafkaTimeoutError
 from muster.model import OffsetAndMetadata, TopicPartition
 from tests.support.brokers import beside, running

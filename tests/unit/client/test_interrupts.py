@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, AsyncConsumer, Consumer, NewTopic, Producer, RebalanceListener
+from muster import Admin, AsyncConsumer, Consumer, NewTopic, Producer, RebalanceListener
 from muster.client.consumer import consumer as consumer_face
 from muster.client.consumer import handout
 from muster.client.net import loop

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from muster import AsyncConsumer, Consumer
 from muster.assignors import MemberAssignment, RangeAssignor
-from muster.client import AsyncConsumer, Consumer
 from muster.client.consumer.listener import RebalanceListener
 from muster.errors import ClosedError, IllegalStateError, WakeupError
 from muster.model import ConsumerRecord, TopicPartition

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.client import AsyncConsumer, AsyncProducer, Consumer, Producer
+from muster import AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.client.metrics import MetricName, Metrics, of_consumer
 from muster.client.net.measures import WINDOW_MS, Measures, RecordCounts, Window
 from muster.errors import KafkaError

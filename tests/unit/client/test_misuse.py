@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import AsyncConsumer, AsyncProducer, Consumer, Producer
+from muster import AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.client.concurrent import ConcurrentConsumer
 from muster.errors import IllegalArgumentError, IllegalStateError
 from muster.model import TopicPartition

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import AsyncConsumer, AsyncProducer, Consumer, Producer
+from muster import AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.client.serde import Deserializers, Serializers, step
 from muster.errors import RecordDeserializationError, SerializationError
 from muster.model import ConsumerRecord

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Consumer
+from muster import Consumer
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import IllegalArgumentError, IllegalStateError
 from muster.model import OffsetAndMetadata, TopicPartition

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from muster.assignors.sticky import StickyAssignor
-from muster.client import (
+from muster import (
     Admin,
     AsyncAdmin,
     AsyncConsumer,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
+from muster import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.model import TopicPartition
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import rest, until
@@ -101,7 +101,7 @@ def test_a_dropped_consumer_leaves_its_group_and_commits_nothing(world: World) -
 
 LEFT_OPEN = """
 import sys
-from muster.client import Consumer
+from muster import Consumer
 
 bootstrap, group, topic = sys.argv[1:]
 consumer = Consumer(
@@ -134,7 +134,7 @@ def test_a_script_that_ends_with_an_open_consumer_and_no_broker_ends() -> None:
     script = """
 import logging
 logging.disable()
-from muster.client import Admin, Consumer
+from muster import Admin, Consumer
 consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g")
 consumer.subscribe(["t"])
 consumer.poll(100)
@@ -146,7 +146,7 @@ admin.start()
 
 FORKED = """
 import os, sys
-from muster.client import Admin, Consumer
+from muster import Admin, Consumer
 from muster.errors import IllegalStateError
 
 bootstrap, group, topic = sys.argv[1:]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from muster.client import Consumer
+from muster import Consumer
 from muster.errors import ErrorCode, KafkaTimeoutError
 from muster.protocol.messages import MetadataRequest
 from tests.support.client_harness import ConsumerHarness, tp

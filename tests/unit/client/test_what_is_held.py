@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.client import Consumer
+from muster import Consumer
 from tests.support.faces import until
 from tests.support.numbered_records import World
 

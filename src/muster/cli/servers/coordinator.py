@@ -8,10 +8,10 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from muster import __version__
 from muster.broker.config import SETTINGS, BrokerConfig, listener, load
 from muster.cli.servers import serve
 from muster.errors import ConfigError
+from muster.version import __version__
 
 if TYPE_CHECKING:
     from muster.broker.coordinator_process import Coordinator

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from muster import __version__
 from muster.broker.broker import Broker
 from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
 from muster.broker.group_server import Shell
@@ -23,6 +22,7 @@ from muster.broker.operators.garbage import Garbage
 from muster.cli.common import add_log_level
 from muster.errors import ConfigError
 from muster.metrics.exposition import check_installed, check_port
+from muster.version import __version__
 
 if TYPE_CHECKING:
     from muster.broker.cluster.zookeeper_cluster import ZooKeeperCluster

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import muster
 from muster.client.security.sasl.exchange import Exchange
 from muster.client.security.sasl.mechanisms import Mechanism, SaslError
 from muster.errors import ErrorCode, error_code
@@ -18,6 +17,7 @@ from muster.protocol import framing
 from muster.protocol.api import ApiKey, version_ranges
 from muster.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from muster.protocol.primitives import Buffer, Request
+from muster.version import __version__
 
 if TYPE_CHECKING:
     from muster.client.config import ClientConfig
@@ -114,7 +114,7 @@ class Handshake:
             return self._exchange.request()
         if self._newest < _FIRST_WITH_SOFTWARE:
             return ApiVersionsRequest()
-        return ApiVersionsRequest(client_software_name="muster", client_software_version=muster.__version__)
+        return ApiVersionsRequest(client_software_name="muster", client_software_version=__version__)
 
     def decode(self, frame: Buffer) -> Any:
         """An answer; a broker that does not speak the version of ApiVersions that was asked for answers in v0."""

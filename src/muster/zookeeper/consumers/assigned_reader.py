@@ -15,8 +15,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from warnings import warn
 
-from muster.client import AsyncConsumer
-from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit, has_ended_well
+from muster.client.consumer.async_consumer import (
+    DEFAULT_CLOSE_TIMEOUT_MS,
+    AsyncConsumer,
+    OffsetsToCommit,
+    has_ended_well,
+)
 from muster.client.consumer.handout import Records
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.consumer.pump import call_here

@@ -15,8 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from muster.client import AsyncConsumer
-from muster.client.consumer.async_consumer import OffsetsToCommit
+from muster.client.consumer.async_consumer import AsyncConsumer, OffsetsToCommit
 from muster.client.consumer.pump import settle
 from muster.client.core.checks import check_partitions, check_timeout, check_topic
 from muster.client.core.events import Fatal

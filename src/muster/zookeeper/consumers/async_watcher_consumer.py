@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from muster.client import AsyncConsumer
-from muster.client.consumer.async_consumer import OffsetsToCommit
+from muster.client.consumer.async_consumer import AsyncConsumer, OffsetsToCommit
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.core.checks import check_timeout
 from muster.client.net.driver import monotonic_ms, wall_clock_ms

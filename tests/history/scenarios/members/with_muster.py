@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from muster.client import Consumer
+from muster import Consumer
 from muster.errors import CommitFailedError, KafkaError
 from muster.model import TopicPartition
 from tests.history.scenarios.members.told import TYPES, begin, command, commit_due, converted, handle, tell

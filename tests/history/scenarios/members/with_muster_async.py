@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from muster.client import AsyncConsumer
+from muster import AsyncConsumer
 from muster.errors import CommitFailedError, KafkaError
 from tests.history.scenarios.members.told import TYPES, begin, command, commit_due, converted, handle, tell
 
