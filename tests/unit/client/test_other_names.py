@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from muster import Admin, AsyncConsumer, Consumer, Producer, other_names
+from muster import Admin, AsyncConsumer, Consumer, Producer
+from muster.client import other_names
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from muster.errors import ConfigError
 
