@@ -9,14 +9,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.log import record_walk
-from muster.log.record_walk import MAX_ERRORS, BadRecord, Rules, first_of_time, walk
+from muster.log.record_walk import MAX_ERRORS, BadRecord, RecordLengthError, Rules, first_of_time, walk
+from muster.protocol.records import record_runs
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder, build_batch, read_header, read_tuples
+from muster.protocol.records.varints import varint
 
 NOW = 1_700_000_000_000
 ANY = Rules(False, -(1 << 63), (1 << 63) - 1)
 
-alike = st.tuples(st.integers(1, 300), st.integers(0, 20), st.none() | st.integers(0, 200), st.integers(0, 3000))
+alike = st.tuples(
+    st.integers(1, 300), st.none() | st.integers(0, 20), st.none() | st.integers(0, 200), st.integers(0, 3000)
+)
 """Number, bytes of key and value, and milliseconds between two: what makes records that are alike."""
 
 odd = st.tuples(
@@ -39,7 +42,8 @@ def build(given_pieces: list[Any], base: int = NOW) -> bytes:
             count, key_size, value_size, step = piece
             for _ in range(count):
                 time += step
-                records.append((time, b"k" * key_size, None if value_size is None else b"v" * value_size, []))
+                key = None if key_size is None else b"k" * key_size
+                records.append((time, key, None if value_size is None else b"v" * value_size, []))
     return bytes(build_batch(records))
 
 
@@ -48,6 +52,7 @@ def build(given_pieces: list[Any], base: int = NOW) -> bytes:
 @example([(2000, 1, 1, 1)])
 @example([(500, 1, 1, 100)])
 @example([(9000, 1, 1, 0)])
+@example([(300, None, 3, 7)])
 @example([(300, 3, 3, 7), (-1, b"kkk", b"vvv", []), (300, 3, 3, 7)])
 def test_a_batch_that_is_as_it_says(given_pieces):
     batch = build(given_pieces)
@@ -98,7 +103,7 @@ def verdict(data: bytes | memoryview, header: Any) -> Any:
 def singly(data: bytes, header: Any) -> Any:
     """What the walk finds record by record."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_walk, "_SHORTEST_RUN", 1 << 40)
+        patch.setattr(record_runs, "WORTH_IT", 1 << 40)
         return verdict(data, header)
 
 
@@ -176,6 +181,15 @@ def test_one_offset_out_of_sequence_among_many_records_that_are_alike(at, mask, 
     assert found == (NOW, False, [], 0)
 
 
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_offsets_that_count_up_from_another_than_the_first(count):
+    builder = BatchBuilder()
+    for offset in range(count):
+        builder.append_at(7 + offset, NOW, b"k", b"v")
+    batch = builder.build()
+    assert walk(bytes(batch[HEADER_SIZE:]), read_header(batch), ANY) == (NOW, False, [], 0)
+
+
 @pytest.mark.parametrize("at", [1, 30, 63, 64, 100, 8191, 8192])
 @pytest.mark.parametrize("form", [bytes, memoryview])
 @pytest.mark.parametrize("later", [0, 1])
@@ -190,6 +204,18 @@ def test_one_number_that_ends_elsewhere_among_many_that_are_alike(at, form, late
         data[sum(9 + (n >= 64) + (n >= 8192) for n in range(at)) + place] ^= 0x80
         with pytest.raises(CorruptRecordError):
             walk(form(data), read_header(batch), ANY)
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_length_of_six_bytes_is_not_valid_however_many_records_have_it(count):
+    records = []
+    for offset in range(count):  # the size: where one begins, with a length read as of two bytes, another begins
+        record = b"\0\0" + varint(offset) + b"\x02k" + varint(342) + b"v" * 342 + b"\0"
+        low, high = varint(len(record))
+        records.append(bytes((low, high | 0x80, 0x80, 0x80, 0x80, 0)) + record)
+    header = read_header(build([(count, 1, 1, 0)]))
+    with pytest.raises(RecordLengthError):
+        walk(b"".join(records), header, ANY)
 
 
 @pytest.mark.parametrize("count", [9_999, 10_001])

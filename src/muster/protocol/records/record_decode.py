@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Protocol
 
 from muster.errors import CorruptRecordError
-from muster.protocol.records.record_runs import Run, find_run
+from muster.protocol.records.record_runs import Run, pieces
 from muster.protocol.records.varints import read_varint, read_zigzag, signed
 
 RecordHeaders = list[tuple[str, bytes | None]]
@@ -21,10 +21,6 @@ _HALF = [-1 if number == 1 else _FAR if number & 1 else (number & 0x7F) >> 1 for
 """The size that the first byte of its number says, -1 for null; below that, `read_varint` has to read it."""
 _UPPER = [high << 6 if high < 0x80 else _FAR for high in range(256)]
 """What a second byte adds to it."""
-
-
-_STEP, _STEP_BEHIND_RUN = 64, 8
-"""So many records are read one by one before a run is looked for again; twice as many each time that there was none."""
 
 
 class Header(Protocol):
@@ -52,17 +48,14 @@ class Decoded(Protocol):
 
 def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> None:
     """Fill blank objects with what a batch says of its records. Raises IndexError where the data end too early."""
-    position, done, step = 0, 0, _STEP
-    while done < len(records):
-        run = find_run(data, position, len(records) - done)
-        if run is not None:
-            _fill(run, header, records[done : done + run.records])
-            position, done, step = run.end, done + run.records, _STEP_BEHIND_RUN
-        else:
-            position = _one_by_one(data, position, header, records[done : done + step])
-            done, step = done + step, step * 2
-    if position != len(data):
-        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
+
+    def take_run(run: Run, first: int) -> None:
+        _fill(run, header, records[first : first + run.records])
+
+    def one_by_one(position: int, first: int, stop: int) -> int:
+        return _one_by_one(data, position, header, records[first:stop])
+
+    pieces(data, len(records), take_run, one_by_one)
 
 
 def _fill(run: Run, header: Header, records: Sequence[Decoded]) -> None:

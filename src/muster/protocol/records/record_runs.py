@@ -14,7 +14,7 @@ before a record is read for a shape of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -23,6 +23,12 @@ from muster.protocol.records.varints import read_varint, signed
 
 WORTH_IT = 4
 """Fewer records are not worth being read as a run."""
+
+_STEP, _STEP_BEHIND_RUN = 64, 8
+"""So many records are read one by one before a run is looked for again; twice as many each time that there was none."""
+
+_SHORT, _GROWTH = 512, 16
+"""Among how many records a run is looked for first, and among how many times those of the one before."""
 
 _BLOCK = 1 << 13
 """So many relative offsets have all their bytes behind the second in common."""
@@ -43,7 +49,13 @@ _CONTINUES = bytes(128) + bytes((1,)) * 128
 _SIGNED = tuple(map(signed, range(128)))
 """The numbers of one byte."""
 
+_WIDEST_TIME = 5
+"""Times of more bytes are months apart."""
+
 _MANY_SHAPES = 256
+
+_WIDEST_LENGTH = 5
+"""A record's length of more bytes is no valid number."""
 
 
 class _Shape(NamedTuple):
@@ -87,6 +99,34 @@ _LAYOUT = _Shape._fields.index("layout")
 
 _shapes: dict[tuple[int, int], _Shape] = {}
 """Shapes that were met, under the first two bytes of their records."""
+
+
+def pieces(
+    data: bytes, count: int, take_run: Callable[[Run, int], None], one_by_one: Callable[[int, int, int], int]
+) -> None:
+    """Go through the records of a batch: each run goes to `take_run`, with the number of its first record. All others
+    go to `one_by_one`, which is given a position and the numbers of the first record there and of the one to stop at,
+    and returns the position behind them.
+
+    Where there are no runs they are looked for ever less often, and at first among few records: a look at many costs
+    as much for each of them, also where the run ends early.
+
+    Raises:
+        CorruptRecordError: bytes are left behind the last record.
+    """
+    position, done, step, most = 0, 0, _STEP, _SHORT
+    while done < count:
+        run = find_run(data, position, min(count - done, most))
+        if run is not None:
+            take_run(run, done)
+            position, done, step = run.end, done + run.records, _STEP_BEHIND_RUN
+            most = max(_SHORT, run.records * _GROWTH)
+        else:
+            stop = min(done + step, count)
+            position = one_by_one(position, done, stop)
+            done, step, most = stop, step * 2, _SHORT
+    if position != len(data):
+        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
 
 
 def find_run(data: bytes, position: int, limit: int) -> Run | None:
@@ -171,22 +211,24 @@ def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int |
         return 0, 0
     columns = [data[place : end : shape.stride] for place in range(begin, behind)]
     alike = min([count - len(column.lstrip(column[:1])) for column in columns])
-    if alike == count or width > 2:  # more than two bytes: seconds apart, which is rare
+    if alike == count or width > _WIDEST_TIME:
         return time, alike
     for column in columns:
         wrong = column.translate(_CONTINUES).find(column is columns[-1], 0, count)
         count = wrong if wrong >= 0 else count
-    lows = columns[0][:count]
     if width == 1:
-        return [_SIGNED[low] for low in lows], count
-    return [signed(low + (high - 1 << 7)) for low, high in zip(lows, columns[1], strict=False)], count
+        return [_SIGNED[low] for low in columns[0][:count]], count
+    numbers: Iterable[int] = columns.pop()[:count]
+    for column in reversed(columns):
+        numbers = [(high - 1 << 7) + low for high, low in zip(numbers, column, strict=False)]
+    return [(number >> 1) ^ -(number & 1) for number in numbers], count
 
 
 def _shape(data: bytes, position: int) -> _Shape | None:
     """The shape of a record, if it has no headers, is sound, and another of its length follows."""
     size, body = read_varint(data, position)
     end = body + size
-    if data[position:body] != data[end : end + body - position]:
+    if data[position:body] != data[end : end + body - position] or body - position > _WIDEST_LENGTH:
         return None
     time = body + 1  # passing over the attributes
     _, offset = read_varint(data, time)
