@@ -15,10 +15,10 @@ from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 class ErrorCode(IntEnum):
     """Error codes as Apache Kafka 4.2 numbers them.
 
-    How a client reacts to a code is said here once, with Kafka's own classes. `retriable`: the same request may succeed
-    later. `stale_metadata`: it may succeed at another broker, so metadata is fetched first. `stale_coordinator`: the
-    coordinator is looked up first. Every other error goes to the caller. What a code means to one kind of request is
-    in `client/core/refusals.py`.
+    How a client reacts to a code is defined here once, following Kafka's exception classes. `retriable`: the same
+    request may succeed later. `stale_metadata`: it may succeed at another broker, so metadata is fetched first.
+    `stale_coordinator`: the coordinator is looked up first. Every other error goes to the caller. What a code means to
+    one kind of request is in `client/core/refusals.py`.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -174,7 +174,7 @@ class ErrorCode(IntEnum):
 
 
 NONE = ErrorCode.NONE
-"""For code that runs for every request: Python 3.11 needs 0.1 µs to find a member in an enum."""
+"""For code that runs on every request: Python 3.11 needs 0.1 µs to look up an enum member."""
 
 
 def error_code(value: int) -> ErrorCode:
@@ -233,7 +233,7 @@ _ENDS_CLIENTS = frozenset({ErrorCode.FENCED_INSTANCE_ID, ErrorCode.PRODUCER_FENC
 
 
 class MusterError(Exception):
-    """The base of all that muster raises on purpose.
+    """The base class of everything that muster raises on purpose.
 
     When Kafka or the network fails, the error is a `KafkaError` with Kafka's own error code; `KafkaTimeoutError` and
     `KafkaConnectionError` are two of them. When the call, the settings or the state of the client is wrong, the error
@@ -241,7 +241,7 @@ class MusterError(Exception):
     """
 
     fatal: bool = False
-    """Whether the client that raised it has come to its end: close it, and make another."""
+    """Whether the client that raised it is unusable: close it and create another."""
 
     @property
     def retriable(self) -> bool:
@@ -250,7 +250,7 @@ class MusterError(Exception):
 
 
 class ProtocolError(MusterError):
-    """Bytes that are not what the protocol says: truncated, oversized, or of an unknown kind."""
+    """Bytes that violate the protocol: truncated, oversized, or of an unknown type."""
 
 
 class CorruptRecordError(ProtocolError):
@@ -258,11 +258,11 @@ class CorruptRecordError(ProtocolError):
 
 
 class UnsupportedVersionError(MusterError):
-    """The peer, or this build, does not speak any version of a request that would carry what is asked for."""
+    """The peer, or this build, supports no version of the request that can carry what the caller asked for."""
 
 
 class ConfigError(MusterError):
-    """A setting that is unknown, of the wrong type or out of range. The message says what would be right."""
+    """A setting that is unknown, of the wrong type or out of range. The message says what is allowed."""
 
 
 class KafkaError(MusterError):
@@ -298,22 +298,22 @@ class _NoAnswerError(KafkaError):
 
 
 class KafkaTimeoutError(_NoAnswerError):
-    """A call did not finish in the time it was given. Nothing is known of what the broker did with it."""
+    """A call did not finish in time. Whether the broker carried it out is unknown."""
 
     _CODE = ErrorCode.REQUEST_TIMED_OUT
 
 
 class KafkaConnectionError(_NoAnswerError):
-    """No broker could be reached, or the connection broke while a call was under way."""
+    """No broker could be reached, or the connection broke during a call."""
 
     _CODE = ErrorCode.NETWORK_EXCEPTION
 
 
 class AuthenticationError(KafkaError):
-    """The broker refused the identity of the client, or the client that of the broker: a wrong password,
-    a certificate that is not trusted, a token that has expired. The message says what to look at.
+    """The broker rejected the client's identity, or the client the broker's: a wrong password, an untrusted
+    certificate, an expired token. The message says what to check.
 
-    Trying again does not help, unless `retriable` says so (a token endpoint that is away).
+    Retrying does not help unless `retriable` is true (an unreachable token endpoint).
     """
 
     def __init__(self, message: str, retriable: bool = False) -> None:
@@ -332,8 +332,8 @@ class AuthenticationError(KafkaError):
 class LogTruncationError(KafkaError):
     """The log lost records that this consumer has read: a leader without them was elected (KIP-320).
 
-    Raised where `auto_offset_reset` is "none". `divergent` is the offset where the logs part, None if it is unknown.
-    The caller goes on with `seek`.
+    Raised where `auto_offset_reset` is "none". `divergent` is the offset at which the logs diverge, None if it is
+    unknown. Call `seek` to continue.
     """
 
     def __init__(self, message: str, divergent: OffsetAndMetadata | None = None) -> None:
@@ -345,9 +345,9 @@ class LogTruncationError(KafkaError):
 
 
 class CommitFailedError(KafkaError):
-    """Offsets could not be committed because the group gave the partitions to another member in the meantime.
+    """Offsets could not be committed because the group has since assigned the partitions to another member.
 
-    The members that own the partitions now will handle the records since the last commit again.
+    The new owners of the partitions will process the records since the last commit again.
     """
 
 
@@ -363,10 +363,10 @@ class SerializationError(MusterError):
 
 
 class RecordDeserializationError(SerializationError):
-    """A record could not be deserialized (KIP-334). The position stays in front of it.
+    """A record could not be deserialized (KIP-334). The position stays at that record.
 
-    Each poll tries again, and raises again while that fails. `consumer.seek(error.partition, error.offset + 1)` passes
-    over the record; `error.record` has its raw key, value and headers, for a topic of dead letters (KIP-1036).
+    Each poll tries again, and raises again while that fails. `consumer.seek(error.partition, error.offset + 1)` skips
+    the record; `error.record` has its raw key, value and headers, for a dead-letter topic (KIP-1036).
     """
 
     def __init__(self, origin: str, record: ConsumerRecord, cause: str) -> None:
@@ -377,7 +377,7 @@ class RecordDeserializationError(SerializationError):
         self.record = record
         """The record as it was fetched, with bytes."""
         text = f"the {origin} of the record at offset {record.offset} of {self.partition} cannot be deserialized"
-        super().__init__(f"{text}: {cause}; seek() past it to go on")
+        super().__init__(f"{text}: {cause}; seek() past it to continue")
         self._cause = cause
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -385,8 +385,8 @@ class RecordDeserializationError(SerializationError):
 
 
 class IllegalArgumentError(MusterError, ValueError):
-    """A value that no request can carry to any broker: a negative offset, text that is not valid UTF-8. Or a time that
-    is not in whole milliseconds, or a pattern that is not a regular expression."""
+    """A value that no request can carry: a negative offset, text that is not valid UTF-8, a time that is not in whole
+    milliseconds; or a pattern that is not a regular expression."""
 
 
 class WakeupError(MusterError):
@@ -394,4 +394,4 @@ class WakeupError(MusterError):
 
 
 class IllegalStateError(MusterError):
-    """The call does not fit what the client is doing: for example `seek` on a partition that is not assigned."""
+    """The client's state does not allow the call: for example `seek` on a partition that is not assigned."""

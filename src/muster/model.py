@@ -1,4 +1,4 @@
-"""The small values that every layer speaks of: partitions, offsets, nodes, records."""
+"""The small values that every layer uses: partitions, offsets, nodes, records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 """The internal topic in which coordinators keep groups and their offsets."""
 
 GROUP_EVENTS_TOPIC = "__group_events"
-"""The internal topic in which muster's brokers keep what happened to groups, and why."""
+"""The internal topic in which muster's brokers record what happened to groups, and why."""
 
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state", GROUP_EVENTS_TOPIC})
-"""Topics of the brokers' own: listed only when asked for, and written by no client."""
+"""The brokers' own topics: listed only on request; clients cannot write to them."""
 
 
 class TopicPartition(NamedTuple):
@@ -41,12 +41,12 @@ class Descriptor(Protocol):
     """An open file."""
 
     def fileno(self) -> int:
-        """The number by which the system knows it."""
+        """The file descriptor's number."""
 
 
 class FileRange:
-    """Bytes of a file, of which no byte ever changes: a view of them, and where they are in the file. So they may be
-    sent by the system, which need not copy them. The file is open as long as a range refers to it."""
+    """Bytes of a file that never change: a view of them, and their place in the file, so that the kernel can send them
+    without a copy. The file stays open as long as a range refers to it."""
 
     __slots__ = ("file", "start", "view")
 
@@ -61,13 +61,13 @@ class FileRange:
     def __bytes__(self) -> bytes:
         return bytes(self.view)
 
-    def behind(self, count: int) -> FileRange:
-        """What is left of it behind so many bytes."""
+    def without_first(self, count: int) -> FileRange:
+        """The range without its first `count` bytes."""
         return FileRange(self.file, self.start + count, self.view[count:])
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position: the offset of the next record to read, and what the committer noted beside it."""
+    """A committed position: the offset of the next record to read, and the metadata that was committed with it."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -75,7 +75,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first offset whose timestamp is at or after the one asked for (milliseconds since the epoch)."""
+    """The first offset whose timestamp is at or after the requested one (milliseconds since the epoch)."""
 
     offset: int
     timestamp: int
@@ -92,16 +92,16 @@ class Node(NamedTuple):
 
     def __str__(self) -> str:
         place = f"{self.host}:{self.port}"
-        return f"{place} (id {self.node_id})" if self.node_id >= 0 else place  # a bootstrap address has none yet
+        return f"{place} (id {self.node_id})" if self.node_id >= 0 else place  # a bootstrap address has no id yet
 
 
 Headers = list[tuple[str, bytes | None]]
 
 
 def headers_on_demand(kind: type[T]) -> type[T]:
-    """Give a record that was made without headers its empty list when it is first read: most never are.
+    """Create a record's empty list of headers only when it is first read: most never are.
 
-    For a class with a slot `headers`. Not by `__getattr__`: that would make reading every attribute slower.
+    For a class with a slot `headers`. Not with `__getattr__`, which would slow down every attribute.
     """
     slot = vars(kind)[_HEADERS]
 
@@ -120,9 +120,9 @@ def headers_on_demand(kind: type[T]) -> type[T]:
 @headers_on_demand
 @dataclass(slots=True)
 class ConsumerRecord:
-    """A record as a consumer gets it.
+    """A record as a consumer receives it.
 
-    `key` and `value` are bytes or None, or what the consumer's deserializers have made of bytes. `timestamp` is in
+    `key` and `value` are bytes or None, or what the consumer's deserializers returned. `timestamp` is in
     milliseconds since the epoch; `timestamp_type` 0 is CreateTime, 1 LogAppendTime.
     """
 
@@ -138,7 +138,7 @@ class ConsumerRecord:
 
 
 class PartitionInfo(NamedTuple):
-    """Where a partition is kept. `leader` is None while it has none; `replicas` and `isr` are broker ids."""
+    """Where a partition is hosted. `leader` is None while there is none; `replicas` and `isr` are broker ids."""
 
     topic: str
     partition: int
@@ -148,7 +148,7 @@ class PartitionInfo(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Which member of which generation a consumer is; what a transactional producer is given (KIP-447)."""
+    """A consumer's member id and generation, as a transactional producer needs them (KIP-447)."""
 
     group_id: str
     generation_id: int = UNKNOWN_GENERATION_ID
@@ -157,7 +157,7 @@ class GroupMetadata(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a produced record was written. `offset` is -1 when acks=0; `timestamp` in milliseconds."""
+    """Where a produced record was written. `offset` is -1 with acks=0; `timestamp` in milliseconds."""
 
     topic: str
     partition: int

@@ -16,7 +16,7 @@ from muster.client.core.group.commits import Commits
 from muster.client.core.subscription_state import SubscriptionState
 from muster.coordinator.groups import classic, classic_group, classic_join, shard
 from muster.coordinator.groups.classic_group import ClassicGroup
-from muster.coordinator.shards.served_shard import Home
+from muster.coordinator.shards.served_shard import ServedShard
 from muster.errors import ErrorCode
 from muster.protocol.messages import OffsetFetchResponseGroup
 from tests.simulator import InvariantError, Scenario, simulate
@@ -38,15 +38,15 @@ def assert_caught(pattern: str, **like: Any) -> None:
 
 
 def test_an_offset_is_told_before_it_is_durable(monkeypatch):
-    real = Home.answer
+    real = ServedShard.answer
 
-    def hasty(home: Home[Any], replies: Any) -> None:
+    def hasty(served: ServedShard[Any], replies: Any) -> None:
         now = [reply for reply in replies if isinstance(reply.response, OffsetFetchResponseGroup)]
         for reply in now:
             reply.ticket(reply.response)
-        real(home, [reply for reply in replies if reply not in now])
+        real(served, [reply for reply in replies if reply not in now])
 
-    monkeypatch.setattr(Home, "answer", hasty)
+    monkeypatch.setattr(ServedShard, "answer", hasty)
     assert_caught("was told of .* durable since the question|after the restart", lazy_log=True)
 
 

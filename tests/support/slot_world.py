@@ -201,7 +201,7 @@ class SlotWorld:
         return all(node.keeper.is_settled and ids <= node.keeper.live.keys() for node in nodes) and all(
             {node.keeper.owner(slot) for node in nodes} == {preferred(slot, nodes[0].keeper.live)}
             and (owner := nodes[0].keeper.owner(slot)) in self.nodes
-            and slot in self.nodes[owner].runtime._homes
+            and slot in self.nodes[owner].runtime._served
             for slot in range(self.slots)
         )
 

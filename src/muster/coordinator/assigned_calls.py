@@ -1,8 +1,8 @@
-"""Joining, heartbeat and leaving as members ask that are told their partitions when they join (A3 to A5).
+"""Joining, heartbeats and leaving for members that get their partitions in JoinGroup's answer (A3 to A5).
 
-The wire drafted for a coordinator that assigns has no SyncGroup: JoinGroup's answer brings the partitions. Here
-a member of that kind is a member of the classic group like all others (server_assignment.py): its join is a JoinGroup
-and, once that is answered, the SyncGroup that brings its share. So both kinds can be in one group.
+The draft protocol for a coordinator that assigns has no SyncGroup: JoinGroup's answer carries the partitions. Here such
+a member is a member of the classic group like any other (server_assignment.py): its join is a JoinGroup and, once that
+is answered, the SyncGroup that returns its assignment. So both kinds can be in one group.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from muster.protocol.messages import (
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
 
 _JOIN_VERSION = 3
-"""The last version in which a new member needs no second request to be taken in."""
+"""The last version in which a new member joins with a single request."""
 _SYNC_VERSION = 3
 _LEAVE_VERSION = 2
 
 _JOIN_AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
-"""Answers to a SyncGroup by which the group has gone on to another rebalance meanwhile."""
+"""Answers to a SyncGroup that mean that the group has started another rebalance."""
 
 
 class AssignedJoin(NamedTuple):
-    """What such a member asks for; `member_id` is empty for a new one."""
+    """The request of such a member; `member_id` is empty for a new one."""
 
     group_id: str
     member_id: str
@@ -42,7 +42,7 @@ class AssignedJoin(NamedTuple):
 
 
 class AssignedJoined(NamedTuple):
-    """What it is told: an error, or its partition numbers by topic in a generation."""
+    """The answer: an error, or a generation and the member's partition numbers by topic."""
 
     error: ErrorCode
     generation_id: int
@@ -51,16 +51,16 @@ class AssignedJoined(NamedTuple):
 
 
 class AssignedMembers:
-    """Takes the requests of such members to the coordinator."""
+    """Passes the requests of such members to the coordinator."""
 
     def __init__(self, runtime: CoordinatorRuntime) -> None:
         self._runtime = runtime
 
     def join(self, ask: AssignedJoin, client: Client, reply: Callable[[AssignedJoined], None]) -> None:
-        """Join, or join again. `reply` is called once, when the assignment is durable.
+        """Join or rejoin. `reply` is called once, when the assignment is durable.
 
-        Errors of its own: INCONSISTENT_GROUP_PROTOCOL for a strategy that the coordinator does not know, that the
-        group's other members do not know, or for a group to which the coordinator does not assign.
+        Answers INCONSISTENT_GROUP_PROTOCOL for a strategy that the coordinator or the group's other members do not
+        support, or for a group to which the coordinator does not assign.
         """
         if not self._runtime.assigns_to(ask.group_id):
             reply(_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id))
@@ -104,7 +104,7 @@ class AssignedMembers:
             reply(AssignedJoined(error, generation_id, ask.member_id, partitions))
 
     def heartbeat(self, group_id: str, generation_id: int, member_id: str) -> ErrorCode:
-        """A sign of life (A3). While a rebalance runs the member's generation is over (A4)."""
+        """A heartbeat (A3). During a rebalance the member's generation is over (A4)."""
         error = self._runtime.heartbeat(group_id, generation_id, member_id, None)
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.REBALANCE_IN_PROGRESS else error
 

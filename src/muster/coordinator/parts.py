@@ -1,4 +1,4 @@
-"""Requests about many groups: each part waits for the log of its shard; the answer is made of all parts."""
+"""Requests about several groups: each part waits for its shard's log; the answer combines all parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from muster.protocol.messages import (
 
 
 class Gather:
-    """Collects the parts of an answer and hands them on when all have come. Each may wait for another shard's log."""
+    """Collects the parts of an answer and passes them on once all have arrived. Each may wait for another shard's
+    log."""
 
     __slots__ = ("_done", "_missing", "_parts")
 
@@ -32,7 +33,7 @@ class Gather:
             done([])
 
     def part(self, index: int) -> Answer:
-        """The callback that takes the answer to one part."""
+        """The callback for the answer to one part."""
 
         def take(answer: Any) -> None:
             self._parts[index] = answer
@@ -44,7 +45,8 @@ class Gather:
 
 
 def listed(parts: list[ListGroupsResponse]) -> ListGroupsResponse:
-    """The answer to a ListGroups. A shard that moved away meanwhile adds no groups; any other error is the answer."""
+    """The answer to a ListGroups. A shard that has moved to another coordinator adds no groups; any other error becomes
+    the answer."""
     for part in parts:
         if part.error_code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
             return part

@@ -1,9 +1,9 @@
-"""The groups' service: takes the requests of groups to their shards, and answers them.
+"""The group coordinator's service: routes requests to the groups' shards, and answers them.
 
-`shards.py` makes a shard's decisions durable before their answers go out. This file finds the shard of a request, and
-makes the answer of a request about many groups.
+`shards.py` makes a shard's decisions durable before their answers go out. This file finds the shard for a request, and
+combines the answer to a request about several groups.
 
-A ticket, which the rules hand around without looking into it, is here the callback that takes the answer.
+A ticket, opaque to the rules, is here the callback for the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.coordinator.groups.offsets import Granted
 from muster.coordinator.groups.shard import GroupShard
 from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
-from muster.coordinator.shards.served_shard import Answer, Home
+from muster.coordinator.shards.served_shard import Answer, ServedShard
 from muster.coordinator.shards.shards import Shards
 from muster.coordinator.shards.store import Store
 from muster.errors import ErrorCode
@@ -57,7 +57,7 @@ __all__ = ["Client", "CoordinatorRuntime", "GroupConfig", "group_partition"]
 log = logging.getLogger("muster.groups")
 
 FORGOTTEN_AT_ONCE = 100
-"""Offsets of a deleted topic that are forgotten in one go."""
+"""How many offsets of a deleted topic are removed in one step."""
 
 
 Decide = Callable[[GroupShard, Any, Origin, int], Effects]
@@ -76,10 +76,10 @@ class CoordinatorRuntime(Shards[GroupShard]):
     """All groups of one broker.
 
     Args:
-        topics: names, ids and partition counts of the topics that exist.
-        new_member_id: a fresh id for a member, from its client id or, for static members, its instance id.
+        topics: names, ids and partition counts of the existing topics.
+        new_member_id: makes an id for a new member, from its client id or, for static members, its instance id.
 
-    The others are those of `Shards`, over the partitions of `__consumer_offsets`.
+    The others are those of `Shards`; the slots are the partitions of `__consumer_offsets`.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class CoordinatorRuntime(Shards[GroupShard]):
         return group_partition(group_id, self.config.offsets_topic_num_partitions)
 
     def is_rebalancing(self, slot: int) -> bool:
-        """Whether a group in a slot rebalances: which members have joined so far only this coordinator knows."""
-        home = self._homes.get(slot)
-        return home is not None and any(group.is_rebalancing for group in home.shard.groups.values())
+        """Whether a group in the slot is rebalancing: only this coordinator knows which members have joined so far."""
+        served = self._served.get(slot)
+        return served is not None and any(group.is_rebalancing for group in served.shard.groups.values())
 
     @property
     def assigns(self) -> bool:
@@ -147,7 +147,8 @@ class CoordinatorRuntime(Shards[GroupShard]):
     # ------------------------------------------------------------------------------------------------------- requests
 
     def submit(self, request: Request[Any], client: Client, reply: Callable[[Response], None]) -> None:
-        """Handle a request. `reply` is called exactly once, now or later, never before what it tells is durable."""
+        """Handle a request. `reply` is called exactly once, now or later, never before the state that it reveals is
+        durable."""
         self._handlers[type(request)](request, client, reply)
         if self._dirty and self._schedule_flush is None:
             self.flush()
@@ -155,15 +156,15 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None = None
     ) -> ErrorCode:
-        """The short way for a Heartbeat: the answer's error code, at once. A heartbeat writes nothing."""
-        home = self._homes.get(group_partition(group_id, self.config.offsets_topic_num_partitions))
-        if home is None:
+        """The fast path for a Heartbeat: returns the error code immediately. A heartbeat writes nothing."""
+        served = self._served.get(group_partition(group_id, self.config.offsets_topic_num_partitions))
+        if served is None:
             found = self._find(group_id)
-            if not isinstance(found, Home):
-                # A coordinator that is loading cannot know the member, so it answers NONE, as Kafka does.
+            if not isinstance(found, ServedShard):
+                # A coordinator that is still loading cannot know the member, so it answers NONE, as Kafka does.
                 return ErrorCode.NONE if found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else found
-            home = found
-        return home.shard.heartbeat(group_id, generation_id, member_id, group_instance_id, self._clock())
+            served = found
+        return served.shard.heartbeat(group_id, generation_id, member_id, group_instance_id, self._clock())
 
     def commit(
         self,
@@ -174,46 +175,46 @@ class CoordinatorRuntime(Shards[GroupShard]):
         leader_epochs: Sequence[int],
         reply: Answer,
     ) -> bool:
-        """The short way for a commit for partitions of one topic, without metadata; the request has only the topic.
+        """The fast path for a commit for partitions of one topic, without metadata; the request has only the topic.
 
-        `reply` is called when it is durable, with `Granted`, or with a response if that fails. False if it cannot be
-        granted as it is: then `submit` says why."""
-        home = self._homes.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
-        if home is None:
+        `reply` is called once the commit is durable, with `Granted`, or with a response if that fails. Returns False if
+        the commit cannot simply be granted: `submit` then says why."""
+        served = self._served.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
+        if served is None:
             return False
         now = self._clock()
         try:
-            commits = home.shard.plain_commit(request, version, now, partitions, offsets, leader_epochs)
-        except Exception:  # the general way raises it again, and drops the shard
+            commits = served.shard.plain_commit(request, version, now, partitions, offsets, leader_epochs)
+        except Exception:  # `submit` raises it again, and drops the shard
             return False
         if commits is None:
             return False
         topic = request.topics[0]
         granted = Granted(topic.name, topic.topic_id, partitions)
-        answered = self._settle(home, now, home.shard.commit_all, commits, reply, granted)
+        answered = self._settle(served, now, served.shard.commit_all, commits, reply, granted)
         if answered is not None and reply not in answered:
             reply(spoiled(granted, ErrorCode.UNKNOWN_SERVER_ERROR))
         if self._dirty and self._schedule_flush is None:
             self.flush()
         return True
 
-    def _find(self, group_id: str) -> Home[GroupShard] | ErrorCode:
+    def _find(self, group_id: str) -> ServedShard[GroupShard] | ErrorCode:
         partition = group_partition(group_id, self.config.offsets_topic_num_partitions)
-        return self._homes.get(partition) or self._home(partition)
+        return self._served.get(partition) or self._serve(partition)
 
     def _of_one_group(
         self, decide: Decide, request: Any, client: Client, reply: Answer, fresh_member_id: str = UNKNOWN_MEMBER_ID
     ) -> None:
-        home = self._homes.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
-        if home is None:
+        served = self._served.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
+        if served is None:
             found = self._find(request.group_id)
-            if not isinstance(found, Home):
+            if not isinstance(found, ServedShard):
                 reply(refused(request, found))
                 return
-            home = found
+            served = found
         origin = Origin(reply, client.client_id, client.client_host, client.api_version, fresh_member_id)
         now = self._clock()
-        answered = self._settle(home, now, decide, home.shard, request, origin, now)
+        answered = self._settle(served, now, decide, served.shard, request, origin, now)
         if answered is not None and reply not in answered:
             reply(refused(request, ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -231,16 +232,16 @@ class CoordinatorRuntime(Shards[GroupShard]):
 
     def shards(self) -> list[GroupShard]:
         """The shards that are loaded now."""
-        return [home.shard for _, home in sorted(self._homes.items())]
+        return [served.shard for _, served in sorted(self._served.items())]
 
     def look_up(self, groups: Iterable[OffsetFetchRequestGroup], version: int) -> OffsetFetchResponse | None:
-        """The short way for an OffsetFetch: the answer, if nothing that it could tell waits to be durable."""
+        """The fast path for an OffsetFetch: the answer, if everything that it could reveal is durable."""
         found = []
         for group in groups:
-            home = self._homes.get(group_partition(group.group_id, self.config.offsets_topic_num_partitions))
-            if home is None or not home.is_all_durable:
+            served = self._served.get(group_partition(group.group_id, self.config.offsets_topic_num_partitions))
+            if served is None or not served.is_all_durable:
                 return None
-            found.append(home.shard.fetch_offsets(group, version))
+            found.append(served.shard.fetch_offsets(group, version))
         return fetched(found, version)
 
     # ---------------------------------------------------------------------------- requests that are about many groups
@@ -283,7 +284,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def _ask(
         self, group_id: str, part: Answer, look: Callable[[GroupShard], Any], refuse: Callable[[ErrorCode], Any]
     ) -> None:
-        """Answer with a shard's view of a group, once that is durable."""
+        """Answer with a shard's view of a group, once it is durable."""
         self._decide_one(group_id, part, lambda shard: (look(shard), Effects()), refuse)
 
     def _decide_one(
@@ -293,28 +294,28 @@ class CoordinatorRuntime(Shards[GroupShard]):
         decide: Callable[[GroupShard], tuple[Any, Effects]],
         refuse: Callable[[ErrorCode], Any],
     ) -> None:
-        """Have a group's part of a request decided."""
-        home = self._find(group_id)
-        if not isinstance(home, Home):
-            part(refuse(home))
+        """Decide one group's part of a request."""
+        served = self._find(group_id)
+        if not isinstance(served, ServedShard):
+            part(refuse(served))
             return
-        self._settle_part(home, part, decide, refuse)
+        self._settle_part(served, part, decide, refuse)
 
     def _settle_part(
         self,
-        home: Home[GroupShard],
+        served: ServedShard[GroupShard],
         part: Answer,
         decide: Callable[[GroupShard], tuple[Any, Effects]],
         refuse: Callable[[ErrorCode], Any],
     ) -> None:
-        answered = self._settle(home, self._clock(), _decided, decide, home.shard, part)
+        answered = self._settle(served, self._clock(), _decided, decide, served.shard, part)
         if answered is not None and part not in answered:
             part(refuse(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _by_partition(
         self, group_ids: Iterable[str], within: Callable[[list[str]], list[str]] = lambda group_ids: group_ids
     ) -> list[str]:
-        """The groups in the order in which Kafka answers: partition by partition, and in order `within` each."""
+        """The groups in the order of Kafka's answers: partition by partition, ordered by `within` in each."""
         by_partition: dict[int, list[str]] = {}
         for group_id in group_ids:
             by_partition.setdefault(self.partition_for(group_id), []).append(group_id)
@@ -328,12 +329,12 @@ class CoordinatorRuntime(Shards[GroupShard]):
         if error is not ErrorCode.NONE:
             reply(ListGroupsResponse(error_code=error))
             return
-        homes = list(self._homes.values())
-        gather = Gather(len(homes), lambda found: reply(listed(found)))
+        served_shards = list(self._served.values())
+        gather = Gather(len(served_shards), lambda found: reply(listed(found)))
         states, types = request.states_filter, request.types_filter
-        for i, home in enumerate(homes):
+        for i, served in enumerate(served_shards):
             self._settle_part(
-                home,
+                served,
                 gather.part(i),
                 lambda shard: (ListGroupsResponse(groups=shard.list_groups(states, types)), Effects()),
                 lambda error: ListGroupsResponse(error_code=error),
@@ -342,47 +343,49 @@ class CoordinatorRuntime(Shards[GroupShard]):
     # --------------------------------------------------------------------------------------------------------- topics
 
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
-        """Topics came, went or have other partitions or leaders; None: any may have. Groups to which the coordinator
-        assigns rebalance, if it makes a difference to them. A shard that is not loaded looks when it is read."""
+        """Topics were created or deleted, or their partitions or leaders changed; None means any topic. Server-assigned
+        groups rebalance if it affects them. A shard that is not loaded checks when it is."""
         if not self.assigns:
             return
         some = None if names is None else frozenset(names)
-        for home in list(self._homes.values()):
+        for served in list(self._served.values()):
             now = self._clock()
-            self._settle(home, now, home.shard.topics_changed, some, now)
+            self._settle(served, now, served.shard.topics_changed, some, now)
         if self._schedule_flush is None:
             self.flush()
 
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
-        """Topics were deleted: remove the offsets that groups committed for them, some at a time. A shard that is not
-        loaded removes them when it is read. No topic of such a name may be created before the end of this."""
+        """Topics were deleted: remove their committed offsets, some at a time. A shard that is not loaded removes them
+        when it is. No topic of such a name may be created before this ends."""
         gone = frozenset(topics)
         self.topics_changed(gone)
-        for home in list(self._homes.values()):
-            for group_id in list(home.shard.offsets.by_group):
-                for topic in gone.intersection(home.shard.offsets.of_group(group_id)):
-                    yield from self._forget_offsets(home, group_id, topic)
+        for served in list(self._served.values()):
+            for group_id in list(served.shard.offsets.by_group):
+                for topic in gone.intersection(served.shard.offsets.of_group(group_id)):
+                    yield from self._forget_offsets(served, group_id, topic)
                 yield
         if self._schedule_flush is None:
             self.flush()
 
-    def _forget_offsets(self, home: Home[GroupShard], group_id: str, topic: str) -> Generator[None, None, None]:
-        shard = home.shard
+    def _forget_offsets(
+        self, served: ServedShard[GroupShard], group_id: str, topic: str
+    ) -> Generator[None, None, None]:
+        shard = served.shard
         partitions = list(shard.offsets.of_group(group_id).get(topic, ()))
         for start in range(0, len(partitions), FORGOTTEN_AT_ONCE):
-            if self._homes.get(home.slot) is home:
+            if self._served.get(served.slot) is served:
                 some = partitions[start : start + FORGOTTEN_AT_ONCE]
-                self._settle(home, self._clock(), shard.forget_offsets, group_id, topic, some)
+                self._settle(served, self._clock(), shard.forget_offsets, group_id, topic, some)
             yield
 
 
 def _decided(decide: Callable[[GroupShard], tuple[Any, Effects]], shard: GroupShard, part: Answer) -> Effects:
-    """The effects of a decision about a group's part of a request, its answer among them."""
+    """The effects of deciding one group's part of a request, including its answer."""
     answer, effects = decide(shard)
     return effects.reply(part, answer)
 
 
 def _without_empty_name(reply: Answer, answer: JoinGroupResponse) -> None:
-    """Since version 7 of JoinGroup a protocol that was not chosen is null, before that it is empty."""
+    """Since version 7 of JoinGroup, the name of a protocol not yet chosen is null; before, it is empty."""
     answer.protocol_name = answer.protocol_name or None
     reply(answer)

@@ -133,8 +133,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def held(coordinator: Coordinator) -> int:
     """How many slots it serves."""
     assert isinstance(coordinator.coordination, InZooKeeper)
-    homes = coordinator.groups.runtime._homes
-    return len(homes) if homes.keys() == coordinator.coordination.keeper.held.keys() else -1
+    served_shards = coordinator.groups.runtime._served
+    return len(served_shards) if served_shards.keys() == coordinator.coordination.keeper.held.keys() else -1
 
 
 def table_of(coordinator: Coordinator) -> dict[int, Api]:

@@ -82,7 +82,7 @@ def test_every_setting_has_a_variable(name: str):
         ({"overrides": ["log.dirs=a,b"]}, "log.dirs is one folder"),
         ({"overrides": ["group.min.session.timeout.ms=9", "group.max.session.timeout.ms=8"]}, "must not be above"),
         ({"overrides": ["server.assigned.groups=("]}, "server.assigned.groups is not a regular expression: '('"),
-        ({"overrides": ["server.assigned.groups=(a+)+"]}, "server.assigned.groups could take long to match"),
+        ({"overrides": ["server.assigned.groups=(a+)+"]}, "server.assigned.groups could be slow to match"),
         ({"environment": {"MUSTER_NUM_PARTITION": "3"}}, "did you mean MUSTER_NUM_PARTITIONS?"),
         ({"environment": {"MUSTER_NUM_PARTITIONS": "x"}}, "MUSTER_NUM_PARTITIONS: Invalid value x"),
         ({"flags": {"fsync": "x"}}, "String must be one of"),

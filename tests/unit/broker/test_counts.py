@@ -382,7 +382,7 @@ async def test_commits_of_one_read_are_one_write_and_one_send(broker: Broker, mo
     peer.say(commit(1), version=9)
     await answered(peer)
     peer.sent.clear()
-    log = broker.groups.runtime._homes[broker.groups.runtime.partition_for("g")].journal.log  # type: ignore[attr-defined]
+    log = broker.groups.runtime._served[broker.groups.runtime.partition_for("g")].journal.log  # type: ignore[attr-defined]
     writes: list[int] = []
     append = type(log).append
 

@@ -185,8 +185,8 @@ def commit(group_id: str, *topics: str, partitions: int = 1) -> m.OffsetCommitRe
 
 def committed(broker: Broker, topic: str) -> int:
     """Offsets of a topic, of all groups."""
-    homes = broker.groups.runtime._homes.values()
-    return sum(name == topic for home in homes for _, name, _, _ in home.shard.offsets)
+    served_shards = broker.groups.runtime._served.values()
+    return sum(name == topic for served in served_shards for _, name, _, _ in served.shard.offsets)
 
 
 async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_time(broker: Broker) -> None:

@@ -76,7 +76,7 @@ async def test_a_shard_whose_log_failed_is_read_again_by_itself(tmp_path: Path) 
         disk.fill_up()
         assert await commit(broker) == ErrorCode.NOT_COORDINATOR
         disk.mend()
-        assert broker.groups.runtime._away
+        assert broker.groups.runtime._unavailable
         assert waits(broker)
 
 

@@ -50,8 +50,8 @@ def test_a_client_that_the_coordinator_cannot_assign_to_is_told_of(caplog: pytes
     group = AssignedGroup()
     group.join("x", protocols={"sticky": b"", "own": b""})
     assert lines(group, caplog) == [
-        "group g: client 'client-x' at 127.0.0.1 cannot join: the coordinator assigns by range and roundrobin, "
-        "the member knows sticky, own",
+        "group g: client 'client-x' at 127.0.0.1 cannot join: the coordinator assigns by range and roundrobin; "
+        "the member supports sticky, own",
     ]
 
 

@@ -82,7 +82,7 @@ class Way:
 
     @property
     def group(self) -> Any:
-        return classic(self.runtime._homes[self.runtime.partition_for("g")].shard.groups["g"])
+        return classic(self.runtime._served[self.runtime.partition_for("g")].shard.groups["g"])
 
     def tick(self, milliseconds: int) -> None:
         self.broker.now += milliseconds
@@ -99,15 +99,18 @@ class Way:
 
     def state(self) -> Any:
         """All that a commit may change."""
-        homes = self.runtime._homes
+        served_shards = self.runtime._served
         return (
             {slot: log.batches for slot, log in self.broker.logs.items()},
-            {slot: (home.shard.offsets.by_group, sorted(home.shard.groups)) for slot, home in homes.items()},
-            {slot: home.shard.next_deadline() for slot, home in homes.items()},
+            {
+                slot: (served.shard.offsets.by_group, sorted(served.shard.groups))
+                for slot, served in served_shards.items()
+            },
+            {slot: served.shard.next_deadline() for slot, served in served_shards.items()},
             {
                 (name, member.member_id): member.session_deadline
-                for home in homes.values()
-                for name, group in home.shard.groups.items()
+                for served in served_shards.values()
+                for name, group in served.shard.groups.items()
                 for member in classic(group).members.values()
             },
             self.core.ending and self.core.ending.how,
@@ -331,7 +334,7 @@ def test_a_rule_that_raises_drops_the_shard_as_on_the_general_way(monkeypatch: p
     data = frame_of(9, ("t", [partition()]))
     assert both.do(lambda way: way.send(data)) == b""  # it waits for the turn
     for way in both.ways:
-        shard = way.runtime._homes[way.runtime.partition_for("g")].shard
+        shard = way.runtime._served[way.runtime.partition_for("g")].shard
         monkeypatch.setattr(type(shard), "apply", lambda *_: 1 // 0)
     with monkeypatch.context() as patch:
         patch.setattr("muster.coordinator.shards.shards.log.exception", lambda *_: None)

@@ -66,7 +66,7 @@ def serves(broker: Broker, slots: int | None = None) -> bool:
     """Whether it has read all slots that it has (so many)."""
     assert isinstance(broker.coordination, InZooKeeper)
     held = broker.coordination.keeper.held
-    return broker.groups.runtime._homes.keys() == held.keys() and (slots is None or len(held) == slots)
+    return broker.groups.runtime._served.keys() == held.keys() and (slots is None or len(held) == slots)
 
 
 async def test_groups_are_where_their_slots_are_and_fail_over(cluster: SimCluster) -> None:

@@ -115,8 +115,8 @@ def test_an_answer_that_a_later_generation_has_overtaken_is_that_of_the_later_on
     log = members.broker.log_of("g")
     log.hold()
     members.turn()
-    (home,) = (home for home in members.broker.runtime._homes.values() if "g" in home.shard.groups)
-    (member_id,) = home.shard.groups["g"].members  # type: ignore[attr-defined]
+    (served,) = (served for served in members.broker.runtime._served.values() if "g" in served.shard.groups)
+    (member_id,) = served.shard.groups["g"].members  # type: ignore[attr-defined]
     members.join("b")
     again: list[AssignedJoined] = []
     members.calls.join(AssignedJoin("g", member_id, 10_000, ("t",), "range"), CLIENT, again.append)

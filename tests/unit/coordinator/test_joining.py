@@ -351,7 +351,7 @@ def test_events_tell_who_why_and_how_long(group):
     assert (completed.protocol_name, completed.leader) == ("range", group.ids["a"])
 
 
-def test_a_rebalance_that_is_overtaken_is_timed_from_its_beginning(group):
+def test_a_rebalance_that_is_outdated_is_timed_from_its_beginning(group):
     group.stable_with("a", "b").join("a").tick(1000).join("b").tick(1000).join("c").tick(1000)
     group.join("a").join("b").sync_all()
     assert [e.cause for e in group.events_of(RebalanceStarted)[1:]] == [Cause.LEADER_REJOINED, Cause.MEMBER_JOINED]
@@ -383,7 +383,7 @@ def test_a_member_that_tells_more_than_a_group_can_hold_is_refused(protocols, mo
     assert (None if group.waits("a") else group.error("a")) == error
     assert group.config.metadata_bytes == (0 if error else MOST_METADATA_BYTES)
     size = MOST_METADATA_BYTES + more
-    why = f"its protocols have {size} bytes, and a member's may have {MOST_METADATA_BYTES}"
+    why = f"its protocols have {size} bytes, the limit for a member is {MOST_METADATA_BYTES}"
     assert [(one.client_id, one.reason) for one in group.events_of(JoinRefused)] == (
         [("client-a", why)] if error else []
     )

@@ -112,7 +112,7 @@ def test_a_log_is_read_a_piece_at_a_time(logs):
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     turns = 0
     while broker.runtime.is_loading:
-        if "g" not in {group for home in broker.runtime._homes.values() for group in home.shard.groups}:
+        if "g" not in {group for served in broker.runtime._served.values() for group in served.shard.groups}:
             assert broker.errors() == {loading}
             assert broker.runtime.heartbeat("g", 1, "x") is ErrorCode.NONE  # so that members stay calm
         assert len(broker.due) == 1
@@ -149,7 +149,7 @@ def test_a_log_that_fails_while_it_is_read_is_read_again(logs, caplog, monkeypat
     assert "input/output error" in caplog.text
     assert broker.committed() == (ErrorCode.NOT_COORDINATOR, -1)
     assert broker.committed("h") == (0, 7)
-    assert broker.runtime._away
+    assert broker.runtime._unavailable
     assert (broker.runtime.next_deadline() or 0) <= broker.now + RELOAD_AFTER_MS
     broker.now += RELOAD_AFTER_MS
     broker.runtime.on_deadlines(broker.now)
@@ -166,7 +166,7 @@ def test_to_unload_while_a_log_is_read(logs, end):
     assert broker.errors() <= {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
     broker.settle()
     assert not broker.runtime.is_loading
-    assert broker.runtime._homes == {}
+    assert broker.runtime._served == {}
 
 
 @pytest.mark.parametrize("end", [CoordinatorRuntime.unload_all, CoordinatorRuntime.close])
@@ -178,12 +178,12 @@ def test_what_was_unloaded_is_not_read_again_by_itself(logs, end):
     broker = Broker(logs)
     broker.runtime.load_all(sorted(logs))
     broker.settle()
-    assert broker.runtime._away
+    assert broker.runtime._unavailable
     end(broker.runtime)
     opened = len(broker.opened)
     broker.now += 10 * RELOAD_AFTER_MS
     broker.runtime.on_deadlines(broker.now)
-    assert (broker.runtime.next_deadline(), broker.runtime._away) == (None, {})
+    assert (broker.runtime.next_deadline(), broker.runtime._unavailable) == (None, {})
     assert len(broker.opened) == opened
 
 
@@ -238,7 +238,7 @@ def test_a_record_that_the_disk_has_changed_is_not_served(caplog):
     again.runtime.load_all(sorted(broker.logs))
     again.settle()
     assert again.committed() == (0, -1)
-    assert "passed over" in caplog.text
+    assert "skipped" in caplog.text
 
 
 def test_to_begin_anew_while_a_log_is_read(logs):

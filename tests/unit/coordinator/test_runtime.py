@@ -306,7 +306,7 @@ def test_a_look_that_raises_is_answered(broker, caplog, monkeypatch, request_of)
     broker.commit("g")
     broker.turn()
     waiting = broker.commit("g")
-    shard = broker.runtime._homes[broker.runtime.partition_for("g")].shard
+    shard = broker.runtime._served[broker.runtime.partition_for("g")].shard
     for name in ("describe", "list_groups", "fetch_offsets", "delete_group"):
         monkeypatch.setattr(type(shard), name, lambda *_: 1 // 0)
     many = {DescribeGroupsRequest: ["g"], DeleteGroupsRequest: ["g"], OffsetFetchRequest: "g"}
@@ -391,7 +391,7 @@ def test_the_next_deadline_is_the_earliest_of_all_groups(steps):
         else:
             broker.now += [1, 3_000, 9_999, 10_000, 300_000][number % 5]
             broker.turn()
-        shards = [home.shard for home in broker.runtime._homes.values()]
+        shards = [served.shard for served in broker.runtime._served.values()]
         due = [min([s._expiry_check_at, *[found.armed_at for found in s.groups.values()]]) for s in shards]
         assert all(shard.first_alarm <= earliest for shard, earliest in zip(shards, due, strict=True))
         assert broker.runtime.next_deadline() == min(due, default=None)

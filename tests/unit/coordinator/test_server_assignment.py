@@ -100,10 +100,10 @@ def test_the_strategy_is_one_that_all_members_know(group: AssignedGroup):
         ({"protocols": {"sticky": reads("t")}}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "range and roundrobin"),
         ({"protocols": {"cooperative-sticky": reads("t")}}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "cooperative"),
         ({"protocols": {"range": reads("t")}, "protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "co"),
-        ({"protocols": {}}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "knows nothing"),
+        ({"protocols": {}}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "supports no strategy"),
         ({"protocols": {"roundrobin": reads("t")}}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "other members"),
-        ({"protocols": {"range": b""}}, ErrorCode.INVALID_REQUEST, "range cannot be read"),
-        ({"protocols": {"range": b"\0\1\0\0\0\5x"}}, ErrorCode.INVALID_REQUEST, "range cannot be read"),
+        ({"protocols": {"range": b""}}, ErrorCode.INVALID_REQUEST, "range cannot be decoded"),
+        ({"protocols": {"range": b"\0\1\0\0\0\5x"}}, ErrorCode.INVALID_REQUEST, "range cannot be decoded"),
         ({"protocols": {"range": b"\xff\xff\0\0\0\0"}}, ErrorCode.INVALID_REQUEST, "version -1"),
     ],
 )

@@ -204,7 +204,7 @@ def test_offsets_that_expire_and_groups_that_are_deleted_leave_no_znode():
     assert [path for path in world.znodes() if "/h" in path] == []
     world.run(60_000)
     assert world.znodes() == []
-    journals: list[Any] = [home.journal for home in world.nodes[1].runtime._homes.values()]
+    journals: list[Any] = [served.journal for served in world.nodes[1].runtime._served.values()]
     assert not any(journal._own or journal._offsets or journal._where for journal in journals)
     assert world.commit("g", 7) == 0
     assert world.committed("g") == {0: 7}
@@ -329,7 +329,7 @@ def test_a_zookeeper_that_is_away_for_a_moment_costs_that_moment(world):
 def test_a_record_too_large_is_refused_before_anything_is_written(world):
     """The last guard; a group is refused before, with a clear error."""
     noise = Random(1).randbytes(1_000_000)
-    journal = world.nodes[1].runtime._homes[0].journal
+    journal = world.nodes[1].runtime._served[0].journal
     batch = BatchBuilder()
     batch.append(START_MS, *encode_record(offset_record("g", 0, 1)))
     batch.append(START_MS, b"\0\2\0\1g", noise)
@@ -354,7 +354,7 @@ def test_a_znode_that_another_program_changed_fails_the_slot_and_is_read_again(w
     data, _ = world.zookeeper.do(operator, GetData(path))
     world.zookeeper.do(operator, SetData(path, data))
     assert world.commit("g", 2) == ErrorCode.NOT_COORDINATOR
-    world.until(lambda: world.slot_of("g") in world.nodes[1].runtime._homes)
+    world.until(lambda: world.slot_of("g") in world.nodes[1].runtime._served)
     assert world.commit("g", 3) == 0
     assert world.committed("g") == {0: 3}
 
@@ -425,7 +425,7 @@ def test_thousands_of_groups_are_read_a_few_at_a_time(world):
     world.until(look)
     assert most["under way"] == READERS
     assert most["arrived"] <= READ_AHEAD + READERS
-    assert sum(len(home.shard.groups) for home in node.runtime._homes.values()) == 3_000
+    assert sum(len(served.shard.groups) for served in node.runtime._served.values()) == 3_000
     assert world.committed("group-2999") == {0: 1, 1: 2}
 
 

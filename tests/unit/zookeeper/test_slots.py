@@ -220,7 +220,7 @@ def test_what_one_that_stood_still_had_decided_is_refused_by_zookeeper():
     frozen = world.nodes[1]
     answers: list[Any] = []
     slot = world.slot_of(group_id)
-    journal = frozen.runtime._homes[slot].journal
+    journal = frozen.runtime._served[slot].journal
     frozen.freeze()
     world.until(lambda: world.owners(group_id) == {2})
     world.settle()

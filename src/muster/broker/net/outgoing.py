@@ -45,7 +45,7 @@ def drop(parts: list[Part], count: int) -> None:
     if count:
         part = parts[0]
         if isinstance(part, FileRange) and len(part) - count >= LARGE:
-            parts[0] = part.behind(count)
+            parts[0] = part.without_first(count)
         else:
             parts[0] = memoryview(in_memory(part))[count:]
 

@@ -1,13 +1,13 @@
-"""The rules of the classic protocol (scheme 3): heartbeat, sync, leave, what runs out, and how a rebalance goes.
+"""The rules of the classic protocol (scheme 3): heartbeat, sync, leave, deadlines, and the phases of a rebalance.
 
 Joining, which has the most cases, is in `classic_join.py`; members and deadlines are kept in `group.py`.
 
 Theory of operation
 ===================
 
-A group shares out its partitions in two phases, each of which waits for its members (J3, J4):
+A group distributes its partitions in two phases, each of which waits for its members (J3, J4):
 
-                       a member comes, leaves, changes, or the leader asks
+                       a member joins, leaves, changes, or the leader asks
                   .----------------------------<-----------------------------.
                   |                                                          |
     EMPTY ---> PREPARING_REBALANCE ---> COMPLETING_REBALANCE ---> STABLE ----'
@@ -16,34 +16,34 @@ A group shares out its partitions in two phases, each of which waits for its mem
       '-----------'        '----------------------'     '---> (others may sync until the rebalance timeout)
        none is left         as above, before it is done
 
-*Join phase* (PREPARING_REBALANCE). Every JoinGroup waits in `member.awaiting_join`. `complete_join` ends the phase: at
-once when all members have joined, else at `join_deadline`. The members that are missing then are removed, except static
+*Join phase* (PREPARING_REBALANCE). Every JoinGroup waits in `member.awaiting_join`. `complete_join` ends the phase: as
+soon as all members have joined, otherwise at `join_deadline`. Members still missing then are removed, except static
 ones, which stay until their session ends. An empty group first waits `group.initial.rebalance.delay.ms`, and again
-while more members keep coming: otherwise many members that start together would cause a rebalance each. Then the
-generation counts up, a protocol that all members know is chosen, and every JoinGroup is answered. Only the leader's
-answer carries the members.
+while more members keep coming: otherwise many members that start together would each cause a rebalance. Then the
+generation is incremented, a protocol that all members support is chosen, and every JoinGroup is answered. Only the
+leader's answer carries the members.
 
 *Sync phase* (COMPLETING_REBALANCE). The SyncGroups wait in `member.awaiting_sync` until the leader's brings the
-assignment. (Where the coordinator assigns, it is there at once: server_assignment.py.) The assignment is written as one
-GroupMetadata record; applying it makes the group STABLE. The other members then get their shares, now or when their
-SyncGroup comes. A member that has not sent its SyncGroup by `sync_deadline` is removed.
+assignment. (Where the coordinator assigns, no SyncGroup has to wait: server_assignment.py.) The assignment is written
+as one GroupMetadata record; applying it makes the group STABLE. The other members then get their shares, now or when
+their SyncGroup comes. A member that has not sent its SyncGroup by `sync_deadline` is removed.
 
 *What starts a rebalance*: see `Cause`. It always goes through `prepare_rebalance`, which sends the members that wait in
-a sync back to join. In every other state than those above a request is answered at once; the tables below say how.
+a sync back to join. In every other state a request is answered immediately; the tables below say how.
 
 *Sessions* (H1). Every sign of life moves `session_deadline`. A member whose request waits here cannot be expected to
-send one, so its deadline then passes without effect, and is set anew when the request is answered.
+send one, so its deadline then passes without effect, and is reset when the request is answered.
 
-*What is written, and when*. A record goes into `Effects.records` and is applied in one act (`write`), so that the state
-never has what the log will not have. If the append fails, the whole shard is thrown away and read again, so nothing
-here ever undoes. A record is written when a group is created, becomes stable, becomes empty, and when a static member
-takes over another's place. A generation that never became stable is not written. After a restart the group is back at
-the last generation that was; its members rejoin, and the unwritten number may be given out a second time. No member got
-through the first time, so no member sees it twice.
+*What is written, and when*. A record is added to `Effects.records` and applied in one step (`write`), so that the state
+never contains anything that the log will not. If the append fails, the whole shard is dropped and read again, so
+nothing here is ever undone. A record is written when a group is created, becomes stable or becomes empty, and when a
+static member is replaced. A generation that never became stable is not written. After a restart the group is back at
+the last generation that did; its members rejoin, and the unwritten number may be used a second time. No member
+completed it the first time, so no member sees it twice.
 
-*Tickets*. Each is answered exactly once. Kafka lets two kinds of request hang: one whose place was taken by a retry of
-the same member, and a SyncGroup whose member was removed while it waited. Both are answered here, so that no connection
-is left mute.
+*Tickets*. Each is answered exactly once. Kafka leaves two kinds of request unanswered: one superseded by a retry of the
+same member, and a SyncGroup whose member was removed while it waited. Both are answered here, so that no connection
+hangs.
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ from muster.protocol.messages import (
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a new member's JoinGroup may wait. A client that gives up during a long rebalance comes again as another
-member, because it never learned its first id. Without this limit the members it left behind would pile up."""
+"""How long a new member's JoinGroup may wait. A client that gives up during a long rebalance comes back as another
+member, because it never learned its first id. Without this limit its abandoned members would pile up."""
 
 # --------------------------------------------------------------------------------------------------------- the tables
-# What a group in each state answers to a request that has passed the guards, which ask: does the group exist, is the
-# member known and not fenced, is the generation the group's? None: the request waits.
+# How a group in each state answers a request that has passed the guards: the group exists, the member is known and not
+# fenced, the generation is the group's. None: the request waits.
 
 Answers = Mapping[GroupState, ErrorCode | None]
 
 HEARTBEAT: Mapping[GroupState, ErrorCode] = {
     GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
     GroupState.PREPARING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
-    # Members may begin to heartbeat as soon as their JoinGroup is answered.
+    # Members may send heartbeats as soon as their JoinGroup is answered.
     GroupState.COMPLETING_REBALANCE: ErrorCode.NONE,
     GroupState.STABLE: ErrorCode.NONE,
     GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -112,10 +112,10 @@ JOIN_BY_FOLLOWER: Answers = {
     GroupState.STABLE: ErrorCode.NONE,
     GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""For a known member that is not the leader and whose metadata is what it was (C5)."""
+"""For a known member that is not the leader and whose metadata is unchanged (C5)."""
 
 JOIN_BY_LEADER: Answers = {**JOIN_BY_FOLLOWER, GroupState.STABLE: None}
-"""A leader's join starts a rebalance: topics may have changed, which its metadata does not show (C5)."""
+"""A leader's JoinGroup starts a rebalance: topics may have changed, which its metadata does not show (C5)."""
 
 SYNC_BY_FOLLOWER: Answers = {
     GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -137,7 +137,7 @@ LEAVE: Mapping[GroupState, ErrorCode] = {
 
 COMMIT_BY_MEMBER: Mapping[GroupState, ErrorCode] = {
     GroupState.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
-    # Eager members commit what they did before they give their partitions up.
+    # Eager members commit what they processed before they give up their partitions.
     GroupState.PREPARING_REBALANCE: ErrorCode.NONE,
     GroupState.COMPLETING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
     GroupState.STABLE: ErrorCode.NONE,
@@ -151,7 +151,7 @@ COMMIT_WITHOUT_GROUP: Mapping[GroupState, ErrorCode] = {
     GroupState.STABLE: ErrorCode.UNKNOWN_MEMBER_ID,
     GroupState.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""For commits with generation -1 and no member id: from consumers that assign themselves (J7), and from tools."""
+"""For commits with generation -1 and no member id: from consumers with manual assignment (J7), and from tools."""
 
 DELETE_GROUP: Mapping[GroupState, ErrorCode] = {
     GroupState.EMPTY: ErrorCode.NONE,
@@ -162,7 +162,7 @@ DELETE_GROUP: Mapping[GroupState, ErrorCode] = {
 }
 
 OFFSET_DELETE = {**dict.fromkeys(GroupState, ErrorCode.NONE), GroupState.DEAD: ErrorCode.GROUP_ID_NOT_FOUND}
-"""Of topics that no member reads. Members that are not consumers do not tell what they read: their group must be empty,
+"""For topics that no member reads. Members that are not consumers do not say what they read: their group must be empty,
 as for DeleteGroups."""
 
 TABLES: dict[str, Answers] = {
@@ -177,14 +177,14 @@ TABLES: dict[str, Answers] = {
     "DeleteGroups": DELETE_GROUP,
     "OffsetDelete, of other topics": OFFSET_DELETE,
 }
-"""All of them, for the documentation and the test that steps through every cell."""
+"""All tables, for the documentation and for the test that covers every cell."""
 
 
 # --------------------------------------------------------------------------------------------------------- the guards
 
 
 def check_member(group: ClassicGroupBase, member_id: str, group_instance_id: str | None) -> ErrorCode:
-    """Whether the group knows the member, and no newer member has taken its instance id (KIP-345)."""
+    """Check that the group knows the member, and that no newer member has taken its instance id (KIP-345)."""
     if group_instance_id is not None:
         current = group.static_members.get(group_instance_id)
         if current is None:
@@ -210,7 +210,7 @@ def check_generation(
 def heartbeat(
     group: ClassicGroupBase, generation_id: int, member_id: str, group_instance_id: str | None, now: int
 ) -> ErrorCode:
-    """The rule that runs most often: renews the member's session and says what state the group is in (H1)."""
+    """The rule that runs most often: renews the member's session and reports the group's state (H1)."""
     if group.state is DEAD:
         return HEARTBEAT[DEAD]
     error = check_generation(group, member_id, group_instance_id, generation_id)
@@ -224,7 +224,7 @@ def heartbeat(
 
 
 def sync(group: ClassicGroupBase, request: SyncGroupRequest, origin: Origin, now: int) -> Effects:
-    """A member asks for its share; the leader brings the shares of all (J4)."""
+    """A member asks for its assignment; the leader sends those of all members (J4)."""
     effects = Effects()
     error = _check_sync(group, request)
     if error is not NONE:
@@ -256,19 +256,19 @@ def _check_sync(group: ClassicGroupBase, request: SyncGroupRequest) -> ErrorCode
     return NONE
 
 
-def _differ(told: str | None, known: str | None) -> bool:
-    return told != known and told is not None and known is not None
+def _differ(named: str | None, chosen: str | None) -> bool:
+    return named != chosen and named is not None and chosen is not None
 
 
 def _park_sync(member: ClassicMember, ticket: Ticket, effects: Effects) -> None:
-    # The client gave up on its connection and sent the request again on another; the first is still parked.
+    # The client dropped its connection and sent the request again on another; the first is still parked.
     if member.awaiting_sync is not None:
         effects.reply(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
     member.awaiting_sync = ticket
 
 
 def _become_stable(group: ClassicGroupBase, assignments: Mapping[str, bytes], now: int, effects: Effects) -> None:
-    """The assignment is there, from the leader or from the coordinator itself: the group is stable."""
+    """The assignment has arrived, from the leader or the coordinator itself: the group becomes stable."""
     if not write_or_outgrow(group, group.record(assignments), now, effects):
         return
     for member in group.members.values():
@@ -280,8 +280,8 @@ def _become_stable(group: ClassicGroupBase, assignments: Mapping[str, bytes], no
 
 
 def write_or_outgrow(group: ClassicGroupBase, record: GroupMetadataRecord, now: int, effects: Effects) -> bool:
-    """Write the group with members, if its store takes it. If not, the members that wait are refused; the others begin
-    anew, and fewer of them may fit."""
+    """Write a group that has members, if its store accepts it. If not, the waiting members are refused; the others
+    start over, and fewer of them may fit."""
     if group.config.record_fits(record):
         write(group, record, effects)
         return True
@@ -305,9 +305,9 @@ def _share(group: ClassicGroupBase, member: ClassicMember) -> SyncGroupResponse:
 def leave(
     group: ClassicGroupBase, request: LeaveGroupRequest, now: int
 ) -> tuple[ErrorCode, list[MemberResponse], Effects]:
-    """Members go, or an operator takes static ones out by their instance ids.
+    """Members leave, or an operator removes static ones by their instance ids.
 
-    Returns the error for the whole request, an answer for each member, and what else follows.
+    Returns the error for the whole request, an answer for each member, and the other effects.
     """
     effects = Effects()
     if group.state is DEAD:
@@ -352,7 +352,7 @@ def _leave_one(
 
 
 def _after_leaving(group: ClassicGroupBase, left: list[ClassicMember], reason: str, now: int, effects: Effects) -> None:
-    # A group that lost only ids it had handed out has lost no member, but Kafka lets it rebalance all the same.
+    # A group that lost only pending member ids has lost no member, but in Kafka it rebalances all the same.
     if group.state in (STABLE, COMPLETING_REBALANCE):
         who = left[0] if left else None
         prepare_rebalance(group, Cause.MEMBER_LEFT, reason, who, now, effects)
@@ -364,7 +364,7 @@ def _after_leaving(group: ClassicGroupBase, left: list[ClassicMember], reason: s
 
 
 def on_deadline(group: ClassicGroupBase, now: int) -> Effects:
-    """Do all that is due. Afterwards `group.wake_at` is later than `now`."""
+    """Do everything that is due. Afterwards `group.wake_at` is later than `now`."""
     effects = Effects()
     sessions_end = group.sessions_at <= now
     if sessions_end:
@@ -390,7 +390,7 @@ def _expire_session(group: ClassicGroupBase, member_id: str, now: int, effects: 
         return
     member = group.members.get(member_id)
     if member is None or member.session_deadline > now:
-        return  # another member's expiry completed the join; this member was answered then, or removed
+        return  # another member's expiry completed the join, which answered or removed this member
     if member.heartbeat_is_satisfied():
         member.session_deadline = NEVER
         return
@@ -413,14 +413,14 @@ def _join_time_is_over(group: ClassicGroupBase, now: int, effects: Effects) -> N
         group.new_member_added = False
         group.initial_remaining_ms = max(remaining - max(group.initial_delay_ms, 1), 0)
         group.initial_delay_ms = delay
-        # Kafka waits on without a delay, too: else the first hundreds of a thousand would have to join twice.
+        # Kafka waits even with a delay of 0: otherwise, of a thousand members, the first few hundred would join twice.
         _set_join_deadline(group, now + max(delay, 1))
     else:
         complete_join(group, now, effects)
 
 
 def _expire_pending_sync(group: ClassicGroupBase, now: int, effects: Effects) -> None:
-    """Remove the members that were told of the generation but never asked for their share of it."""
+    """Remove the members that learned the generation but never asked for their assignment."""
     group.sync_deadline = NEVER
     missing = [member for member_id, member in group.members.items() if member_id in group.pending_sync]
     if not missing:
@@ -445,7 +445,7 @@ def _expired(
 
 
 def write(group: ClassicGroupBase, record: GroupMetadataRecord, effects: Effects) -> None:
-    """Put a record into the effects and apply it: both, always."""
+    """Add a record to the effects and apply it: always both."""
     effects.records.append(record)
     if record.value is not None:
         group.apply(record.value)
@@ -454,7 +454,7 @@ def write(group: ClassicGroupBase, record: GroupMetadataRecord, effects: Effects
 def prepare_rebalance(
     group: ClassicGroupBase, cause: Cause, reason: str, who: ClassicMember | None, now: int, effects: Effects
 ) -> None:
-    """Begin the join phase (C4). Allowed when the group is empty, stable, or in its sync phase."""
+    """Start the join phase (C4). Allowed when the group is empty, stable, or in its sync phase."""
     if group.state is COMPLETING_REBALANCE:
         for member in group.members.values():
             member.assignment = b""
@@ -479,20 +479,20 @@ def prepare_rebalance(
 
 
 def maybe_complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
-    """End the join phase if no member is missing. An initial rebalance runs its time, for others may come (C8)."""
+    """End the join phase if no member is missing. An initial rebalance waits its full delay, as more may come (C8)."""
     if group.state is PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
         complete_join(group, now, effects)
 
 
 def complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
-    """End the join phase: remove missing members, begin the next generation, answer every JoinGroup (J3)."""
+    """End the join phase: remove missing members, start the next generation, answer every JoinGroup (J3)."""
     group.join_deadline = NEVER
     timeout = group.rebalance_timeout_ms
     for member in [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]:
         _remove(group, member, effects)
         _expired(group, member, ExpiryKind.REJOIN, timeout, effects)
     if group.members and not group.elect_joined_leader():
-        # Only static members are left and none has joined yet: either they join, or their sessions end.
+        # Only static members are left and none has joined yet: wait until they join or their sessions end.
         _set_join_deadline(group, now + max(group.rebalance_timeout_ms, 1))
         return
     group.is_initial_rebalance = False
@@ -505,7 +505,7 @@ def complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
         members = [(m.member_id, m.group_instance_id, m.metadata(group.protocol_name)) for m in group.members.values()]
         _become_stable(group, group.assigner.assign(group.protocol_name or "", members), now, effects)
         if not group.members:
-            return  # it has outgrown its store
+            return  # too large for its store
     group.pending_sync.update(group.members)
     for member in group.members.values():
         ticket = group.unpark_join(member)
@@ -521,22 +521,22 @@ def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
     """The answer to a JoinGroup that succeeded; the leader's carries the members (J3)."""
     leader, member_id = group.leader_id or "", member.member_id
     members = group.joined_members() if member_id == leader else []
-    # By position, which takes half the time: a rebalance makes one for each member.
+    # Positional arguments take half the time: a rebalance makes one for each member.
     return JoinGroupResponse(
         0, NONE, group.generation_id, group.protocol_type, group.protocol_name, leader, False, member_id, members
     )
 
 
 def dismiss(group: ClassicGroupBase, cause: Cause, reason: str, now: int, effects: Effects) -> None:
-    """Remove all members of a group, at the end of a rebalance or after it. Those that live learn it from their next
-    request, and begin anew."""
+    """Remove all members of a group, at the end of a rebalance or after it. Live members learn it from their next
+    request, and start over."""
     for member in list(group.members.values()):
         _remove(group, member, effects)
     prepare_rebalance(group, cause, reason, None, now, effects)
 
 
 def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:
-    """The group leaves this coordinator (it is deleted, or its shard is dropped): answer every waiting request (C3)."""
+    """The group is deleted or its shard is dropped: answer every waiting request (C3)."""
     effects = Effects()
     group.state = DEAD
     group.stop_counting()
@@ -552,7 +552,7 @@ def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:
 
 def _remove(group: ClassicGroupBase, member: ClassicMember, effects: Effects) -> None:
     # Its JoinGroup or SyncGroup may still be waiting: a new member can expire while it waits, and an operator can
-    # remove a waiting member. A member that is alive starts over when it is told UNKNOWN_MEMBER_ID.
+    # remove a waiting member. A live member starts over when it gets UNKNOWN_MEMBER_ID.
     ticket = group.unpark_join(member)
     if ticket is not None:
         effects.reply(ticket, not_joined(ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID))
@@ -577,7 +577,7 @@ def _set_join_deadline(group: ClassicGroupBase, deadline: int) -> None:
 def _rebalance_started(
     group: ClassicGroupBase, cause: Cause, reason: str, who: ClassicMember | None
 ) -> RebalanceStarted:
-    """The event, before the group changes its state."""
+    """The event; called before the group changes its state."""
     identity = (
         (who.member_id, who.client_id, who.group_instance_id) if who is not None else (UNKNOWN_MEMBER_ID, "", None)
     )

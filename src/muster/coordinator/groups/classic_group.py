@@ -1,4 +1,4 @@
-"""The classic kind of group: its members and deadlines, with the rules that a shard needs of every kind."""
+"""Classic groups: members and deadlines, with the rules that a shard needs of a group of any type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ClassicGroup(ClassicGroupBase):
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
-        """As `Group.check_commit`: by a member of this generation, or by any client while there are no members."""
+        """As `Group.check_commit`: members of this generation may, and any client while there are no members."""
         state, generation_id = self.state, request.generation_id_or_member_epoch
         if state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -50,11 +50,11 @@ class ClassicGroup(ClassicGroupBase):
         return error
 
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
-        """As `Group.check_fetch`: every client may read the offsets of a classic group."""
+        """As `Group.check_fetch`: any client may read a classic group's offsets."""
         return NONE
 
     def check_offset_delete(self) -> ErrorCode:
-        """As `Group.check_offset_delete`: what members read that are not consumers cannot be known."""
+        """As `Group.check_offset_delete`: what members other than consumers read is unknown."""
         return (OFFSET_DELETE if self.uses_consumer_protocol else DELETE_GROUP)[self.state]
 
     @property
@@ -69,7 +69,7 @@ class ClassicGroup(ClassicGroupBase):
 
     @property
     def may_expire(self) -> bool:
-        """As `Group.may_expire`: not while a rebalance is under way."""
+        """As `Group.may_expire`: not during a rebalance."""
         if self.protocol_type is None or self.state is GroupState.EMPTY:
             return True
         known = self.uses_consumer_protocol and self.subscribed_topics is not None
@@ -77,7 +77,7 @@ class ClassicGroup(ClassicGroupBase):
 
     @property
     def emptied_at(self) -> int | None:
-        """As `Group.emptied_at`. The oldest records do not tell."""
+        """As `Group.emptied_at`. The oldest records do not say."""
         once_had_members = self.protocol_type is not None and self.state is GroupState.EMPTY
         return self.state_timestamp if once_had_members and self.state_timestamp != NO_TIMESTAMP else None
 
@@ -88,7 +88,7 @@ class ClassicGroup(ClassicGroupBase):
         return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, GROUP_TYPE)
 
     def check_delete(self) -> ErrorCode:
-        """As `Group.check_delete`: only an empty group may go."""
+        """As `Group.check_delete`: only an empty group may be deleted."""
         return DELETE_GROUP[self.state]
 
     def tombstones(self) -> list[GroupMetadataRecord]:
@@ -98,9 +98,9 @@ class ClassicGroup(ClassicGroupBase):
     # ------------------------------------------------------------------------------------------------------- its life
 
     def loaded(self, now: int) -> Effects:
-        """As `Group.loaded`: the group goes on with its generation (H1). One that has more members than it may have now
-        has to rebalance, so that some are turned away; and where the coordinator assigns, or did, one for which
-        that setting or the partitions have changed."""
+        """As `Group.loaded`: the group continues with its generation (H1). It rebalances if it now has more members
+        than allowed, so that some are refused; and, where the coordinator assigns or used to, if that setting or the
+        partitions have changed."""
         effects = Effects()
         for member in self.members.values():
             self.renew_session(member, now)
@@ -121,20 +121,20 @@ class ClassicGroup(ClassicGroupBase):
         return effects
 
     def _assigner_changed(self, now: int, effects: Effects) -> None:
-        """The record is of a time in which `server.assigned.groups` said something else of this group."""
+        """The record was written when `server.assigned.groups` had a different value for this group."""
         cause, protocol = Cause.ASSIGNER_CHANGED, self.protocol_name
         if self.assigner is None:
             classic.prepare_rebalance(self, cause, "a member leads the group from now on", None, now, effects)
         elif protocol in STRATEGIES:
             classic.prepare_rebalance(self, cause, "the coordinator assigns from now on", None, now, effects)
         else:
-            # The record tells of one protocol alone, which no member may join with: each begins anew with those it has.
+            # The record has one protocol only, with which no member may join: each starts over with those it supports.
             reason = f"the coordinator assigns from now on, but not by {protocol}"
             classic.dismiss(self, cause, reason, now, effects)
 
     def topics_changed(self, names: frozenset[str] | None, now: int) -> Effects:
-        """Some topics, any if `names` is None, came, went or changed: rebalance if it makes a difference here, and the
-        members do not watch it themselves. A group that is rebalancing looks at the topics when all have joined."""
+        """Topics (any, if `names` is None) were created, deleted or changed: rebalance if that affects this group and
+        its members do not watch topics themselves. A rebalancing group checks the topics when all have joined."""
         effects = Effects()
         topics = self.subscribed_topics
         if self.assigner is None or topics is None or self.state is not GroupState.STABLE:

@@ -1,11 +1,12 @@
-"""JoinGroup: which members may join, what their join starts, which are answered at once. Other rules: `classic.py`.
+"""JoinGroup: which members may join, what a join starts, which joins are answered immediately. Other rules:
+`classic.py`.
 
-Versions of JoinGroup that make a difference here:
-  v1  rebalance_timeout_ms; in v0 the session timeout stands for it
-  v4  a new member is told its id first, and joins with it (MEMBER_ID_REQUIRED, KIP-394)
+Versions of JoinGroup that differ here:
+  v1  rebalance_timeout_ms; in v0 the session timeout serves as both
+  v4  a new member first gets its id, and then joins with it (MEMBER_ID_REQUIRED, KIP-394)
   v5  group_instance_id: static membership (KIP-345)
   v8  reason (KIP-800)
-  v9  skip_assignment: a static leader that came back is told the members, but must not assign (KIP-814)
+  v9  skip_assignment: a static leader that came back gets the members, but must not assign (KIP-814)
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.messages import JoinGroupRequest, SyncGroupResponse
 
 MOST_METADATA_BYTES = 4 * 1024 * 1024
-"""What a member may tell of itself, in all its protocols. A group's record has one of them for each member, and Kafka
-takes 1 MiB of that: a member that tells more than this finds no group."""
+"""The limit on a member's metadata, over all its protocols. A group's record has the metadata of one protocol for each
+member, and Kafka limits the record to 1 MiB: a member with more than this fits no group."""
 
 UNCOUNTED_METADATA_BYTES = 64 * 1024
-"""A member that tells no more is let in however much others have told: most tell a hundredth of this."""
+"""A member with no more metadata than this is accepted however much the others have: most have a hundredth of it."""
 
 
 @dataclass(slots=True)
 class _Join:
-    """One JoinGroup on its way through the rules; differences between versions are already evened out."""
+    """One JoinGroup on its way through the rules, independent of its version."""
 
     group: ClassicGroupBase
     request: JoinGroupRequest
@@ -70,14 +71,14 @@ class _Join:
         shown = self.request.member_id if member_id is None else member_id
         self.effects.reply(self.origin.ticket, not_joined(error, shown))
 
-    def tell_refused(self, why: str) -> None:
-        """Add the event of a join that is refused."""
+    def add_refusal(self, why: str) -> None:
+        """Add the event for a refused join."""
         client, host = self.origin.client_id, self.origin.client_host
         self.effects.events.append(JoinRefused(self.group.group_id, client, host, why))
 
 
 def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
-    """Handle a JoinGroup for a group that exists (the caller has created it if need be)."""
+    """Handle a JoinGroup for an existing group (the caller has created it if need be)."""
     attempt = _Join(
         group,
         request,
@@ -90,7 +91,7 @@ def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now
     member_id = request.member_id
     size = 0
     if member_id or origin.api_version < 4 or request.group_instance_id is not None:
-        for _, metadata in attempt.protocols:  # of a member that is to come again with an id nothing is kept yet
+        for _, metadata in attempt.protocols:  # a member that must come back with an id leaves nothing here yet
             size += len(metadata)
     if not _has_room_for(group, member_id):
         group.remove(member_id)
@@ -113,8 +114,8 @@ def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now
 
 
 def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
-    """`group.max.size`. While a rebalance collects its members, only those that have joined count: when the setting was
-    lowered below the group's size, the last members to join are turned away."""
+    """`group.max.size`. During the join phase only members that have joined count: if the setting was lowered below the
+    group's size, the last members to join are refused."""
     state, most = group.state, group.config.group_max_size
     if state is PREPARING_REBALANCE:
         if group.awaiting_join_count < most:
@@ -127,39 +128,39 @@ def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
 
 
 def _check_metadata(attempt: _Join, size: int) -> ErrorCode | None:
-    """Whether there is memory for what a member tells of itself, which is kept for as long as it is a member. Kafka
-    has no such limits."""
+    """Check that there is memory for a member's metadata, which is kept as long as it is a member. Kafka has no such
+    limits."""
     config = attempt.group.config
     if size > MOST_METADATA_BYTES:
-        attempt.tell_refused(f"its protocols have {size} bytes, and a member's may have {MOST_METADATA_BYTES}")
+        attempt.add_refusal(f"its protocols have {size} bytes, the limit for a member is {MOST_METADATA_BYTES}")
         return config.record_too_large
-    most, others = config.metadata_max_bytes, config.metadata_bytes - _told_before(attempt)
+    most, others = config.metadata_max_bytes, config.metadata_bytes - _counted_before(attempt)
     if not 0 <= most < others + size:
         return None
-    attempt.tell_refused(
+    attempt.add_refusal(
         f"its protocols have {size} bytes and those of all other members {others}, together more than "
         f"queued.max.request.bytes ({most})"
     )
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def _told_before(attempt: _Join) -> int:
-    """What the same member has told: it is forgotten when the member joins again, or is taken over."""
+def _counted_before(attempt: _Join) -> int:
+    """The size of the same member's earlier metadata, which is dropped when it rejoins or is replaced."""
     group, request = attempt.group, attempt.request
     member = group.members.get(request.member_id or group.static_members.get(request.group_instance_id or "", ""))
     return size_of(member.protocols) if member is not None else 0
 
 
 def _check_strategies(attempt: _Join, assigner: ServerAssignment) -> ErrorCode | None:
-    """Leave of the member's protocols what the coordinator can use, or say why it can use none."""
+    """Reduce the member's protocols to those that the coordinator can use, or say why it can use none."""
     group, protocol_type = attempt.group, attempt.request.protocol_type
     try:
         attempt.protocols = assigner.accept(protocol_type, attempt.protocols)
         if not group.supports_protocols(protocol_type, attempt.protocols):
-            others = "not all of the group's other members know one of the strategies that the member knows"
+            others = "none of its strategies is supported by all other members of the group"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, others)
     except KafkaError as error:
-        attempt.tell_refused(error.message or "")
+        attempt.add_refusal(error.message or "")
         return error.code
     return None
 
@@ -187,7 +188,7 @@ def _join_as_new(attempt: _Join) -> None:
 
 def _join_as_pending(attempt: _Join) -> None:
     if attempt.request.group_instance_id is not None:
-        # Static members are never asked to come again, so this id was handed out to another member. Kafka fails too.
+        # Static members are never sent MEMBER_ID_REQUIRED, so this id was given to another member. Kafka fails too.
         attempt.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, UNKNOWN_MEMBER_ID)
     else:
         _add_and_rebalance(attempt, attempt.request.member_id)
@@ -196,7 +197,7 @@ def _join_as_pending(attempt: _Join) -> None:
 def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
     group, request, origin = attempt.group, attempt.request, attempt.origin
     member = ClassicMember(
-        member_id,  # by position, which takes half the time
+        member_id,  # positional arguments take half the time
         request.group_instance_id,
         origin.client_id,
         origin.client_host,
@@ -299,7 +300,7 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
             )
             prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
         case GroupState.COMPLETING_REBALANCE:
-            # The leader may know the old id only: it would assign to that, and the new id would get nothing.
+            # The leader may know only the old id: it would assign to that, and the new id would get nothing.
             what = f"Updating metadata for static member {new_member_id} with instance id {member.group_instance_id}"
             reason = f"{what} (was {old_member_id}); client reason: {attempt.reason}"
             prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
@@ -308,14 +309,15 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
 
 
 def _keeps_its_share(group: ClassicGroupBase, member: ClassicMember, old_metadata: bytes) -> bool:
-    """Whether a stable group stays so. A leader looks at the other members' topics by itself, the coordinator now."""
+    """Whether a stable group stays stable. A leader would check the other members' topics later; the coordinator, if it
+    assigns, does it now."""
     if group.select_protocol() != group.protocol_name:
         return False
     return group.assigner is None or member.metadata(group.protocol_name) == old_metadata
 
 
 def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:
-    """A request that still waits under the old id comes from a duplicate of the new member, and is told so."""
+    """A request that still waits under the old id comes from a duplicate of the new member, and is fenced."""
     group, effects = attempt.group, attempt.effects
     ticket = group.unpark_join(member)
     fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -329,15 +331,15 @@ def _fence(attempt: _Join, member: ClassicMember, new_member_id: str) -> None:
 
 
 def _answer_takeover(attempt: _Join, member: ClassicMember, old_leader: str | None) -> None:
-    """In a stable group the new member takes the old share, without a rebalance."""
+    """In a stable group the new member takes over the old assignment without a rebalance."""
     group = attempt.group
     group.unpark_join(member)
     response = joined(group, member)
     if attempt.origin.api_version >= 9:
         response.skip_assignment = member.member_id == group.leader_id
     else:
-        # An older client that is told it leads would compute an assignment that the group does not wait for. It is
-        # given the id that led before. If that was its own old id, no member has it now.
+        # An older client that sees itself as leader would compute an assignment that the group does not wait for. So it
+        # gets the previous leader's id; if that was its own old id, no member has it now.
         response.leader = old_leader or ""
         response.members = []
     attempt.effects.reply(attempt.origin.ticket, response)

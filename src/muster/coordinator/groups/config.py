@@ -16,28 +16,29 @@ class GroupConfig:
     """Settings of group coordination. A key of Kafka's such as `group.max.size` is the field `group_max_size`."""
 
     group_min_session_timeout_ms: int = 6_000
-    """The shortest `session.timeout.ms` a member may ask for; less is INVALID_SESSION_TIMEOUT."""
+    """The shortest `session.timeout.ms` a member may request; less is INVALID_SESSION_TIMEOUT."""
 
     group_max_session_timeout_ms: int = 1_800_000
-    """The longest `session.timeout.ms` a member may ask for."""
+    """The longest `session.timeout.ms` a member may request."""
 
     group_initial_rebalance_delay_ms: int = 3_000
-    """How long an empty group waits for more members after the last one came; in all at most the rebalance timeout."""
+    """How long an empty group waits for more members after the last one joined; in total at most the rebalance
+    timeout."""
 
     group_max_size: int = INT32_MAX
-    """Members a group may have; one more is refused with GROUP_MAX_SIZE_REACHED."""
+    """The most members of a group; one more is refused with GROUP_MAX_SIZE_REACHED."""
 
     offsets_retention_minutes: int = 10_080
     """How long offsets are kept after a group has become empty, or after the last commit of a simple consumer."""
 
     offsets_retention_check_interval_ms: int = 600_000
-    """How often offsets are looked through for those that have expired."""
+    """How often to look for expired offsets."""
 
     offset_metadata_max_bytes: int = 4_096
-    """The longest metadata that a commit may carry, in characters, as Kafka counts it."""
+    """The longest metadata of a commit, in characters, as Kafka counts it."""
 
     server_assigned_groups: str | None = None
-    """A regular expression for the ids of the groups to which the coordinator assigns (server_assignment.py)."""
+    """A regular expression for the ids of groups to which the coordinator assigns (server_assignment.py)."""
 
     offsets_topic_num_partitions: int = 50
     """Partitions of `__consumer_offsets`. With another number, groups in an existing data folder are not found."""
@@ -46,16 +47,16 @@ class GroupConfig:
     """The broker's id, for events."""
 
     record_fits: Callable[[GroupMetadataRecord], bool] = lambda record: True
-    """Whether the store takes a group as large as this; one that it does not loses its members, with
+    """Whether the store accepts a group of this size; otherwise the group loses its members, with
     `record_too_large`."""
 
     record_too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
 
     metadata_max_bytes: int = -1
-    """What all members together may have told of themselves when a JoinGroup brings more; -1 is no limit."""
+    """The limit on the metadata of all members together, in bytes; -1 means unlimited."""
 
     metadata_bytes: int = 0
-    """What they have told: counted by the groups (group.py)."""
+    """The present size of that metadata, kept by the groups (group.py)."""
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -1,10 +1,10 @@
-"""What all shards of a coordinator have done since it began: for operators, no rule asks."""
+"""Counters of all shards of a coordinator since it started: for operators, unused by the rules."""
 
 from __future__ import annotations
 
 
 class GroupCounts:
-    """Counted in plain additions, on the way of every commit. A deletion is an offset of a topic that was deleted."""
+    """Plain integers, updated with every commit. `offsets_deleted` counts offsets of deleted topics."""
 
     __slots__ = ("offsets_committed", "offsets_deleted", "offsets_expired")
 

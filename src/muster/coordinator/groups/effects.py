@@ -1,8 +1,8 @@
-"""What the coordinator's rules take and give: origins in, effects out. Nothing here does anything.
+"""Input and output of the coordinator's rules: origins in, effects out. Values only.
 
-A handler is given a request, its `Origin` and the time, and returns `Effects`: answers, each to a ticket (often the
-ticket of an earlier request that had to wait), records for the log, and events for operators. How an answer reaches a
-socket, when a record is durable and what is printed about a rebalance is decided elsewhere.
+A handler takes a request, its `Origin` and the time, and returns `Effects`: answers, each to a ticket (often that of an
+earlier request that had to wait), records for the log, and events for operators. How an answer reaches a socket, when a
+record is durable and what is logged about a rebalance is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from muster.protocol.primitives import Struct
 
 @dataclass(slots=True)
 class Origin:
-    """Where a request came from, and all that the rules cannot know or make up by themselves.
+    """Where a request came from, and everything that the rules cannot know or generate.
 
-    `fresh_member_id` is an id that no other member has had, for a JoinGroup that carries none yet (J5).
+    `fresh_member_id` is an unused id, for a JoinGroup without one (J5).
     """
 
     ticket: Ticket
@@ -32,7 +32,7 @@ class Origin:
 
 
 class Cause(StrEnum):
-    """Why a rebalance began, for counting; the event's `reason` says it in a sentence."""
+    """Why a rebalance began, as a category; the event's `reason` is a sentence."""
 
     MEMBER_JOINED = "member joined"
     MEMBER_REJOINED = "member rejoined with other metadata"
@@ -54,7 +54,7 @@ class Cause(StrEnum):
 
 
 class ExpiryKind(StrEnum):
-    """Which time a member let pass."""
+    """Which deadline a member missed."""
 
     SESSION = "no heartbeat within its session timeout"
     REJOIN = "did not rejoin within the rebalance timeout"
@@ -64,16 +64,16 @@ class ExpiryKind(StrEnum):
 
 @dataclass(slots=True)
 class GroupEvent:
-    """Something that an operator would want to know about a group."""
+    """Something that an operator should know about a group."""
 
     group_id: str
 
 
 @dataclass(slots=True)
 class RebalanceStarted(GroupEvent):
-    """The members have to join again. `generation_id` is the one that ends; the member `member_id` caused it. `state`
-    is the one that the group was in: `Empty` if these are its first members, `CompletingRebalance` if the rebalance
-    before is not done."""
+    """The members must rejoin. `generation_id` is the one that ends; the member `member_id` caused it. `state` is the
+    group's previous state: `Empty` if these are its first members, `CompletingRebalance` if the previous rebalance is
+    not done."""
 
     generation_id: int
     cause: Cause
@@ -97,8 +97,8 @@ class RebalanceCompleted(GroupEvent):
 
 @dataclass(slots=True)
 class GroupLoaded(GroupEvent):
-    """A coordinator, the broker `broker_id`, has read a group with members from its store: after a start, or because
-    it has the group from another one."""
+    """A coordinator, the broker `broker_id`, has loaded a group with members: after a start, or taken over from another
+    coordinator."""
 
     generation_id: int
     members: int
@@ -107,7 +107,7 @@ class GroupLoaded(GroupEvent):
 
 @dataclass(slots=True)
 class JoinRefused(GroupEvent):
-    """The coordinator has no room for what a client's JoinGroup brings, or no use, where it assigns; `reason` says
+    """The coordinator has no memory for a client's metadata or, where it assigns, cannot use it; `reason` says
     which."""
 
     client_id: str
@@ -127,21 +127,21 @@ class MemberEvent(GroupEvent):
 
 @dataclass(slots=True)
 class MemberJoined(MemberEvent):
-    """A new member was taken in. `reason` is what its JoinGroup says (KIP-800), if anything."""
+    """A new member joined. `reason` is the one in its JoinGroup (KIP-800), if any."""
 
     reason: str | None = None
 
 
 @dataclass(slots=True)
 class MemberLeft(MemberEvent):
-    """A member left by its own act, or an operator removed it. `reason` is what its LeaveGroup says (KIP-800)."""
+    """A member left, or an operator removed it. `reason` is the one in the LeaveGroup (KIP-800)."""
 
     reason: str | None = None
 
 
 @dataclass(slots=True)
 class MemberExpired(MemberEvent):
-    """A member let a deadline pass and was removed (H1, H2)."""
+    """A member missed a deadline and was removed (H1, H2)."""
 
     kind: ExpiryKind
     timeout_ms: int
@@ -149,14 +149,14 @@ class MemberExpired(MemberEvent):
 
 @dataclass(slots=True)
 class MemberFenced(MemberEvent):
-    """A static member's place was taken by `new_member_id`, which came with the same `group_instance_id` (KIP-345)."""
+    """A static member was replaced by `new_member_id`, which joined with the same `group_instance_id` (KIP-345)."""
 
     new_member_id: str
 
 
 @dataclass(slots=True, init=False)
 class Effects:
-    """What follows from a request or a deadline: `records` are appended together, before any of `replies` goes out."""
+    """The result of a request or a deadline: `records` are appended together, before any of `replies` goes out."""
 
     replies: list[Reply]
     records: list[Written]

@@ -1,4 +1,4 @@
-"""Answers that refuse: to a request whose shard is not here, and in place of an answer whose records were lost."""
+"""Error answers: to a request whose shard is not here, and instead of an answer whose records were lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GroupRequest = (
 
 def not_joined(error: ErrorCode, member_id: str) -> JoinGroupResponse:
     """The answer to a JoinGroup that failed."""
-    return JoinGroupResponse(0, error, -1, None, "", "", False, member_id)  # by position, which takes half the time
+    return JoinGroupResponse(0, error, -1, None, "", "", False, member_id)  # positional arguments take half the time
 
 
 def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -> Struct:
@@ -71,7 +71,7 @@ def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -
         case HeartbeatRequest():
             return HeartbeatResponse(error_code=error)
         case OffsetFetchRequestGroup():
-            # Version 1 has a place for errors only at the partitions; the others take the group's.
+            # Version 1 carries errors only per partition; later versions use the group's.
             topics = [
                 OffsetFetchResponseTopics(
                     topic.name,
@@ -101,7 +101,7 @@ _SPOILED: dict[type[Any], Callable[[Any, ErrorCode], Struct]] = {
 
 
 def spoiled(answer: Any, error: ErrorCode) -> Struct:
-    """What goes out in place of an answer whose records were lost. `answer` may be changed."""
+    """The answer to send instead of one whose records were lost. May modify `answer`."""
     if isinstance(answer, OffsetCommitResponse | OffsetFetchResponseGroup):
         for topic in answer.topics:
             for partition in topic.partitions:

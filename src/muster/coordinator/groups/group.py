@@ -1,6 +1,6 @@
-"""A group of the classic protocol and its members: their state, and how it is kept consistent.
+"""A classic group and its members: their state, and how it is kept consistent.
 
-There are no rules here: what a member may do, and what follows from it, is in `classic.py` and `classic_join.py`.
+The rules - what a member may do and what follows - are in `classic.py` and `classic_join.py`.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ class GroupState(StrEnum):
 
 
 EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE, DEAD = GroupState
-"""For the rules, which look at states all the time: Python 3.11 needs 0.1 µs to find a member in an enum."""
+"""For the rules, which compare states all the time: Python 3.11 needs 0.1 µs to look up an enum member."""
 
 TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], str]] = {
     (EMPTY, PREPARING_REBALANCE): "a member joins",
-    (PREPARING_REBALANCE, COMPLETING_REBALANCE): "all have joined, or their time is over",
+    (PREPARING_REBALANCE, COMPLETING_REBALANCE): "all have joined, or the rebalance timeout has passed",
     (PREPARING_REBALANCE, EMPTY): "no member is left",
-    (COMPLETING_REBALANCE, STABLE): "the assignment is there and written",
-    (COMPLETING_REBALANCE, PREPARING_REBALANCE): "a member comes, goes or changes",
-    (STABLE, PREPARING_REBALANCE): "a member comes, goes or changes",
+    (COMPLETING_REBALANCE, STABLE): "the assignment has arrived and is written",
+    (COMPLETING_REBALANCE, PREPARING_REBALANCE): "a member joins, leaves or changes",
+    (STABLE, PREPARING_REBALANCE): "a member joins, leaves or changes",
     (STABLE, STABLE): "a static member takes its place again",
     (EMPTY, EMPTY): "it is written without members",
     (EMPTY, STABLE): "a coordinator reads it from its store",
     (STABLE, EMPTY): "a coordinator reads it from its store",
-    **{(state, DEAD): "it is deleted, or its coordinator gives it up" for state in GroupState},
+    **{(state, DEAD): "it is deleted, or its coordinator unloads it" for state in GroupState},
 }
-"""Which state follows which, and why: what is not here is a defect, and drops the shard before it is written. Documents
-draw the diagram from it."""
+"""Which state may follow which, and why: any other transition is a bug, and drops the shard before it is written. The
+documentation's diagram is drawn from it."""
 
 Protocols = list[tuple[str, bytes]]
-"""The assignment protocols that a member knows, the one it likes best first, each with its metadata."""
+"""The assignment protocols that a member supports, its preferred one first, each with its metadata."""
 
 
 def size_of(protocols: Protocols) -> int:
-    """The bytes of all that a member tells of itself."""
+    """The size of a member's metadata, over all its protocols."""
     return sum([len(metadata) for _, metadata in protocols])
 
 
@@ -82,8 +82,8 @@ class ClassicMember:
     """One member.
 
     `awaiting_join` and `awaiting_sync` are tickets of requests that wait for others. A member `is_new` until its first
-    JoinGroup is answered. Only a new member can expire while it waits: it may not know its id yet, and if its client
-    gives up, the client comes again as another member.
+    JoinGroup is answered. Only a new member can expire while it waits: it may not know its id yet, and a client that
+    gives up comes back as another member.
     """
 
     member_id: str
@@ -117,9 +117,9 @@ class ClassicMember:
 class ClassicGroupBase:
     """A group, its members and its deadlines.
 
-    What a GroupMetadata record holds is durable, and `apply` brings it back: type and name of the protocol, generation,
-    leader, and the members with their subscriptions and assignments. All else may be lost with the process. `wake_at`
-    is never later than the earliest deadline; `armed_at` is when the shard will next look at the group.
+    What a GroupMetadata record holds is durable, and `apply` restores it: type and name of the protocol, generation,
+    leader, and the members with their subscriptions and assignments. Everything else may be lost with the process.
+    `wake_at` is never later than the earliest deadline; `armed_at` is when the shard will next check the group.
     """
 
     __slots__ = (
@@ -164,11 +164,11 @@ class ClassicGroupBase:
         self.group_id = group_id
         self.config = config
         self.partition_count = partition_count
-        """Partitions of a topic now, as this broker knows it."""
+        """Returns a topic's current number of partitions, as this broker knows it."""
         self.partition_counts: dict[str, int] = {}
-        """The partitions that the members' topics had when the generation began: an event tells if that has changed."""
+        """How many partitions the members' topics had when the generation began: an event reports a change."""
         self.assigner = assigner
-        """What brings the assignment in place of a leader; None if a member leads."""
+        """Computes the assignment instead of a leader; None if a member leads."""
         self.state = EMPTY
         self.state_timestamp = now
         self.generation_id = 0
@@ -180,7 +180,7 @@ class ClassicGroupBase:
         self.subscribed_topics: frozenset[str] | None = None
         self.protocol_support: dict[str, int] = {}
         self.awaiting_join_count = 0
-        # Ids handed out with MEMBER_ID_REQUIRED (KIP-394), each with the time until which it may be used.
+        # Ids given out with MEMBER_ID_REQUIRED (KIP-394), each with its deadline.
         self.pending_members: dict[str, int] = {}
         self.pending_sync: set[str] = set()
         self.join_deadline = NEVER
@@ -191,7 +191,7 @@ class ClassicGroupBase:
         self.new_member_added = False
         self.rebalance_started_at: int | None = None
         self.sessions_at = NEVER
-        """A time that lies before every session's end, or at it: a deadline of another kind need not look at them."""
+        """No later than the end of any session: other deadlines need not check the sessions."""
         self.wake_at = NEVER
         self.armed_at = NEVER
 
@@ -203,7 +203,7 @@ class ClassicGroupBase:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits for its members: the longest timeout that any of them asks for (H2)."""
+        """How long a rebalance waits for its members: the longest timeout that any of them requests (H2)."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -223,9 +223,9 @@ class ClassicGroupBase:
         return False
 
     def select_protocol(self) -> str:
-        """Of the protocols that all members know, the one that most of them prefer.
+        """Of the protocols that all members support, the one that most of them prefer.
 
-        In a tie the protocol wins that comes first in Kafka's hash map.
+        In a tie, the protocol that comes first in Kafka's hash map wins.
         """
         everyone = len(self.members)
         candidates = {name for name, count in self.protocol_support.items() if count == everyone}
@@ -240,20 +240,20 @@ class ClassicGroupBase:
         return max(in_hash_order(votes, java_hash), key=votes.__getitem__)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members read a topic. Where that cannot be known: yes for consumers, no for all other groups."""
+        """Whether members read a topic. If that is unknown: true for consumers, false for other groups."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
 
     def joined_members(self) -> list[JoinGroupResponseMember]:
-        """The members as their leader is told of them (J3)."""
+        """The members as in their leader's JoinGroup response (J3)."""
         return [
             JoinGroupResponseMember(m.member_id, m.group_instance_id, m.metadata(self.protocol_name))
             for m in self.members.values()
         ]
 
     def described(self) -> DescribedGroup:
-        """What DescribeGroups says. Subscriptions are shown only when the group is stable, as Kafka does."""
+        """The group's part of a DescribeGroups response. As in Kafka, subscriptions are shown only if it is stable."""
         stable = self.state is STABLE
         members = [
             DescribedGroupMember(
@@ -277,14 +277,14 @@ class ClassicGroupBase:
     # ---------------------------------------------------------------------------------------------------- bookkeeping
 
     def transition_to(self, state: GroupState, now: int) -> None:
-        """Go on to another state, at wall-clock time `now`. Raises AssertionError if none leads there from this one."""
+        """Change to another state at wall-clock time `now`. Raises AssertionError if the transition is not allowed."""
         if (self.state, state) not in TRANSITIONS:
             raise AssertionError(f"group {self.group_id!r} cannot go from {self.state} to {state}")
         self.state = state
         self.state_timestamp = now
 
     def add(self, member: ClassicMember) -> None:
-        """Take in a member. The first one decides the group's protocol type, and leads it (J3)."""
+        """Add a member. The first one decides the group's protocol type, and leads it (J3)."""
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -296,7 +296,7 @@ class ClassicGroupBase:
         self.pending_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member, or an id that was only handed out. If it led, the longest-standing member leads now."""
+        """Remove a member or a pending id. If it led, the longest-standing member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -310,7 +310,7 @@ class ClassicGroupBase:
         self.pending_sync.discard(member_id)
 
     def update(self, member: ClassicMember, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
-        """A member joined again, perhaps with other protocols or timeouts than before."""
+        """A member rejoined, perhaps with different protocols or timeouts."""
         if protocols != member.protocols:
             self._count_protocols(member, -1)
             member.protocols = protocols
@@ -319,7 +319,7 @@ class ClassicGroupBase:
         member.session_timeout_ms = session_ms
 
     def rename(self, member: ClassicMember, new_member_id: str) -> None:
-        """A static member goes on under a new id (KIP-345): it keeps its place, its share and its leadership."""
+        """Give a static member a new id (KIP-345): it keeps its place, its assignment and its leadership."""
         old_member_id = member.member_id
         self.members = {
             (new_member_id if member_id == old_member_id else member_id): each
@@ -335,7 +335,7 @@ class ClassicGroupBase:
             self.pending_sync.add(new_member_id)
 
     def park_join(self, member: ClassicMember, ticket: Ticket) -> Ticket | None:
-        """Let a JoinGroup wait. Returns the ticket of an earlier one of the same member, which it replaces."""
+        """Park a JoinGroup. Returns the ticket of an earlier one of the same member, which it replaces."""
         earlier = member.awaiting_join
         if earlier is None:
             self.awaiting_join_count += 1
@@ -343,7 +343,7 @@ class ClassicGroupBase:
         return earlier
 
     def unpark_join(self, member: ClassicMember) -> Ticket | None:
-        """Take the ticket of a waiting JoinGroup away from the member; the caller answers it."""
+        """Take the ticket of a waiting JoinGroup from the member; the caller answers it."""
         ticket = member.awaiting_join
         if ticket is not None:
             member.awaiting_join = None
@@ -351,9 +351,8 @@ class ClassicGroupBase:
         return ticket
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is a member that has joined. A leader that has stays (C6). False if none has.
-
-        Where the coordinator assigns, no member leads."""
+        """Make sure that the leader has joined. A leader that has stays leader (C6). Returns False if no member has
+        joined. Where the coordinator assigns, no member leads."""
         if self.assigner is not None:
             self.leader_id = COORDINATOR_LEADS
             return self.awaiting_join_count > 0
@@ -367,7 +366,8 @@ class ClassicGroupBase:
         return False
 
     def next_generation(self, now: int) -> None:
-        """End the join phase: count up and choose the protocol. A group without members is empty now."""
+        """End the join phase: increment the generation and choose the protocol. A group without members becomes
+        empty."""
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscriptions()
@@ -377,13 +377,13 @@ class ClassicGroupBase:
         self.transition_to(COMPLETING_REBALANCE if self.members else EMPTY, now)
 
     def note_partitions(self) -> None:
-        """Keep how many partitions the members' topics have now."""
+        """Remember how many partitions the members' topics have now."""
         count = self.partition_count
         if count is not None:
             self.partition_counts = {topic: count(topic) for topic in self.subscribed_topics or ()}
 
     def stop_counting(self) -> None:
-        """The group is not kept here any more, and nor is what its members told."""
+        """The group is dropped, and its members' metadata with it."""
         for member in self.members.values():
             self._count_protocols(member, -1)
 
@@ -394,11 +394,11 @@ class ClassicGroupBase:
             self.protocol_support[name] = self.protocol_support.get(name, 0) + change
 
     def _subscriptions(self) -> frozenset[str] | None:
-        """The topics of all members of a consumer group; None where they cannot be known."""
+        """The topics of all members of a consumer group; None if they are unknown."""
         if not self.uses_consumer_protocol:
             return None
         topics: set[str] = set()
-        # Most members subscribe alike, and decoding takes longer than all else that a rebalance does for a member.
+        # Most members have equal subscriptions, and decoding is the most expensive part of a rebalance per member.
         for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:
             try:
                 topics.update(subscribed_topics(metadata))
@@ -413,14 +413,14 @@ class ClassicGroupBase:
             self.wake_at = deadline
 
     def renew_session(self, member: ClassicMember, now: int) -> None:
-        """A sign of life: the member has its session timeout again from now (H1)."""
+        """A sign of life: the member's session timeout starts again (H1)."""
         deadline = now + member.session_timeout_ms
         member.session_deadline = deadline
         if deadline < self.sessions_at:
             self.session_ends_by(deadline)
 
     def session_ends_by(self, deadline: int) -> None:
-        """A member's session ends at that time, or the time in which an id that was handed out may be used."""
+        """A member's session or a pending id expires at that time."""
         if deadline < self.sessions_at:
             self.sessions_at = deadline
             self.wake_by(deadline)
@@ -438,9 +438,9 @@ class ClassicGroupBase:
     # -------------------------------------------------------------------------------------------------------- records
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataRecord:
-        """The record that keeps the group as it is, with these assignments in place of the ones it has."""
+        """The record of the group's present state, with these assignments instead of its own if given."""
         members = [
-            MemberMetadata(  # by position, which takes half the time
+            MemberMetadata(  # positional arguments take half the time
                 m.member_id,
                 m.group_instance_id,
                 m.client_id,
@@ -463,10 +463,10 @@ class ClassicGroupBase:
         return GroupMetadataRecord(GroupMetadataKey(self.group_id), value)
 
     def apply(self, value: GroupMetadataValue) -> None:
-        """Become what a record says. Durable state changes in no other way, live and when loading.
+        """Take the state from a record. Durable state changes in no other way, live and when loading.
 
-        Members that are known keep what the record does not hold (tickets, deadlines, protocols not chosen).
-        A record with members yields a stable group, one without an empty group.
+        Known members keep what the record does not hold (tickets, deadlines, protocols not chosen). A record with
+        members yields a stable group, one without members an empty group.
         """
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol
@@ -479,7 +479,7 @@ class ClassicGroupBase:
                 self.add(_loaded_member(each, value.protocol or ""))
             else:
                 member.assignment = each.assignment
-        # In the record's order, so that a shard read from the log has the same longest-standing member.
+        # In the record's order, so that a shard loaded from the log has the same longest-standing member.
         self.members = {each.member_id: self.members[each.member_id] for each in value.members}
         self.leader_id = value.leader
         self.subscribed_topics = self._subscriptions()

@@ -1,12 +1,12 @@
-"""Which groups a setting means: a regular expression that must match a group's whole id.
+"""A setting that selects groups: a regular expression that must match a group's whole id.
 
-The operator writes the pattern, but any client chooses the ids that are matched: matching has to take little time for
-every id. Python's matcher goes back where a pattern can match in several ways, and takes exponential time for some. So
-only patterns of a small bound are accepted: no part in parentheses is repeated, nothing refers back or looks
-around, and at most three parts are repeated at all. An id is matched when its group comes into being.
+The operator writes the pattern, but any client chooses the ids, so matching must be fast for every id. Python's matcher
+backtracks where a pattern can match in several ways, and takes exponential time for some. So only patterns with a small
+bound are accepted: no repeated parentheses, no backreferences or lookarounds, and at most three repeated parts. An id
+is matched when its group is created.
 
 (`zookeeper/watchers/topic_expression.py` is for the opposite case: any program may have written the expression, and it
-cannot be refused; it is matched, however slowly, in the syntax that Java and Python share.)
+cannot be rejected; it is matched, however slowly, in the syntax that Java and Python share.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from muster.errors import ConfigError
 
 MAX_ID_LENGTH = 249
-"""Longer ids are not matched: as long as the name of a topic may be."""
+"""Longer ids are not matched: the maximum length of a topic name."""
 MAX_REPEATS = 3
 
 _TOKEN = re.compile(
@@ -34,10 +34,10 @@ _TOKEN = re.compile(
 
 
 class GroupPattern:
-    """The groups whose ids match the pattern as a whole; none without a pattern.
+    """The groups whose whole ids match the pattern; none without a pattern.
 
     Raises:
-        ConfigError: `text` is no regular expression, or one that could take long; `setting` begins the sentence.
+        ConfigError: `text` is not a regular expression, or one that could be slow; the message begins with `setting`.
     """
 
     def __init__(self, text: str | None, setting: str = "server.assigned.groups") -> None:
@@ -50,14 +50,14 @@ class GroupPattern:
             raise ConfigError(f"{setting} is not a regular expression: {text!r}: {error}") from None
         why = _unbounded(text)
         if why:
-            raise ConfigError(f"{setting} could take long to match: {text!r}: {why}")
+            raise ConfigError(f"{setting} could be slow to match: {text!r}: {why}")
 
     def __bool__(self) -> bool:
-        """Whether any group is meant at all."""
+        """Whether there is a pattern."""
         return self._compiled is not None
 
     def matches(self, group_id: str) -> bool:
-        """Whether a group is meant."""
+        """Whether the pattern selects a group."""
         compiled = self._compiled
         return compiled is not None and len(group_id) <= MAX_ID_LENGTH and compiled.fullmatch(group_id) is not None
 
@@ -67,8 +67,8 @@ def _unbounded(text: str) -> str | None:
     repeats = 0
     for token in _TOKEN.finditer(text):
         if token["repeated"]:
-            return "a part in parentheses is repeated; write the alternatives one by one"
+            return "parentheses must not be repeated; write the alternatives one by one"
         if token["backreference"] or token["special"]:
-            return "it refers back, looks around, or has options other than (?:…) and (?i)"
+            return "backreferences, lookarounds and groups other than (?:…) and (?i) are not allowed"
         repeats += bool(token["repeat"])
-    return f"more than {MAX_REPEATS} parts are repeated" if repeats > MAX_REPEATS else None
+    return f"at most {MAX_REPEATS} parts may be repeated" if repeats > MAX_REPEATS else None

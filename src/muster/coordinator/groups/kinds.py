@@ -1,8 +1,8 @@
-"""What a shard and its committed offsets need of a group, whatever protocol its members speak.
+"""The interface of a group to its shard and to committed offsets, whatever its protocol.
 
-Kafka has several kinds of groups under one set of ids: classic ones (`ClassicGroup`), those of KIP-848, and others.
-All have offsets; all are described, listed and deleted; all have deadlines. A request that only members of one kind
-send, such as JoinGroup, the shard hands to the rules of that kind.
+Kafka has several types of groups in one namespace: classic ones (`ClassicGroup`), those of KIP-848, and others. All
+have offsets and deadlines; all can be described, listed and deleted. A request that belongs to one type, such as
+JoinGroup, the shard passes to the rules of that type.
 """
 
 from __future__ import annotations
@@ -17,65 +17,65 @@ from muster.protocol.messages import DescribedGroup, ListedGroup, OffsetCommitRe
 
 
 class Group(Protocol):
-    """A group of any kind. What its methods decide to write they have applied, to the group, already."""
+    """A group of any type. Its methods have already applied to the group what they return to be written."""
 
     group_id: str
     wake_at: int
     """Never later than the earliest deadline."""
     armed_at: int
-    """When the shard will next look at the group; the shard's own."""
+    """When the shard will next check the group; set by the shard."""
 
     # ------------------------------------------------------------------------------------------------------- offsets
 
     def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
-        """Whether the sender may commit for the group; for a member it may be a sign of life."""
+        """Whether the sender may commit for the group; a member's commit may renew its session."""
 
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
-        """Whether the member that a look-up names may see the group's offsets."""
+        """Whether the member that the request names may read the group's offsets."""
 
     def check_offset_delete(self) -> ErrorCode:
-        """Whether committed offsets may be deleted now, of topics that no member reads."""
+        """Whether committed offsets for topics that no member reads may be deleted now."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members. It goes when its last offset has expired."""
+        """Whether the group has no members. It is removed once its last offset has expired."""
 
     @property
     def may_expire(self) -> bool:
-        """Whether it is known which topics the members read, so that offsets of the others may expire."""
+        """Whether the members' topics are known, so that offsets for other topics may expire."""
 
     @property
     def emptied_at(self) -> int | None:
-        """Since when the group, which once had members, has none; None if it has some, or if that is not known."""
+        """When the group lost its last member; None if it has members, never had any, or if that is unknown."""
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether members wait for one another: what is known of that is in no record, and would be lost."""
+        """Whether a rebalance is in progress: its state is not in any record, and would be lost."""
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members read a topic: its offsets do not expire."""
+        """Whether members read a topic, so that its offsets do not expire."""
 
     # ---------------------------------------------------------------------------------------- describe, list, delete
 
     def described(self) -> DescribedGroup:
-        """What DescribeGroups says."""
+        """The group as in DescribeGroups."""
 
     def listed(self) -> ListedGroup:
-        """What ListGroups says."""
+        """The group as in ListGroups."""
 
     def check_delete(self) -> ErrorCode:
-        """Whether the group may be deleted, or why not."""
+        """NONE if the group may be deleted, or why not."""
 
     def tombstones(self) -> Sequence[Written]:
-        """The records with which the group itself goes; its offsets have their own."""
+        """The records that delete the group itself, without its offsets."""
 
     # ------------------------------------------------------------------------------------------------------ its life
 
     def loaded(self, now: int) -> Effects:
-        """All records are applied: sessions begin."""
+        """All records have been applied: sessions start."""
 
     def on_deadline(self, now: int) -> Effects:
-        """Do all that is due. `wake_at` is later than `now` then."""
+        """Do everything that is due. Afterwards `wake_at` is later than `now`."""
 
     def unload(self, error: ErrorCode) -> Effects:
-        """The shard goes: every request that waits is answered with `error`."""
+        """The shard is being dropped: every waiting request is answered with `error`."""

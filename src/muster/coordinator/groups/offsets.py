@@ -1,13 +1,13 @@
 """The committed offsets of all groups of a shard: commit, fetch, expire, delete.
 
 A commit is a record for each partition; applying it is what stores it. An offset belongs to a group id, not to a
-member, so it outlives the members, and a group id may have offsets without ever having had one (a "simple consumer",
-J7: its partitions are assigned by hand and it commits with generation -1).
+member, so it outlives the members, and a group id may have offsets without ever having had members (a "simple
+consumer", J7, whose partitions are assigned manually and which commits with generation -1).
 
 An offset expires `offsets.retention.minutes` after (KIP-211)
   - the group became empty, if it once had members;
-  - its own commit, if the group never had any, or is stable and reads the topic no longer;
-  - and never while the group reads its topic, or while a rebalance is under way.
+  - its own commit, if the group never had any, or is stable and no longer reads the topic;
+  - and never while the group reads its topic, or during a rebalance.
 A commit of version 2 to 4 may carry a retention time of its own, which then counts instead.
 """
 
@@ -47,14 +47,14 @@ from muster.protocol.primitives import ZERO_UUID
 NO_OFFSET = -1
 DEFAULT_RETENTION = -1
 TOPIC_IDS_SINCE = 10
-"""From this version on OffsetCommit and OffsetFetch name topics by id."""
+"""From this version on, OffsetCommit and OffsetFetch identify topics by id."""
 
 GroupOffsets = dict[str, dict[int, CommittedOffset]]
 
 
 @dataclass(slots=True)
 class Granted:
-    """Stands for the answer to a plain commit: every partition without an error. The asker has made it already."""
+    """Stands for the answer to a plain commit without errors. The caller has already built the answer itself."""
 
     topic: str
     topic_id: bytes
@@ -110,12 +110,12 @@ class OffsetStore:
 def commit(
     request: OffsetCommitRequest, error: ErrorCode, config: GroupConfig, topics: TopicResolver, version: int, now: int
 ) -> tuple[OffsetCommitResponse, list[OffsetCommits]]:
-    """Answer and records of a commit; `error` is the group's own error for it.
+    """The answer and records of a commit; `error` is the group's own error for it.
 
-    A partition that does not exist gets its own error first: Kafka's broker drops it before it asks the coordinator.
+    A nonexistent partition gets its own error first: Kafka's broker drops it before it asks the coordinator.
     """
     records: list[OffsetCommits] = []
-    # The largest retention time stands for "for ever": a record has no room for a later time.
+    # The largest retention time means forever: a record cannot hold a later time.
     retention = request.retention_time_ms
     expires = NO_TIMESTAMP if retention == DEFAULT_RETENTION else now + min(retention, NEVER - now)
     answers: list[OffsetCommitResponseTopic] = []
@@ -125,7 +125,7 @@ def commit(
         name = _resolve(topic, topics, version)
         count = topics.partition_count(name) if name else 0
         if count and not topic.partitions:
-            continue  # as in Kafka, which answers about one that does not exist
+            continue  # as in Kafka, which does answer for a nonexistent topic
         by_id = version >= TOPIC_IDS_SINCE and not name
         missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partitions: list[OffsetCommitResponsePartition] = []
@@ -146,7 +146,7 @@ def commit(
 def _refusal(
     index: int, metadata: str, count: int, missing: ErrorCode, error: ErrorCode, longest_metadata: int
 ) -> ErrorCode:
-    """Why the commit for a partition is refused, if it is."""
+    """The error for a partition's commit, or NONE."""
     if not 0 <= index < count:
         return missing
     if error is NONE and len(metadata) > longest_metadata:
@@ -165,8 +165,8 @@ def plain_commit(
     committed: Sequence[int],
     leader_epochs: Sequence[int],
 ) -> OffsetCommits | None:
-    """The records of a commit for partitions of one topic without metadata. None if any of it is refused: `commit` says
-    what. The request has the topic, without its partitions."""
+    """The records of a commit for partitions of one topic without metadata. None if any part is refused: `commit` then
+    gives the errors. The request has the topic without its partitions."""
     topic = request.topics[0]
     topic_id = topic.topic_id
     name = _resolve(topic, topics, version)
@@ -200,9 +200,9 @@ def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics:
 def fetch(
     offsets: GroupOffsets, request: OffsetFetchRequestGroup, topics: TopicResolver, version: int
 ) -> OffsetFetchResponseGroup:
-    """A group's committed offsets, for the partitions asked for, or for all.
+    """A group's committed offsets, for the requested partitions or for all.
 
-    `require_stable` (KIP-447) asks that no transaction has offsets pending; there are none here that could.
+    `require_stable` (KIP-447) asks for offsets without pending transactions; there are no transactions here.
     """
     if request.topics is None:
         answers = [
@@ -210,7 +210,7 @@ def fetch(
             for name, partitions in offsets.items()
         ]
         if version >= TOPIC_IDS_SINCE:
-            # A deleted topic has no id by which it could be named.
+            # A deleted topic has no id to answer with.
             answers = [each for each in answers if each.topic_id != ZERO_UUID]
         return OffsetFetchResponseGroup(request.group_id, answers)
     return OffsetFetchResponseGroup(
@@ -259,9 +259,10 @@ def tombstone(group_id: str, topic: str, partition: int) -> OffsetCommitRecord:
 def delete(
     request: OffsetDeleteRequest, group: Group, committed: GroupOffsets, topics: TopicResolver
 ) -> tuple[OffsetDeleteResponse, list[OffsetCommitRecord]]:
-    """Answer and records of an OffsetDelete. What members read stays; nothing committed is no error.
+    """The answer and records of an OffsetDelete. Offsets of subscribed topics stay; deleting a missing offset is not an
+    error.
 
-    A partition that does not exist gets its own error first: Kafka's broker drops it before it asks the coordinator.
+    A nonexistent partition gets its own error first: Kafka's broker drops it before it asks the coordinator.
     """
     response = OffsetDeleteResponse()
     doomed: dict[tuple[str, int], OffsetCommitRecord] = {}
@@ -284,7 +285,7 @@ def delete(
 
 
 def expired(group: Group, offsets: GroupOffsets, retention_ms: int, now: int) -> tuple[list[OffsetCommitRecord], bool]:
-    """Tombstones for the offsets that have expired, and whether none are left."""
+    """Tombstones for the expired offsets, and whether no offsets are left."""
     if not group.may_expire:
         return [], not offsets
     emptied_at = group.emptied_at

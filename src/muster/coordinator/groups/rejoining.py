@@ -1,9 +1,9 @@
-"""Why a member that the group knows has joined again: for the events, and for nothing else.
+"""Why a known member has rejoined: only for the events.
 
-The coordinator looks into a subscription no more than it must, which is nowhere. But a member that rejoins starts a
-rebalance, and what differs from its last JoinGroup says why: other topics; fewer partitions of its own, as in the
-second phase of a cooperative rebalance (KIP-429); nothing, and then a leader's topics may have other partitions than
-when the generation began. Two subscriptions are decoded for a rebalance, those of the one member that has started it.
+The rules of a rebalance never decode a subscription. But a member that rejoins starts a rebalance, and the difference
+from its last JoinGroup says why: different topics; fewer owned partitions, as in the second phase of a cooperative
+rebalance (KIP-429); or no difference, and then the partitions of a leader's topics may have changed since the
+generation began. Two subscriptions are decoded for a rebalance: the old and the new one of the member that started it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from muster.protocol.subscription import decode_subscription
 
 
 def why_again(group: ClassicGroupBase, member: ClassicMember, protocols: Protocols) -> Cause:
-    """Why a member, which is still as it joined last, starts a rebalance with these protocols."""
+    """Why a member starts a rebalance with these protocols; `member` still has those of its last join."""
     leads = group.state is STABLE and member.member_id == group.leader_id
     plain = Cause.LEADER_REJOINED if leads else Cause.MEMBER_REJOINED
     if not group.uses_consumer_protocol:

@@ -1,35 +1,34 @@
-"""Groups to which the coordinator itself assigns (A5): what it takes of a member, how it assigns, and when anew.
+"""Groups to which the coordinator itself assigns (A5): what it accepts from members, how and when it assigns.
 
 Theory of operation
 ===================
 
-Before clients assigned, the coordinator was to do it: it knows the topics, so it alone watches them, and a member is
-told its partitions. The setting `server.assigned.groups` makes this of a group. It is a classic group in all else, with
-the same members, sessions, rebalances and records, and every stock client can be in it. One thing differs: the
-assignment does not come with the leader's SyncGroup; the coordinator has it as soon as all have joined.
+Kafka's first drafts had the coordinator assign partitions, not a client: it knows the topics, so it alone watches them,
+and sends each member its partitions. The setting `server.assigned.groups` turns this on for groups. Otherwise such a
+group is a classic group, with the same members, sessions, rebalances and records, and any stock client can join it. One
+thing differs: the assignment does not come with the leader's SyncGroup; the coordinator computes it as soon as all have
+joined.
 
     classic           all joined -> answers to JoinGroup -> leader's SyncGroup -> record -> answers to SyncGroup
     server-assigned   all joined -> assignment -> record -> answers to JoinGroup -> SyncGroup answered at once
 
-- *The leader* is `COORDINATOR_LEADS`, an id that no member has: so each client takes itself for a follower, sends an
-  empty SyncGroup, and reads its share from the answer. Kafka too names a leader that is gone at times (KIP-345).
-- *One record* has the members with their shares, and is durable before any JoinGroup is answered, as every answer waits
-  for what was decided before it. If it cannot be written, the JoinGroups fail as SyncGroups do in a classic group.
-  The group passes through COMPLETING_REBALANCE within one act, and no request finds it there.
-- *Strategies* are `range` and `roundrobin`, known by name. The others need what only clients have: the sticky ones what
-  their members hold. A member that knows neither is refused (A7: a new strategy on the server is a new server; one of
-  the clients' own is none of the server's business). A member counts as eager: where a cooperative strategy
-  stands beside an eager one, clients are eager by themselves (KIP-429).
-- *Of a subscription* only the topics are kept. Clients put into it what they own and in which generation; that changes
-  with each rebalance, and would look like another subscription. Bytes that are none are refused at the door: so they
-  are never there when the group assigns, and one bad member cannot stop the others.
-- *What is assigned* are the partitions that have a leader (H6): the others cannot be read. They come back into the
-  assignment with their leader. Members beyond the number of partitions are idle (H7).
-- *The coordinator watches*. When topics come, go or grow, or leaders do, it is told, and compares: the partitions that
-  the group has in its shares with those that it would assign now. If they differ, that group rebalances, and no other.
-  It compares after reading the record, too: what happened meanwhile is found.
-- *A setting that was changed* over a restart shows in the leader of the record that is read. The group then rebalances
-  once, so that the members have their leader again, or need none any more.
+- *The leader* is `COORDINATOR_LEADS`, an id that no member has: so each client acts as a follower, sends an empty
+SyncGroup, and reads its assignment from the answer. Kafka, too, sometimes names a leader that has left (KIP-345). -
+*One record* has the members with their assignments. It is durable before any JoinGroup is answered, as every answer
+waits for what was decided before it. If it cannot be written, the JoinGroups fail as SyncGroups do in a classic group.
+The group passes through COMPLETING_REBALANCE in one step, so no request sees that state. - *Strategies* are `range` and
+`roundrobin`, by name. The others need what only clients have: the sticky ones need what the members own. A member that
+supports neither is refused (A7: a new strategy on the server means a new server; the server cannot run a client's own
+strategy). Members count as eager: a client that lists a cooperative strategy together with an eager one behaves eagerly
+(KIP-429). - *Of a subscription* only the topics are kept. Clients also put in their owned partitions and generation;
+these change with each rebalance, and would look like another subscription. An invalid subscription is refused with its
+JoinGroup, so that one bad member cannot stop the others. - *What is assigned* are the partitions that have a leader
+(H6): the others cannot be read. They return to the assignment with their leader. Members beyond the number of
+partitions are idle (H7). - *The coordinator watches*. When topics, partitions or leaders appear or disappear, it is
+notified, and compares the partitions in the group's assignments with those that it would assign now. If they differ,
+that group rebalances, and no other. It also compares after loading the record, to find changes made in the meantime. -
+*A setting that was changed* over a restart shows in the leader of the loaded record. The group then rebalances once, to
+get a leader or to do without one.
 """
 
 from __future__ import annotations
@@ -54,37 +53,37 @@ if TYPE_CHECKING:
     from muster.assignors import MemberAssignment
 
 COORDINATOR_LEADS = "coordinator"
-"""The leader of a group to which the coordinator assigns. Members' ids end with a UUID: no member has this one."""
+"""The leader id of a group to which the coordinator assigns. Member ids end with a UUID, so no member has this one."""
 
 STRATEGIES = ("range", "roundrobin")
-"""By which the coordinator can assign: they keep nothing from one assignment to the next."""
+"""The strategies that the coordinator can use: they keep no state between assignments."""
 
 
 class ServerAssignment:
-    """Assigns the partitions that exist and have a leader to the members of groups; keeps nothing of a group."""
+    """Assigns the partitions that have a leader to the members of groups; keeps no state of a group."""
 
     def __init__(self, topics: TopicResolver) -> None:
         self._topics = topics
 
     def accept(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """Of a member's protocols the strategies that are known here, each with the topics alone.
+        """Those of a member's protocols whose strategies are supported here, each reduced to the topics.
 
         Raises:
-            KafkaError: INCONSISTENT_GROUP_PROTOCOL if it knows none of them, or is no consumer; INVALID_REQUEST if its
-                subscription cannot be read.
+            KafkaError: INCONSISTENT_GROUP_PROTOCOL if there are none, or the member is not a consumer; INVALID_REQUEST
+            if its subscription cannot be decoded.
         """
         if protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise _refusal(f"the coordinator assigns to consumers, not to members of type {protocol_type!r}")
         accepted = [(name, _topics_alone(name, metadata)) for name, metadata in protocols if name in STRATEGIES]
         if not accepted:
             known, named = " and ".join(STRATEGIES), ", ".join(name for name, _ in protocols)
-            raise _refusal(f"the coordinator assigns by {known}, the member knows {named or 'nothing'}")
+            raise _refusal(f"the coordinator assigns by {known}; the member supports {named or 'no strategy'}")
         return accepted
 
     def assign(self, strategy: str, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
-        """The share of each member, as its SyncGroup brings it. A member is its id, its instance id and its
-        subscription, which is empty for one that cannot be read: it gets nothing."""
-        # Imported here: a broker to whose groups their leaders assign does not load it.
+        """Each member's assignment, as in its SyncGroup response. A member is its id, its instance id and its
+        subscription; with an empty subscription (it could not be decoded) it gets nothing."""
+        # Imported here: a broker whose groups all have client-side assignment does not need it.
         from muster.assignors import MemberSubscription, get_assignor
 
         topics_of: dict[bytes, list[str]] = {}
@@ -100,7 +99,7 @@ class ServerAssignment:
         return {member_id: _encoded(share, led) for member_id, share in shares.items()}
 
     def why_again(self, topics: Iterable[str], assignments: Iterable[bytes]) -> tuple[Cause, str] | None:
-        """Why a group with these subscribed topics and shares has to rebalance, None if it need not."""
+        """Why a group with these subscribed topics and assignments must rebalance, None if it need not."""
         owned: dict[str, set[int]] = {}
         for share in assignments:
             for topic, number in _partitions_of(share):
@@ -116,9 +115,9 @@ class ServerAssignment:
                 lost += [TopicPartition(topic, number) for number in sorted(has - led)]
             gained += [TopicPartition(topic, number) for number in sorted(led - has)]
         if deleted:
-            return Cause.TOPIC_DELETED, f"the topic is gone: {_few(deleted)}"
+            return Cause.TOPIC_DELETED, f"topic deleted: {_few(deleted)}"
         if lost:
-            return Cause.LEADERS_LOST, f"without a leader: {_few(lost)}"
+            return Cause.LEADERS_LOST, f"no leader: {_few(lost)}"
         if gained:
             return Cause.PARTITIONS_GAINED, f"to be assigned: {_few(gained)}"
         return None
@@ -132,21 +131,23 @@ def _topics_alone(name: str, metadata: bytes) -> bytes:
     try:
         topics = subscribed_topics(metadata)
     except ProtocolError as error:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"its subscription for {name} cannot be read: {error}") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"its subscription for {name} cannot be decoded: {error}") from None
     return encode_subscription(Subscription(sorted(set(topics))), version=0)
 
 
 def _topics_of(metadata: bytes) -> list[str]:
-    """The topics of a subscription; none if it was written by a group that did not look into it."""
+    """The topics of a subscription; none if it is invalid, which a group with client-side assignment may have
+    stored."""
     try:
         return sorted(set(subscribed_topics(metadata)))
     except ProtocolError:
         return []
 
 
-@lru_cache(maxsize=4096)  # the same shares are looked at whenever a topic changes
+@lru_cache(maxsize=4096)  # the same assignments are compared whenever a topic changes
 def _partitions_of(share: bytes) -> Sequence[TopicPartition]:
-    """The partitions of a share; none if it cannot be read, which only a damaged record has: then it is made anew."""
+    """The partitions of an assignment; none if it cannot be decoded (a damaged record): then the group assigns
+    again."""
     try:
         return decode_assignment(share).partitions
     except ProtocolError:
@@ -154,7 +155,7 @@ def _partitions_of(share: bytes) -> Sequence[TopicPartition]:
 
 
 def _encoded(share: MemberAssignment, led: Mapping[str, Sequence[int]]) -> bytes:
-    """A share, in which partitions are counted among those with a leader, by the partitions' own numbers."""
+    """Encode an assignment whose partitions are indexes into those with a leader, by their real numbers."""
     by_topic = {topic: [led[topic][place] for place in places] for topic, places in (share.unnamed() or {}).items()}
     return encode_assignment_by_topic(by_topic, version=0)
 

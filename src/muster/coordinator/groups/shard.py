@@ -1,7 +1,7 @@
-"""One shard: the groups whose ids fall on one partition of `__consumer_offsets`. Routes requests, applies records.
+"""One shard: the groups whose ids hash to one partition of `__consumer_offsets`. Routes requests, applies records.
 
 A shard is used by one thread. Each handler takes a request, its origin and the time, and returns Effects whose records
-are applied already. `apply` on an empty shard, record by record, and then `loaded`, bring it back from its log.
+are already applied. `apply` on an empty shard, record by record, and then `loaded`, restore it from its log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ from muster.protocol.primitives import Struct
 from muster.protocol.records.record_batch import BatchBuilder
 
 MAX_NAME_LENGTH = 8_000
-"""Characters of a name that goes into a record, whose strings hold 32,767 bytes. Requests can carry longer ones."""
+"""The longest name in characters that a record can hold: its strings have 32,767 bytes. Requests can carry longer
+ones."""
 
 
 class GroupShard:
@@ -82,11 +83,11 @@ class GroupShard:
         self.counts = GroupCounts() if counts is None else counts
         self._assigned_groups = GroupPattern(config.server_assigned_groups)
         self._assignment = ServerAssignment(topics)
-        # (time, group id): for each group the next time to look at it. Entries that were overtaken are skipped.
+        # (time, group id): when to check each group next. Outdated entries are skipped.
         self._alarms: list[tuple[int, str]] = []
         self._expiry_check_at = NEVER
         self.first_alarm = NEVER
-        """A time that is not after the next deadline; after `next_deadline` it is the next one."""
+        """A time no later than the next deadline; exact after a call of `next_deadline`."""
 
     # ----------------------------------------------------------------------------------------------------- membership
 
@@ -115,7 +116,7 @@ class GroupShard:
         longest, together = MAX_NAME_LENGTH, f"{request.group_id}{request.protocol_type}{origin.client_id}"
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        if len(together) > longest:  # seldom
+        if len(together) > longest:  # rare
             if len(request.group_id) > longest:
                 return ErrorCode.INVALID_GROUP_ID
             if len(request.protocol_type) > longest or len(origin.client_id) > longest:
@@ -137,7 +138,7 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if origin.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        elif not request.group_id:  # a group of this name may exist: of consumers that only commit
+        elif not request.group_id:  # a group with an empty id may exist, of consumers that only commit
             error = ErrorCode.INVALID_GROUP_ID
         elif type(group) is not ClassicGroup:
             error = ErrorCode.UNKNOWN_MEMBER_ID
@@ -150,7 +151,7 @@ class GroupShard:
     def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None, now: int
     ) -> ErrorCode:
-        """The short way: without a request object and without effects."""
+        """The fast path: without a request object and without effects."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self.groups.get(group_id)
@@ -162,7 +163,7 @@ class GroupShard:
         return error
 
     def leave(self, request: LeaveGroupRequest, origin: Origin, now: int) -> Effects:
-        """LeaveGroup. Up to version 2 it is about one member, later about several (KIP-345)."""
+        """LeaveGroup. Up to version 2 for one member, later for several (KIP-345)."""
         if origin.api_version < 3:
             member = MemberIdentity(request.member_id)
             request = LeaveGroupRequest(request.group_id, request.member_id, [member])
@@ -183,7 +184,7 @@ class GroupShard:
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def commit(self, request: OffsetCommitRequest, origin: Origin, now: int) -> Effects:
-        """OffsetCommit. A commit without membership creates the group that it names (a simple consumer, J7)."""
+        """OffsetCommit. A commit without membership creates the group (a simple consumer, J7)."""
         version = origin.api_version
         error = self._check_commit(request, version, now)
         response, records = offsets.commit(request, error, self.config, self.topics, version, now)
@@ -197,12 +198,12 @@ class GroupShard:
     def plain_commit(
         self, request: OffsetCommitRequest, version: int, now: int, *columns: Sequence[int]
     ) -> OffsetCommits | None:
-        """The short way: what a commit for partitions of one topic writes. None if any of it is refused."""
+        """The fast path: what a commit for partitions of one topic writes. None if any part is refused."""
         error = self._check_commit(request, version, now)
         return offsets.plain_commit(request, error, self.config, self.topics, version, now, *columns)
 
     def commit_all(self, commits: OffsetCommits, ticket: Ticket, granted: Granted) -> Effects:
-        """Carry out what `plain_commit` said."""
+        """Apply and acknowledge what `plain_commit` returned."""
         self.apply(commits)
         self.counts.offsets_committed += len(granted.partitions)
         return Effects([Reply(ticket, granted)], [commits])
@@ -219,7 +220,7 @@ class GroupShard:
         return error
 
     def fetch_offsets(self, request: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-        """One group of an OffsetFetch. A group that does not exist has committed nothing: that is no error."""
+        """One group of an OffsetFetch. A nonexistent group has no committed offsets; that is not an error."""
         if request.member_id is not None and (group := self.groups.get(request.group_id)) is not None:
             error = group.check_fetch(request)
             if error is not NONE:
@@ -227,7 +228,7 @@ class GroupShard:
         return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
 
     def delete_offsets(self, request: OffsetDeleteRequest, origin: Origin, now: int) -> Effects:
-        """OffsetDelete (KIP-496): forget what was committed for partitions of topics that no member reads."""
+        """OffsetDelete (KIP-496): remove committed offsets of topics that no member reads."""
         group = self.groups.get(request.group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
         if not request.group_id:
@@ -250,8 +251,8 @@ class GroupShard:
         return effects
 
     def topics_changed(self, names: frozenset[str] | None, now: int) -> Effects:
-        """Topics came, went or changed, or leaders of their partitions did; None: any. The groups to which the
-        coordinator assigns rebalance where it makes a difference to them."""
+        """Topics were created or deleted, or their partitions or leaders changed; None means any topic. Server-assigned
+        groups rebalance if it affects them."""
         effects = Effects()
         for group in self.groups.values():
             if type(group) is ClassicGroup:
@@ -262,7 +263,7 @@ class GroupShard:
     # ----------------------------------------------------------------------------------------- describe, list, delete
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
-        """One group of a DescribeGroups; one that does not exist is Dead, and since version 6 an error (KIP-1043)."""
+        """One group of a DescribeGroups; a nonexistent one is Dead, and since version 6 an error (KIP-1043)."""
         group = self.groups.get(group_id)
         if group is not None:
             return group.described()
@@ -273,7 +274,7 @@ class GroupShard:
         return dead
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-        """The groups in any of the states and of any of the types asked for; none asked for means all (KIP-518)."""
+        """The groups with any of the requested states and types; an empty filter means all (KIP-518)."""
         wanted = {state.strip().lower() for state in states}
         wanted_types = {name.strip().lower() for name in types}
         return [
@@ -284,7 +285,7 @@ class GroupShard:
         ]
 
     def delete_group(self, group_id: str) -> tuple[DeletableGroupResult, Effects]:
-        """One group of a DeleteGroups: only an empty one may go, with all that it has committed."""
+        """One group of a DeleteGroups: only an empty one may be deleted, with all its offsets."""
         effects = Effects()
         group = self.groups.get(group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
@@ -301,20 +302,20 @@ class GroupShard:
     # -------------------------------------------------------------------------------------------- records and loading
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Apply a record of the log, its times moved by so many milliseconds."""
+        """Apply a record of the log, its times shifted by `shift` ms."""
         self.apply(shifted(decode_coordinated(key, value), shift))
 
     def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
-        """Put records into a batch, their times moved by so many milliseconds."""
+        """Add records to a batch, their times shifted by `shift` ms."""
         for record in records:
             append_records(batch, timestamp, shifted(record, shift) if shift else record)
 
     def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
-        """The answer in place of one whose records were lost."""
+        """The answer to send instead of one whose records were lost."""
         return spoiled(answer, error)
 
     def apply(self, record: Written) -> None:
-        """Apply a record: live, when it is written, and when the log is read again."""
+        """Apply a record: when it is written, and when the log is loaded."""
         if isinstance(record, OffsetCommits):
             if record.group not in self.groups:
                 self.groups[record.group] = self._new_group(record.group)
@@ -331,7 +332,7 @@ class GroupShard:
         group_id = record.key.group
         if record.value is None:
             if (gone := self.groups.pop(group_id, None)) is not None:
-                gone.unload(ErrorCode.GROUP_ID_NOT_FOUND)  # it is empty: nothing waits in it
+                gone.unload(ErrorCode.GROUP_ID_NOT_FOUND)  # it is empty: no request waits in it
             return
         group = self.groups.get(group_id)
         if type(group) is not ClassicGroup:
@@ -339,10 +340,10 @@ class GroupShard:
         group.apply(record.value)
 
     def loaded(self, now: int) -> Effects:
-        """All records are applied: sessions start now, and a group goes on with its generation (H1).
+        """All records have been applied: sessions start now, and groups continue with their generation (H1).
 
-        Only a group with more members than are allowed now has to rebalance, so that some are refused. Offsets of
-        topics that were deleted while the shard was not loaded are removed now.
+        Only a group with more members than now allowed must rebalance, so that some are refused. Offsets of topics that
+        were deleted while the shard was not loaded are removed.
         """
         effects = Effects()
         for group_id, topic, partition, value in list(self.offsets):
@@ -357,7 +358,8 @@ class GroupShard:
         return effects
 
     def unload(self, error: ErrorCode) -> Effects:
-        """The shard goes away: waiting requests are answered with `error`, and members look up the coordinator."""
+        """The shard is being dropped: waiting requests are answered with `error`, and members look up the
+        coordinator."""
         return Effects().merge(group.unload(error) for group in self.groups.values())
 
     def _write(self, record: Written, effects: Effects) -> None:
@@ -379,21 +381,21 @@ class GroupShard:
 
     def next_deadline(self) -> int | None:
         """When to call `on_deadline`; nothing is due before."""
-        while self._alarms and self._is_overtaken(*self._alarms[0]):
+        while self._alarms and self._is_outdated(*self._alarms[0]):
             heappop(self._alarms)
         self.first_alarm = min(self._alarms[0][0] if self._alarms else NEVER, self._expiry_check_at)
         return None if self.first_alarm == NEVER else self.first_alarm
 
-    def _is_overtaken(self, at: int, group_id: str) -> bool:
+    def _is_outdated(self, at: int, group_id: str) -> bool:
         group = self.groups.get(group_id)
         return group is None or group.armed_at != at
 
     def on_deadline(self, now: int) -> Effects:
-        """Do all that is due. Afterwards `next_deadline()` is later than `now`."""
+        """Do everything that is due. Afterwards `next_deadline()` is later than `now`."""
         effects = Effects()
         while self._alarms and self._alarms[0][0] <= now:
             at, group_id = heappop(self._alarms)
-            if self._is_overtaken(at, group_id):
+            if self._is_outdated(at, group_id):
                 continue
             group = self.groups[group_id]
             group.armed_at = NEVER

@@ -1,4 +1,4 @@
-"""What the coordinator asks about topics. The broker answers from its metadata."""
+"""The topics as the coordinator sees them. The broker implements this from its metadata."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class TopicResolver(Protocol):
-    """The topics that exist now: looked up by name, or by the id that newer requests use in its place."""
+    """The existing topics: looked up by name, or by the id that newer requests use instead."""
 
     def partition_count(self, topic: str) -> int:
-        """Partitions of a topic, 0 if there is none of that name."""
+        """A topic's number of partitions, 0 if there is no such topic."""
 
     def is_gone(self, topic: str) -> bool:
-        """Whether there is surely no topic of that name: then what groups have committed for it is forgotten. A topic
-        of which only this broker knows too little has no partitions here, and is not gone."""
+        """Whether the topic certainly does not exist, so that its committed offsets can be removed. A topic about which
+        this broker merely knows too little has no partitions here, and is not gone."""
 
     def led_partitions(self, topic: str) -> Sequence[int]:
-        """The partitions of a topic that have a leader, ascending; none if there is no topic of that name."""
+        """The partitions of a topic that have a leader, ascending; none if there is no such topic."""
 
     def topic_id(self, topic: str) -> bytes:
-        """The topic's id (16 bytes), all zeros if there is none."""
+        """The topic's id (16 bytes), all zeros if there is no such topic."""
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name that goes with an id, None if there is none."""
+        """The name of the topic with an id, None if there is none."""

@@ -1,7 +1,7 @@
-"""Records in the log tell the time of day; the rules use a steady clock.
+"""Records in the log carry the time of day; the rules use a monotonic clock.
 
-A steady clock is never set, so no member expires because the time of day was corrected. Times are shifted when a record
-goes into the log, and back when it is read; `clocks.shift_between` says by how much.
+A monotonic clock is never set, so no member expires because the time of day was corrected. Times are shifted when a
+record is written to the log, and back when it is read; `clocks.shift_between` says by how much.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
 
 
 def shifted(record: Written, by: int) -> Written:
-    """The record with its times moved by so many milliseconds; a time that is not set stays unset."""
+    """The record with its times shifted by `by` ms; unset times stay unset."""
     if not by:
         return record
     if isinstance(record, OffsetCommits):

@@ -1,1 +1,1 @@
-"""Shards, each with its journal: loaded, served, and answered once durable. Knows nothing of groups."""
+"""Shards, each with its journal: loaded, served, answered once durable. Independent of groups."""

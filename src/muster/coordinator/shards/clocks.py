@@ -1,9 +1,9 @@
-"""A coordinator's two clocks: the rules measure with a steady one, which is never set; records tell the time of day."""
+"""A coordinator's two clocks: the rules use a monotonic one; records carry the time of day."""
 
 from __future__ import annotations
 
 NEVER = 2**63 - 1
-"""A deadline that does not come."""
+"""A deadline that never comes."""
 
 NO_TIMESTAMP = -1
 """A time that is not set."""
@@ -13,5 +13,5 @@ TOLERATED_MS = 100
 
 
 def shift_between(steady: int, wall: int) -> int:
-    """Milliseconds to add to a time of the steady clock to get the time of day."""
+    """Milliseconds to add to a monotonic time to get the time of day."""
     return wall - steady if abs(wall - steady) >= TOLERATED_MS else 0

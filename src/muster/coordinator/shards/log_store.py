@@ -1,7 +1,7 @@
 """Shards kept in logs: the partition of a topic for each slot, as Kafka keeps groups in `__consumer_offsets`.
 
-A batch of the log bears the epoch under which it was appended. The log refuses an append under an older epoch than its
-leader's. By that a coordinator that has lost the partition, and does not know it yet, learns it.
+Each batch carries the epoch under which it was appended. The log rejects an append under an epoch older than its
+leader's: so a coordinator that has lost the partition without noticing finds out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, chec
 
 READ_BYTES = 4 * 1024 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""A batch that would be larger when decompressed is not the coordinator's, and is passed over."""
+"""A batch that would be larger when decompressed is not the coordinator's, and is skipped."""
 
 SLICE = 256
-"""Records of a large batch that are returned at a time."""
+"""How many records of a large batch are returned at a time."""
 
-PassedOver = tuple[object, Exception]
+Skipped = tuple[object, Exception]
 
 
 class Log(Protocol):
@@ -36,25 +36,25 @@ class Log(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """Records before it are durable."""
+        """Records below it are durable."""
 
     @property
     def failed(self) -> Exception | None:
-        """Set once writing or syncing has failed: records that are not durable by then never will be."""
+        """Set once a write or sync has failed: records that are not durable by then never will be."""
 
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any:
-        """Returns an object with `last_offset`, of the last record. Producers may append to the same log. Raises
-        KafkaError with FENCED_LEADER_EPOCH if the log is led under a newer epoch."""
+        """Returns an object with `last_offset`, that of the last record. Producers may append to the same log. Raises
+        KafkaError with FENCED_LEADER_EPOCH if the log's leader has a newer epoch."""
 
     def read(self, offset: int, max_bytes: int) -> Any:
-        """An object with `data` (whole batches, perhaps none) and `next_offset`."""
+        """Returns an object with `data` (whole batches, possibly none) and `next_offset`."""
 
 
 class LogStore:
-    """A `Store`: `open_log` returns the log of a slot, an empty one if it was never written.
+    """A `Store`: `open_log` returns a slot's log, an empty one if it was never written.
 
-    `alone`: no other coordinator writes to these logs. Then an epoch in them fences nothing: it is of a time in a
-    cluster, or damage, for no checksum covers it. Everything is read, and written on under the newest epoch found.
+    `alone`: no other coordinator writes to these logs. An epoch in them then fences nothing: it is left from a former
+    cluster, or is damage, as no checksum covers it. Everything is read, and writes use the newest epoch found.
     """
 
     def __init__(self, open_log: Callable[[int], Log], *, alone: bool = False) -> None:
@@ -63,7 +63,7 @@ class LogStore:
         self._journals: dict[int, LogJournal] = {}
 
     def load(self, slot: int, epoch: int) -> LogJournal:
-        """Take the slot. A journal of the same or an older epoch that is still open is fenced."""
+        """Take the slot. An open journal of the same or an older epoch is fenced."""
         before = self._journals.get(slot)
         if before is not None:
             if epoch < before.epoch:
@@ -71,8 +71,8 @@ class LogStore:
             before.fence(epoch)
         log = self._open_log(slot)
         if log.high_watermark < log.log_end_offset:
-            # A shard was dropped between an append and its sync: the records read now would lack some that a crash
-            # would bring back.
+            # A shard was dropped between an append and its sync: reading now would miss records that may reappear after
+            # a crash.
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the end of the log is not durable")
         journal = self._journals[slot] = LogJournal(log, epoch, partial(self._closed, slot), self._alone)
         return journal
@@ -83,7 +83,7 @@ class LogStore:
 
 
 class LogJournal:
-    """A `Journal` in a log. Positions are offsets."""
+    """A `Journal` kept in a log. Positions are offsets."""
 
     def __init__(self, log: Log, epoch: int, on_close: Callable[[LogJournal], None], alone: bool) -> None:
         self.log = log
@@ -132,15 +132,15 @@ class LogJournal:
                 self._refusal = FencedError(error.message or "the log is led under a newer epoch")
                 raise self._refusal from error
             raise
-        # The log returns the position: the coordinator need not be its only writer.
+        # The log returns the position: the coordinator may not be its only writer.
         end: int = appended.last_offset + 1
         return end
 
     # ----------------------------------------------------------------------------------------------------------- read
 
     def read(self, most: int) -> Piece:
-        """As `Journal.read`. Batches of transactions are left out: the coordinator does not write them, and whether
-        they were committed is not tracked. Damaged data is passed over."""
+        """As `Journal.read`. Transactional batches are left out: the coordinator does not write them, and whether they
+        were committed is not tracked. Damaged data is skipped."""
         records: list[Stored] = []
         while len(records) < most:
             found = next(self._slices, None)
@@ -151,7 +151,7 @@ class LogJournal:
             records += found
         return Piece(records)
 
-    def _read_all(self) -> Iterator[list[Stored] | PassedOver]:
+    def _read_all(self) -> Iterator[list[Stored] | Skipped]:
         log = self.log
         offset = log.log_start_offset
         while offset < log.high_watermark:
@@ -161,7 +161,7 @@ class LogJournal:
             yield from self._batches(read.data, offset)
             offset = read.next_offset
 
-    def _batches(self, data: Buffer, offset: int) -> Iterator[list[Stored] | PassedOver]:
+    def _batches(self, data: Buffer, offset: int) -> Iterator[list[Stored] | Skipped]:
         try:
             for position, header in iter_headers(data):
                 offset = header.base_offset
@@ -170,7 +170,7 @@ class LogJournal:
                 elif not (header.is_control or header.is_transactional):
                     yield from self._records(data, position, header)
         except CorruptRecordError as error:
-            yield offset, error  # a header is damaged: where the next batch begins is unknown
+            yield offset, error  # a damaged header: where the next batch begins is unknown
 
     def _is_of_a_fenced_epoch(self, header: BatchHeader) -> bool:
         epoch = header.partition_leader_epoch
@@ -180,7 +180,7 @@ class LogJournal:
         self._newest_epoch = max(epoch, self._newest_epoch)
         return is_fenced
 
-    def _records(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[list[Stored] | PassedOver]:
+    def _records(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[list[Stored] | Skipped]:
         try:
             check_batch(data, position, header)
             found = read_records(data, position, header, MAX_BATCH_BYTES)

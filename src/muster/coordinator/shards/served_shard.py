@@ -1,4 +1,4 @@
-"""A shard that is loaded and served, with its journal and the answers that wait for the journal."""
+"""A loaded shard, with its journal and the answers that wait for the journal."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ Answer = Callable[[Any], None]
 
 
 class Decision(Protocol):
-    """What follows from a request or a deadline."""
+    """The result of a request or a deadline."""
 
     replies: list[Reply]
-    """Answers, to be sent when `records`, and all records decided before them, are durable."""
+    """Answers to send once `records`, and all records decided before them, are durable."""
     records: list[Any]
-    """Written to the store together."""
+    """Records to write to the store, all or none."""
     events: list[Any]
-    """For the log and for operators."""
+    """For the broker's log and for operators."""
 
 
 class Shard(Protocol):
-    """What a shard must offer to be kept in a store."""
+    """What a shard must implement to be kept in a store."""
 
     first_alarm: int
-    """A time that is not after the next deadline, NEVER if there is none; after `next_deadline` it is the next one."""
+    """A time no later than the next deadline, NEVER if there is none; exact after a call of `next_deadline`."""
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Apply a record of the store, its times moved by so many milliseconds. Raises if it cannot be understood."""
+        """Apply a record of the store, its times shifted by `shift` ms. Raises if the record cannot be decoded."""
 
     def write_down(self, records: list[Any], batch: BatchBuilder, timestamp: int, shift: int) -> None:
-        """Put what it has decided to write into a batch, its times moved by so many milliseconds."""
+        """Add the records it decided to write to a batch, their times shifted by `shift` ms."""
 
     def loaded(self, now: int) -> Decision:
-        """All records were applied."""
+        """All records have been applied."""
 
     def unload(self, error: ErrorCode) -> Decision:
-        """The shard goes away: every request that waits in it is answered."""
+        """The shard is being dropped: every request that waits in it is answered."""
 
     def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
-        """The answer in place of one whose records were lost."""
+        """The answer to send instead of one whose records were lost."""
 
     def next_deadline(self) -> int | None:
-        """When to call `on_deadline`; None for never."""
+        """When to call `on_deadline`; None if never."""
 
     def on_deadline(self, now: int) -> Decision:
         """Do all that is due."""
@@ -57,13 +57,13 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
-class Home(Generic[S]):
+class ServedShard(Generic[S]):
     """A shard with its journal, its open batch, and the answers that wait for the journal.
 
-    `batch_shift` is what the clocks differ by for the records of the open batch: they are compared once for each.
-    `decided` are answers that wait for the open batch to be written. `parked` are answers that wait for a write to be
-    durable, each with the position that it waits for. `written` is the position behind the last write; `is_durable`
-    says whether everything before it is known to be durable.
+    `batch_shift` is the difference of the two clocks, taken once for each open batch. `decided` holds answers that wait
+    for the open batch to be written. `parked` holds answers that wait for a write to become durable, each with its
+    position. `written` is the position after the last write; `is_durable` says whether everything before it is known to
+    be durable.
     """
 
     __slots__ = (
@@ -87,17 +87,17 @@ class Home(Generic[S]):
         self.batch_time = 0
         self.batch_shift = 0
         self.written = 0
-        self.is_durable = True  # what was read is
+        self.is_durable = True  # what was read from the store is
         self.decided: list[Reply] = []
         self.parked: deque[tuple[int, Reply]] = deque()
 
     @property
     def is_all_durable(self) -> bool:
-        """Whether everything that was decided is durable: then `answer` sends at once."""
+        """Whether everything decided so far is durable: `answer` then sends immediately."""
         return self.is_durable and not self.batch.count and not self.parked
 
     def answer(self, replies: list[Reply]) -> None:
-        """Send these answers when everything decided until now is durable."""
+        """Send these answers once everything decided so far is durable."""
         if self.batch.count:
             self.decided += replies
         elif self.parked or not self.is_durable:
@@ -108,7 +108,7 @@ class Home(Generic[S]):
                 reply.ticket(reply.response)
 
     def wrote(self, end: int) -> None:
-        """The open batch was handed to the journal, which has it before the position `end`."""
+        """The open batch was handed to the journal, where it ends at the position `end`."""
         self.written = end
         self.is_durable = end <= self.journal.durable
         decided, self.decided = self.decided, []
@@ -123,7 +123,7 @@ class Home(Generic[S]):
             reply.ticket(reply.response)
 
     def take_waiting(self) -> list[Reply]:
-        """The answers that have not gone out, in order; the caller has to send them."""
+        """Take the answers that have not gone out, in order; the caller must send them."""
         waiting = [reply for _, reply in self.parked] + self.decided
         self.parked.clear()
         self.decided = []

@@ -356,14 +356,14 @@ class GroupJournal:
         if self.failed is not None:
             raise self.failed
         records: list[Stored] = []
-        passed_over = None
-        while self._arrived and len(records) < most and passed_over is None:
+        skipped = None
+        while self._arrived and len(records) < most and skipped is None:
             piece = self._arrived.popleft()
             records += piece.records
-            passed_over = piece.passed_over
+            skipped = piece.skipped
         self._fetch()
         is_last = self._is_listed and not (self._arrived or self._names or self._fetching)
-        return Piece(records, passed_over, is_last)
+        return Piece(records, skipped, is_last)
 
     def _listed(self, names: list[str]) -> None:
         self._is_listed = True
