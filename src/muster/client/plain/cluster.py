@@ -30,6 +30,7 @@ from muster.errors import (
     error_code,
 )
 from muster.model import TopicPartition
+from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import (
     DescribeGroupsRequest,
     FetchResponseLeaderIdAndEpoch,
@@ -283,6 +284,18 @@ class Cluster:
             return found
 
         return self._retry(step)
+
+    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs of those of these partitions that have a leader begin and end, in order of their names.
+
+        Raises:
+            KafkaError, KafkaConnectionError: the cluster does not say.
+        """
+        wanted = set(places)
+        led = sorted(wanted.intersection(self.led({place.topic for place in wanted}))) if wanted else []
+        starts = self.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
+        ends = self.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
+        return {place: (starts[place], ends[place]) for place in led}
 
     def _list_offsets(
         self, node_id: int, asked: dict[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, int]

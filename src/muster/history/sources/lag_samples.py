@@ -8,7 +8,7 @@ are known. What is read is thrown away: nothing is committed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -29,7 +29,6 @@ from muster.history.sources.log_ends import Bounds, known_bounds
 from muster.history.sources.remarks import Remarks
 from muster.history.sources.threads import each_in_threads
 from muster.model import TopicPartition
-from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.records.compression import Buffer
 from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers, read_records
 
@@ -53,14 +52,8 @@ class Counted(NamedTuple):
     oldest_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What is to be counted: records of a partition between two offsets."""
-
-    group: str
-    place: TopicPartition
-    ends: Bounds
-    first: int
+Span = tuple[TopicPartition, int, int]
+"""A partition, and two offsets: the records between them are to be counted."""
 
 
 def lag_samples(
@@ -68,18 +61,17 @@ def lag_samples(
 ) -> list[LagSample]:
     """A sample for each partition that a group has committed, as the cluster is now."""
     ends = known_bounds(admin, {TopicPartition(*name) for own in committed.values() for name in own}, remarks)
-    looks = [
-        _Look(group, place, ends[place], first_unread(position.offset, ends[place].start))
+    stands = [
+        (group, (place, first_unread(position.offset, ends[place].start), ends[place].end))
         for group, places in sorted(committed.items())
         for place, position in sorted((TopicPartition(*name), position) for name, position in places.items())
         if place in ends
     ]
-    behind = [look for look in looks if look.first < look.ends.end]
+    behind = list(dict.fromkeys(span for _, span in stands if span[1] < span[2]))
     if len(behind) > _LOOKS:
         remarks.add(f"the lag of {len(behind) - _LOOKS} partitions is told in offsets, which may be more than records")
-    settings = look_settings(config.fetching())
-    counted = _count_all(settings, behind[:_LOOKS])
-    return [_sample(look, counted.get(look), at_ms) for look in looks]
+    counted = _count_all(look_settings(config.fetching()), behind[:_LOOKS])
+    return [_sample(group, span, ends[span[0]], counted.get(span), at_ms) for group, span in stands]
 
 
 def look_settings(settings: FetchSettings) -> FetchSettings:
@@ -87,28 +79,29 @@ def look_settings(settings: FetchSettings) -> FetchSettings:
     return replace(settings, isolation_level=0, fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=LOOK_BYTES)
 
 
-def _sample(look: _Look, counted: Counted | None, at_ms: int) -> LagSample:
-    records, oldest_ms = counted or (0 if look.first >= look.ends.end else None, None)
-    place, ends = look.place, look.ends
-    return LagSample(at_ms, look.group, place.topic, place.partition, ends.start, ends.end, records, oldest_ms)
+def _sample(group: str, span: Span, ends: Bounds, counted: Counted | None, at_ms: int) -> LagSample:
+    place, first, end = span
+    records, oldest_ms = counted or (0 if first >= end else None, None)
+    return LagSample(at_ms, group, place.topic, place.partition, ends.start, ends.end, records, oldest_ms)
 
 
-def _count_all(settings: FetchSettings, looks: list[_Look]) -> dict[_Look, Counted]:
-    def some(first: int) -> dict[_Look, Counted]:
+def _count_all(settings: FetchSettings, spans: Sequence[Span]) -> dict[Span, Counted]:
+    """Count the records of each, in a few threads. Where no broker answers, the rest of a thread's share is left out:
+    one wait is enough."""
+
+    def some(first: int) -> dict[Span, Counted]:
+        found: dict[Span, Counted] = {}
         try:
-            return {look: _look(settings, look) for look in looks[first::_WIDTH]}
+            for span in spans[first::_WIDTH]:
+                found[span] = count_records(settings, *span)
+        except KafkaConnectionError:
+            pass
         finally:
             disconnect()
+        return found
 
-    parts = each_in_threads(some, range(min(_WIDTH, len(looks))), _WIDTH)
-    return {look: counted for part in parts for look, counted in part.items()}
-
-
-def _look(settings: FetchSettings, look: _Look) -> Counted:
-    try:
-        return count_records(settings, look.place, look.first, look.ends.end)
-    except KafkaConnectionError:
-        return Counted(None, None)
+    parts = each_in_threads(some, range(min(_WIDTH, len(spans))), _WIDTH)
+    return {span: counted for part in parts for span, counted in part.items()}
 
 
 def count_records(settings: FetchSettings, place: TopicPartition, start: int, end: int) -> Counted:
@@ -132,26 +125,10 @@ def count_records(settings: FetchSettings, place: TopicPartition, start: int, en
     return Counted(counter.records if counter.next_offset >= end else None, counter.oldest_ms)
 
 
-def first_times(
-    client: ClientConfig, asked: Sequence[tuple[TopicPartition, int, int]]
-) -> dict[tuple[TopicPartition, int, int], int | None]:
-    """When the first record at or behind an offset was written, by its own word; each with the end of its log. Where
-    no broker answers, what is left is not asked for."""
+def first_times(client: ClientConfig, spans: Sequence[Span]) -> dict[Span, int | None]:
+    """When the first record of each was written, by its own word. Those that no broker tells of are left out."""
     settings = replace(look_settings(FetchSettings(client)), max_bytes=FIRST_BYTES)
-
-    def some(first: int) -> dict[tuple[TopicPartition, int, int], int | None]:
-        found: dict[tuple[TopicPartition, int, int], int | None] = {}
-        try:
-            for one in asked[first::_WIDTH]:
-                found[one] = count_records(settings, *one).oldest_ms
-        except KafkaConnectionError:
-            pass
-        finally:
-            disconnect()
-        return found
-
-    parts = each_in_threads(some, range(min(_WIDTH, len(asked))), _WIDTH)
-    return {one: at_ms for part in parts for one, at_ms in part.items()}
+    return {span: counted.oldest_ms for span, counted in _count_all(settings, spans).items()}
 
 
 class _Counter:
@@ -227,14 +204,11 @@ def ends_over_time(cluster: Cluster, asked: Asked) -> dict[Name, list[int | None
     Raises:
         KafkaError: the cluster does not say.
     """
-    wanted = {TopicPartition(*name) for name in asked.places}
-    led = sorted(wanted.intersection(cluster.led({place.topic for place in wanted}))) if wanted else []
-    starts = cluster.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
-    latest = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
-    found: dict[Name, list[int | None]] = {(place.topic, place.partition): [] for place in led}
+    bounds = cluster.bounds({TopicPartition(*name) for name in asked.places})
+    found: dict[Name, list[int | None]] = {(place.topic, place.partition): [] for place in bounds}
     for at_ms in asked.times:
-        ends = cluster.list_offsets(dict.fromkeys(led, at_ms))
-        for place, own in zip(led, found.values(), strict=True):
-            end = ends[place] if ends[place] >= 0 else latest[place]
-            own.append(None if 0 < starts[place] >= end else end)  # what was before today's start is not known
+        ends = cluster.list_offsets(dict.fromkeys(bounds, at_ms))
+        for (place, (start, latest)), own in zip(bounds.items(), found.values(), strict=True):
+            end = ends[place] if ends[place] >= 0 else latest
+            own.append(None if 0 < start >= end else end)  # what was before today's start is not known
     return found

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from muster.client.plain.cluster import Cluster, connect
+from muster.client.plain.cluster import connect
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import KafkaConnectionError, MusterError
 from muster.history.entries.chunks import no_commits
@@ -26,7 +26,6 @@ from muster.history.model import Lag, LagSample, Limits
 from muster.history.rows import day_of, from_table, to_table
 from muster.history.sources.lag_samples import count_records, ends_over_time, look_settings
 from muster.model import TopicPartition
-from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.spark.history.buckets import Stand
 
 log = logging.getLogger("muster.spark.history")
@@ -60,10 +59,8 @@ def behind(
 
 def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits: Limits) -> list[Lag]:
     stands = list(stands)
-    names = {place for stand in stands for place in stand.committed}
     try:
-        cluster = connect(settings.client)
-        bounds = _bounds(cluster, {TopicPartition(*name) for name in names})
+        bounds = connect(settings.client).bounds(TopicPartition(*name) for stand in stands for name in stand.committed)
     except MusterError as error:
         log.warning("no lag this time: where the logs end cannot be had (%s)", error)
         return []
@@ -72,19 +69,15 @@ def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits
         for group, committed, stands_so, _ in stands
         for row in lag_rows(
             CommitSeries(no_commits(), committed),
-            [LagSample(at_ms, group, *place, *bounds[place]) for place in sorted(committed) if place in bounds],
+            [
+                LagSample(at_ms, group, *place, *bounds[place])
+                for place in sorted(TopicPartition(*name) for name in committed)
+                if place in bounds
+            ],
             stands_so,
             limits,
         )
     ]
-
-
-def _bounds(cluster: Cluster, places: set[TopicPartition]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Where those logs begin and end that have a leader."""
-    led = sorted(places.intersection(cluster.led({place.topic for place in places}))) if places else []
-    starts = cluster.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
-    ends = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
-    return {(place.topic, place.partition): (starts[place], ends[place]) for place in led}
 
 
 def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
@@ -139,8 +132,7 @@ def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable
         if asked.left_out:
             log.warning("the lag of %d partitions over time is left out", asked.left_out)
         try:
-            cluster = connect(settings.client)
-            ends = ends_over_time(cluster, asked)
+            ends = ends_over_time(connect(settings.client), asked)
         except MusterError as error:
             log.warning("no lag over time: where the logs ended cannot be had (%s)", error)
             return
