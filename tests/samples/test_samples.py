@@ -172,7 +172,9 @@ def serve(place: Place) -> list[str]:
 def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
     create, describe = serve(place)
     assert place.run(create) == "Created topic flights.\n"
-    place.wait_for(place.python(sample("README.md", "Producer(", "Consumer(")), r"""\d 0 b'\{"carrier": "UA"\}'""")
+    place.wait_for(
+        place.python(sample("README.md", "Producer(", "for record in consumer")), r"""\d 0 b'\{"carrier": "UA"\}'"""
+    )
     told = place.run(describe)
     assert re.search(r"delays +flights +\d +", told), told
     for command in (
@@ -185,6 +187,11 @@ def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
     # The consumer commits every five seconds.
     place.wait_for(lambda: place.run(command), r"delays +\w+ +flights +\d +1 +1 +0 +0\.0")
     place.end_last()
+
+
+def test_the_readmes_test(place: Place) -> None:
+    (place.folder / "test_orders.py").write_text(sample("README.md", "muster.testing").text)
+    assert "1 passed" in place.run(f"{sys.executable} -m pytest -q -p no:cacheprovider test_orders.py")
 
 
 def test_the_readmes_spark_query(place: Place, java: str) -> None:

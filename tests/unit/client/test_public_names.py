@@ -13,7 +13,14 @@ import pytest
 import muster
 
 ROOT = Path(__file__).resolve().parents[3]
-PUBLIC_MODULES = {"muster", "muster.spark", "muster.spark.upsert", "muster.spark.history", "muster.zookeeper"}
+PUBLIC_MODULES = {
+    "muster",
+    "muster.spark",
+    "muster.spark.upsert",
+    "muster.spark.history",
+    "muster.testing",
+    "muster.zookeeper",
+}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.py"))]
 
 

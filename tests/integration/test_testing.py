@@ -1,0 +1,69 @@
+"""`muster.testing.kafka`: a broker of one's own for a test, with any client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+
+import muster.testing
+from muster import Admin, Consumer, Producer
+from muster.local.kept import ServerFailedError
+from tests.support.alive import wait_until_gone
+
+
+def consume_one(bootstrap: str, group: str) -> bytes | None:
+    settings = {"bootstrap_servers": bootstrap, "group_id": group, "auto_offset_reset": "earliest"}
+    with Consumer(settings) as consumer:
+        consumer.subscribe(["orders"])
+        value: bytes | None = next(consumer).value
+        return value
+
+
+def test_a_group_consumes_what_was_produced_also_after_a_kill() -> None:
+    with muster.testing.kafka() as broker:
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            producer.send("orders", value=b"42").result()
+        assert consume_one(broker.bootstrap, "billing") == b"42"
+        broker.kill()
+        broker.start()
+        assert consume_one(broker.bootstrap, "shipping") == b"42"
+
+
+def test_another_client_uses_it_as_kafka() -> None:
+    with muster.testing.kafka() as broker:
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            producer.send("orders", value=b"42").result()
+        settings = {"bootstrap.servers": broker.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
+        consumer = ConfluentConsumer(settings)
+        try:
+            consumer.subscribe(["orders"])
+            message = consumer.poll(60)
+            assert message is not None
+            assert message.value() == b"42"
+        finally:
+            consumer.close()
+
+
+def test_the_folder_keeps_its_data_and_settings_are_kafkas(tmp_path: Path) -> None:
+    settings = {"auto.create.topics.enable": False}
+    with muster.testing.kafka(settings, tmp_path) as broker, Admin(bootstrap_servers=broker.bootstrap) as admin:
+        assert admin.list_topics() == []
+    assert (tmp_path / "data" / "meta.properties").exists()
+    with pytest.raises(ServerFailedError, match=r"no\.such\.setting"), muster.testing.kafka({"no.such.setting": 1}):
+        pass
+
+
+def test_it_ends_with_the_process_that_started_it() -> None:
+    program = """
+        import os, muster.testing
+        with muster.testing.kafka() as broker:
+            print(broker.pid, flush=True)
+            os._exit(1)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    wait_until_gone(int(done.stdout))
