@@ -11,7 +11,6 @@ from muster.protocol.records.compression import Compression
 
 NO_LIMIT = -1
 DAY_MS = 86_400_000
-MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSETS_OF_A_SEGMENT = 2**31 - 1
 """Indexes hold offsets and positions in four bytes."""
 

@@ -205,11 +205,6 @@ class Offsets:
         known.late = True
         self._reading[member.name, partition] = _Reading(-1, offset)
 
-    def forget_position(self, member: Member, partition: TopicPartition) -> None:
-        """The member may go on anywhere: its position is looked up anew."""
-        self._of(partition).late = True
-        self._reading[member.name, partition] = _Reading(-1)
-
     def handed_out(self, member: Member, partition: TopicPartition, first: int, behind: int) -> None:
         """A member was handed records: `first` is the offset of the first, `behind` where it stands now."""
         reading = self._reading.get((member.name, partition))

@@ -31,7 +31,6 @@ class Ownership:
         self._last_share: dict[str, int] = {}
         self._claims: dict[int, dict[TopicPartition, str]] = {}
         self._seen: dict[str, int] = {}
-        self._answered: dict[int, set[str]] = {}
         self._stale: set[tuple[str, int]] = set()
         self._former: set[str] = set()
         """Ids of members that the group had when it was deleted and that may not have heard of it."""
@@ -46,7 +45,6 @@ class Ownership:
     def forget_soft_state(self) -> None:
         """The coordinator reads its log: the number of a generation in which no member got a share may come again."""
         self._joined = -1
-        self._answered.clear()
 
     def on_join(self, response: JoinGroupResponse) -> None:
         """JoinGroup worked out."""
@@ -59,7 +57,6 @@ class Ownership:
         if joined > self._max_size:  # static members may be in it though they have not joined
             raise InvariantError(f"generation {generation_id} has {joined} members of {self._max_size}")
         self._joined = generation_id
-        self._answered.setdefault(generation_id, set()).add(response.member_id)
 
     def joined_a_stale_one(self, name: str, generation_id: int) -> None:
         """A process was let in by a deposed coordinator, which does not know that it is deposed.
@@ -69,14 +66,6 @@ class Ownership:
         for which nothing has to be written down. With Kafka as well. It can commit nothing there.
         """
         self._stale.add((name, generation_id))
-
-    def check_leader(self, response: JoinGroupResponse, present: Iterable[str]) -> None:
-        """All JoinGroups of a generation are answered: its leader's is among them, or it had a share of it before."""
-        leader, generation_id = response.leader, response.generation_id
-        joined = self._answered.get(generation_id)
-        is_new = generation_id > self._synced
-        if is_new and joined is not None and leader not in joined and leader in present:
-            raise InvariantError(f"generation {generation_id} is led by {leader}, which has not joined it")
 
     def on_share(self, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
         """SyncGroup worked out."""
@@ -103,7 +92,7 @@ class Ownership:
         """
         self._former = {member.member_id for member in self.members if member.member_id}
         self._joined = self._synced = -1
-        for books in (self._shares, self._claims, self._last_share, self._seen, self._answered):
+        for books in (self._shares, self._claims, self._last_share, self._seen):
             books.clear()
 
     # --- the members' side -------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from muster.protocol.records.record_batch import (
     iter_headers,
     read_header,
     read_records,
-    set_log_append_time,
+    set_times,
 )
 from tests.support.java_batches import BATCHES
 
@@ -101,7 +101,7 @@ def test_both_engines_read_what_the_protocol_reads(batches, data):
         epoch = data.draw(st.sampled_from([-1, 0, 3, 2**31 - 1]))
         built = batch(content, next_offset, codec, leader_epoch=epoch)
         if append_time:
-            set_log_append_time(built, 0, read_header(built), 1_700_000_000_000)
+            set_times(built, 0, read_header(built), 1_700_000_000_000, True)
         next_offset = read_header(built).next_offset
         buffer += built
     start = data.draw(st.integers(first, next_offset))
@@ -368,7 +368,7 @@ def test_plain_batches_are_read_as_all_others_are(batches, data):
         epoch = data.draw(st.sampled_from([-1, 0, 3, 2**31 - 1]))
         built = batch(content, offset, producer_id=producer_id, leader_epoch=epoch)
         if append_time:
-            set_log_append_time(built, 0, read_header(built), 1_700_000_000_000)
+            set_times(built, 0, read_header(built), 1_700_000_000_000, True)
         offset = read_header(built).next_offset
         buffer += built
     whole = bytes(buffer)

@@ -13,7 +13,7 @@ from muster.client.core.subscription_state import OffsetReset
 from muster.errors import ErrorCode
 from muster.model import ConsumerRecord, Node, OffsetAndMetadata
 from muster.protocol import messages as m
-from muster.protocol.records.record_batch import build_batch, read_header, set_log_append_time
+from muster.protocol.records.record_batch import build_batch, read_header, set_times
 from tests.support.one_broker import P0, P1, TOPIC_ID, OneBroker
 
 
@@ -44,7 +44,7 @@ def test_nothing_is_lost_or_repeated_whatever_the_sizes(
 def test_a_record_has_all_that_its_batch_says_of_it() -> None:
     broker = OneBroker({P0: [1]}, max_batches=2)
     batch = build_batch([(5, b"k", None, []), (6, None, b"v", [("h", None)])], base_offset=1, leader_epoch=7)
-    set_log_append_time(batch, 0, read_header(batch), 99)
+    set_times(batch, 0, read_header(batch), 99, True)
     broker.logs[P0].append((1, 3, bytes(batch)))
     broker.subscription.seek(P0, 1)
     broker.exchange()

@@ -28,7 +28,6 @@ from muster.protocol.records.record_batch import (
     read_header,
     read_records,
     read_tuples,
-    set_log_append_time,
     set_times,
 )
 from muster.protocol.records.varints import read_varint, varint
@@ -111,7 +110,7 @@ def test_log_append_time_overrides_the_records_own_times():
 
 def test_setting_the_log_append_time_gives_javas_bytes():
     batch = build_batch(RECORDS, base_offset=9)
-    set_log_append_time(batch, 0, read_header(batch), LOG_APPEND_TIME_OF_JAVA)
+    set_times(batch, 0, read_header(batch), LOG_APPEND_TIME_OF_JAVA, True)
     assert batch.hex() == BATCHES["append_time"].hex()
 
 

@@ -261,11 +261,6 @@ def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader
     _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + _CRC_START : end]))
 
 
-def set_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now: int) -> None:
-    """Makes `now` the time of every record of the batch (LogAppendTime), as `set_times`."""
-    set_times(buffer, position, header, now, True)
-
-
 def set_producer(
     buffer: bytearray | memoryview, position: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> None:
