@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from muster.client.producer.producer import Producer
     from muster.client.serde import Deserializer, Serializer
     from muster.errors import (
+        AdminError,
         AuthenticationError,
         ClosedError,
         CommitFailedError,
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Admin": "muster.client.admin.admin",
+    "AdminError": "muster.errors",
     "Assignor": "muster.assignors",
     "AsyncAdmin": "muster.client.admin.async_admin",
     "AsyncConcurrentConsumer": "muster.client.concurrent",
@@ -160,6 +162,7 @@ _MODULES = {
 
 __all__ = [
     "Admin",
+    "AdminError",
     "Assignor",
     "AsyncAdmin",
     "AsyncConcurrentConsumer",

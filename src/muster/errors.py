@@ -6,6 +6,7 @@ clients and for bytes that break the protocol.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -327,6 +328,44 @@ class AuthenticationError(KafkaError):
     @property
     def retriable(self) -> bool:
         return self._retriable
+
+
+class AdminError(KafkaError):
+    """An admin call failed for at least one of its topics, partitions, groups, members, settings or brokers.
+
+    The code and the message are those of the first that failed. `outcomes` has the outcome of each: its `KafkaError`,
+    or what the call returns for it. The others may have succeeded: a call is not all or nothing.
+    """
+
+    def __init__(self, item: str, first: KafkaError, outcomes: Mapping[Any, Any]) -> None:
+        detail = first.message or ""
+        super().__init__(first.code, detail if item in detail else f"{item}: {detail}".removesuffix(": "))
+        self.item = item
+        """The first that failed, as text."""
+        self.first = first
+        """Its error."""
+        self.fatal = first.fatal
+        self.outcomes: dict[Any, Any] = dict(outcomes)
+        """The outcome of each, by topic, partition, group, member, resource or broker."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.item, self.first, self.outcomes), self.__dict__
+
+    @property
+    def retriable(self) -> bool:
+        return self.first.retriable
+
+    @classmethod
+    def of(cls, outcomes: Mapping[Any, Any]) -> AdminError | None:
+        """The error of the first that failed; None if all succeeded."""
+        for item, outcome in outcomes.items():
+            if isinstance(outcome, KafkaError):
+                return cls(str(item), outcome, outcomes)
+            if isinstance(outcome, Mapping):  # offsets of a group, by partition
+                failed = cls.of(outcome)
+                if failed is not None:
+                    return cls(f"{item}: {failed.item}", failed.first, outcomes)
+        return None
 
 
 class LogTruncationError(KafkaError):

@@ -16,8 +16,10 @@ from muster.client.core.admin.admin import (
     NewTopic,
     TopicDescription,
 )
+from muster.client.core.admin.members import GroupMember
+from muster.client.core.admin.partitions import ElectionType
 from muster.client.producer.producer import Producer
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import AdminError, ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tests.support.faces import Cluster, read, rest, until, until_known
@@ -44,7 +46,7 @@ def name(prefix="t"):
 def create(admin, topic):
     """The answer; the name of a topic that was deleted may not be free at once."""
     rest()
-    return admin.create_topics([NewTopic(topic, 1)])[topic]
+    return admin.create_topics([NewTopic(topic, 1)], raise_errors=False)[topic]
 
 
 def code(answer):
@@ -54,35 +56,40 @@ def code(answer):
 
 def test_topics_are_created_listed_described_and_deleted(admin, cluster):
     topic, other = name(), name()
-    created = admin.create_topics([NewTopic(topic, 3, configs={"retention.ms": "5000"}), other, NewTopic("bad name")])
+    created = admin.create_topics(
+        [NewTopic(topic, 3, configs={"retention.ms": "5000"}), other, NewTopic("bad name")], raise_errors=False
+    )
     assert (created[topic].num_partitions, created[topic].replication_factor) == (3, 1)
     assert code(created["bad name"]) is ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert code(admin.create_topics([topic])[topic]) is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert code(admin.create_topics([topic], raise_errors=False)[topic]) is ErrorCode.TOPIC_ALREADY_EXISTS
     until_known(cluster.bootstrap, topic, 3)
     listed = {found.name: found for found in admin.list_topics()}
     assert listed[topic].topic_id == created[topic].topic_id
-    described = admin.describe_topics([topic, "not-there"])
+    described = admin.describe_topics([topic, "not-there"], raise_errors=False)
     assert isinstance(described[topic], TopicDescription)
     assert [part.partition for part in described[topic].partitions] == [0, 1, 2]
     assert {part.leader_id for part in described[topic].partitions} == {1}
     assert code(described["not-there"]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert admin.delete_topics([topic, other])[topic] is None
-    assert code(admin.delete_topics([topic])[topic]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code(admin.delete_topics([topic], raise_errors=False)[topic]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     until_known(cluster.bootstrap, topic, 0)
     assert topic not in {found.name for found in admin.list_topics()}
 
 
 def test_creation_can_be_tried_without_doing_it(admin):
     topic = name()
-    assert not isinstance(admin.create_topics([NewTopic(topic, 1)], validate_only=True)[topic], KafkaError)
-    assert code(admin.create_topics([NewTopic(topic, 0)], validate_only=True)[topic]) is ErrorCode.INVALID_PARTITIONS
+    admin.create_topics([NewTopic(topic, 1)], validate_only=True)
+    assert (
+        code(admin.create_topics([NewTopic(topic, 0)], validate_only=True, raise_errors=False)[topic])
+        is ErrorCode.INVALID_PARTITIONS
+    )
     assert topic not in {found.name for found in admin.list_topics()}
 
 
 def test_asking_for_a_topic_does_not_create_it(admin):
     topic = name()
-    assert code(admin.describe_topics([topic])[topic]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    found = admin.list_offsets({TopicPartition(topic, 0): LATEST_TIMESTAMP})
+    assert code(admin.describe_topics([topic], raise_errors=False)[topic]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = admin.list_offsets({TopicPartition(topic, 0): LATEST_TIMESTAMP}, raise_errors=False)
     assert code(found[TopicPartition(topic, 0)]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert topic not in {found.name for found in admin.list_topics()}
 
@@ -97,7 +104,7 @@ def test_the_cluster_and_its_settings(admin, cluster):
     about = ConfigResource(ConfigResourceType.TOPIC, topic)
     broker = ConfigResource(ConfigResourceType.BROKER, str(found.nodes[0].node_id))
     missing = ConfigResource(ConfigResourceType.TOPIC, "not-there")
-    settings = admin.describe_configs([about, broker, missing])
+    settings = admin.describe_configs([about, broker, missing], raise_errors=False)
     assert code(settings[missing]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert settings[about]["retention.ms"].value == "5000"
     assert not settings[about]["retention.ms"].is_default
@@ -109,7 +116,9 @@ def test_offsets_are_listed(admin, cluster):
     topic = cluster.topic(2)
     cluster.produce(topic, 10, partitions=2)
     zero, one, none = (TopicPartition(topic, number) for number in (0, 1, 9))
-    ends = admin.list_offsets({zero: LATEST_TIMESTAMP, one: EARLIEST_TIMESTAMP, none: LATEST_TIMESTAMP})
+    ends = admin.list_offsets(
+        {zero: LATEST_TIMESTAMP, one: EARLIEST_TIMESTAMP, none: LATEST_TIMESTAMP}, raise_errors=False
+    )
     assert (ends[zero].offset, ends[one].offset) == (5, 0)
     assert code(ends[none]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # Record number n has timestamp 1000 (n + 1); partition 0 holds 0, 2, 4, 6, 8.
@@ -131,7 +140,7 @@ def test_groups_are_listed_and_described(admin, cluster):
         stable = {found.group_id for found in admin.list_consumer_groups(states=["Stable"], types=["classic"])}
         assert cluster.group in stable
         assert cluster.group not in {found.group_id for found in admin.list_consumer_groups(states=["Empty"])}
-        described = admin.describe_consumer_groups([cluster.group, "not-there"])
+        described = admin.describe_consumer_groups([cluster.group, "not-there"], raise_errors=False)
         assert code(described["not-there"]) is ErrorCode.GROUP_ID_NOT_FOUND
         group = described[cluster.group]
         assert isinstance(group, GroupDescription)
@@ -146,8 +155,11 @@ def test_groups_are_listed_and_described(admin, cluster):
             cluster.group: committed,
             "not-there": {},
         }
-        assert code(admin.delete_consumer_groups([cluster.group])[cluster.group]) is ErrorCode.NON_EMPTY_GROUP
-        refused = admin.alter_consumer_group_offsets(cluster.group, {TopicPartition(topic, 0): 1})
+        assert (
+            code(admin.delete_consumer_groups([cluster.group], raise_errors=False)[cluster.group])
+            is ErrorCode.NON_EMPTY_GROUP
+        )
+        refused = admin.alter_consumer_group_offsets(cluster.group, {TopicPartition(topic, 0): 1}, raise_errors=False)
         assert code(refused[TopicPartition(topic, 0)]) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -160,7 +172,7 @@ def test_the_offsets_of_an_empty_group_are_set_and_forgotten(admin, cluster):
     assert found == {zero: OffsetAndMetadata(3), one: OffsetAndMetadata(4, -1, "noted")}
     assert admin.list_consumer_group_offsets(cluster.group, [one, TopicPartition(topic, 7)]) == {one: found[one]}
     assert admin.list_consumer_group_offsets("not-there") == {}
-    deleted = admin.delete_consumer_groups([cluster.group, "not-there"])
+    deleted = admin.delete_consumer_groups([cluster.group, "not-there"], raise_errors=False)
     assert deleted[cluster.group] is None
     assert code(deleted["not-there"]) is ErrorCode.GROUP_ID_NOT_FOUND
     assert admin.list_consumer_group_offsets(cluster.group) == {}
@@ -171,7 +183,6 @@ async def test_the_async_face(cluster):
     topic = name()
     async with AsyncAdmin({"bootstrap.servers": cluster.bootstrap}) as admin:
         created = (await admin.create_topics([NewTopic(topic, 2)]))[topic]
-        assert not isinstance(created, KafkaError)
         assert created.num_partitions == 2
         await asyncio.to_thread(until_known, cluster.bootstrap, topic, 2)
         assert topic in {found.name for found in await admin.list_topics()}
@@ -188,3 +199,65 @@ def test_a_deleted_and_recreated_topic_is_written_to_again(admin, cluster):
         # Before the broker knows of it, it may take the record for the former topic, which goes with it.
         until_known(cluster.bootstrap, topic, 1)
         assert producer.send_and_wait(topic, b"new").offset == 0
+
+
+NONE = TopicPartition("not-there", 0)
+STRANGERS = [GroupMember("stranger"), GroupMember("another")]
+MISSING = ConfigResource(ConfigResourceType.TOPIC, "not-there")
+PATIENCE_MS = 500
+"""A topic that does not exist might be created: some calls wait for it."""
+
+FAILING = {
+    "create_topics": lambda a, **how: a.create_topics(["bad name", "worse name"], **how),
+    "delete_topics": lambda a, **how: a.delete_topics(["not-there"], **how),
+    "describe_topics": lambda a, **how: a.describe_topics(["not-there"], **how),
+    "list_offsets": lambda a, **how: a.list_offsets({NONE: LATEST_TIMESTAMP}, **how),
+    "create_partitions": lambda a, **how: a.create_partitions({"not-there": 3}, **how),
+    "delete_records": lambda a, **how: a.delete_records({NONE: 1}, **how),
+    "describe_producers": lambda a, **how: a.describe_producers([NONE], **how),
+    "elect_leaders": lambda a, **how: a.elect_leaders(ElectionType.PREFERRED, [NONE], **how),
+    "alter_partition_reassignments": lambda a, **how: a.alter_partition_reassignments({NONE: [1]}, **how),
+    "describe_configs": lambda a, **how: a.describe_configs([MISSING], **how),
+    "alter_configs": lambda a, **how: a.alter_configs({MISSING: {"retention.ms": "1"}}, **how),
+    "describe_log_dirs": lambda a, **how: a.describe_log_dirs([99], **how),
+    "alter_replica_log_dirs": lambda a, **how: a.alter_replica_log_dirs(1, {NONE: "/none"}, **how),
+    "describe_consumer_groups": lambda a, **how: a.describe_consumer_groups(["not-there"], **how),
+    "delete_consumer_groups": lambda a, **how: a.delete_consumer_groups(["not-there"], **how),
+    "alter_consumer_group_offsets": lambda a, **how: a.alter_consumer_group_offsets("not-there", {NONE: 1}, **how),
+    "remove_consumer_group_members": lambda a, **how: a.remove_consumer_group_members("not-there", STRANGERS, **how),
+    "delete_consumer_group_offsets": lambda a, **how: a.delete_consumer_group_offsets("not-there", [NONE], **how),
+}
+
+
+@pytest.mark.parametrize("call", FAILING.values(), ids=FAILING)
+async def test_a_call_that_failed_raises_unless_the_outcomes_are_asked_for(cluster, call):
+    async with AsyncAdmin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=PATIENCE_MS) as admin:
+        with pytest.raises(AdminError) as raised:
+            await call(admin)
+        outcomes = await call(admin, raise_errors=False)
+    blocking = await asyncio.to_thread(both_ways, cluster.bootstrap, call)
+    for error, returned in ((raised.value, outcomes), blocking):
+        assert codes(error.outcomes) == codes(returned)
+        assert error.code is error.first.code is codes(returned)[0]
+        assert error.__cause__ is error.first
+
+
+def codes(answers):
+    return [code(answer) for answer in answers.values()]
+
+
+def both_ways(bootstrap, call):
+    with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=PATIENCE_MS) as admin:
+        with pytest.raises(AdminError) as raised:
+            call(admin)
+        return raised.value, call(admin, raise_errors=False)
+
+
+def test_what_succeeded_is_among_the_outcomes_of_a_call_that_failed(admin, cluster):
+    topic = name()
+    with pytest.raises(AdminError, match="INVALID_TOPIC_EXCEPTION") as raised:
+        admin.create_topics([topic, "bad name"])
+    assert raised.value.outcomes[topic].num_partitions == 1
+    until_known(cluster.bootstrap, topic, 1)
+    with pytest.raises(AdminError, match=f"TOPIC_ALREADY_EXISTS: Topic '{topic}' already exists"):
+        admin.create_topics([topic])

@@ -46,17 +46,17 @@ def codes(answers):
 
 def test_topics_are_given_more_partitions(admin, cluster):
     topic, other = cluster.topic(2), cluster.topic(1)
-    tried = admin.create_partitions({topic: 3, "not-there": 3}, validate_only=True)
+    tried = admin.create_partitions({topic: 3, "not-there": 3}, validate_only=True, raise_errors=False)
     assert codes(tried) == {topic: None, "not-there": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     until_known(cluster.bootstrap, topic, 2)
-    done = admin.create_partitions({topic: 4, other: 1})
+    done = admin.create_partitions({topic: 4, other: 1}, raise_errors=False)
     assert codes(done) == {topic: None, other: ErrorCode.INVALID_PARTITIONS}
     until_known(cluster.bootstrap, topic, 4)
-    assert codes(admin.create_partitions({topic: 2, other: NewPartitions(2, [[1], [1]])})) == {
+    assert codes(admin.create_partitions({topic: 2, other: NewPartitions(2, [[1], [1]])}, raise_errors=False)) == {
         topic: ErrorCode.INVALID_PARTITIONS,
         other: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     }
-    assert codes(admin.create_partitions({other: NewPartitions(2, [[1]])})) == {other: None}
+    assert codes(admin.create_partitions({other: NewPartitions(2, [[1]])}, raise_errors=False)) == {other: None}
 
 
 def test_a_group_rebalances_to_new_partitions(admin, cluster):
@@ -73,7 +73,7 @@ def test_records_are_deleted(admin, cluster):
     cluster.produce(topic, 30, partitions=3)
     first, second, third = (TopicPartition(topic, number) for number in range(3))
     missing = TopicPartition(topic, 9)
-    found = admin.delete_records({first: 4, second: -1, third: 11, missing: 1})
+    found = admin.delete_records({first: 4, second: -1, third: 11, missing: 1}, raise_errors=False)
     assert (found[first], found[second]) == (4, 10)
     assert code(found[third]) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert code(found[missing]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -88,7 +88,7 @@ def test_records_of_a_compacted_topic_stay(admin, cluster):
     admin.create_topics([NewTopic(topic, 1, configs={"cleanup.policy": "compact"})])
     until_known(cluster.bootstrap, topic, 1)
     place = TopicPartition(topic, 0)
-    refused = admin.delete_records({place: 0})[place]
+    refused = admin.delete_records({place: 0}, raise_errors=False)[place]
     assert code(refused) is ErrorCode.POLICY_VIOLATION
     assert f"the records of {place} cannot be deleted: the topic's cleanup.policy does not include delete" in str(
         refused
@@ -110,7 +110,7 @@ def test_settings_are_changed_one_by_one(admin, cluster):
         ConfigChange("cleanup.policy", "compact", ConfigOperation.APPEND),
         ConfigChange("retention.ms", None, ConfigOperation.DELETE),
     ]
-    done = admin.alter_configs({about: changes, missing: {"retention.ms": "1"}})
+    done = admin.alter_configs({about: changes, missing: {"retention.ms": "1"}}, raise_errors=False)
     assert codes(done) == {about: None, missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     until(lambda: settings()["segment.bytes"].value == "2097152", lambda: None)
     found = settings()
@@ -119,7 +119,7 @@ def test_settings_are_changed_one_by_one(admin, cluster):
     less = [ConfigChange("cleanup.policy", "delete", ConfigOperation.SUBTRACT)]
     assert admin.alter_configs({about: less}) == {about: None}
     until(lambda: settings()["cleanup.policy"].value == "compact", lambda: None)
-    refused = admin.alter_configs({about: {"segment.bytes": "x", "retention.ms": "5"}})
+    refused = admin.alter_configs({about: {"segment.bytes": "x", "retention.ms": "5"}}, raise_errors=False)
     assert code(refused[about]) is ErrorCode.INVALID_CONFIG
     assert settings()["retention.ms"].is_default, "of a resource's changes all are made, or none"
 
@@ -149,15 +149,17 @@ def test_offsets_are_forgotten(admin, cluster):
     topic, other = cluster.topic(2), cluster.topic(1)
     places = [TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(other, 0)]
     admin.alter_consumer_group_offsets(cluster.group, dict.fromkeys(places, 5))
-    assert codes(admin.delete_consumer_group_offsets(cluster.group, places[:1])) == {places[0]: None}
+    assert codes(admin.delete_consumer_group_offsets(cluster.group, places[:1], raise_errors=False)) == {
+        places[0]: None
+    }
     assert set(admin.list_consumer_group_offsets(cluster.group)) == set(places[1:])
     with cluster.consumer("sync", enable_auto_commit=False) as consumer:
         consumer.subscribe([topic])
         until(lambda: len(consumer.assignment()) == 2, lambda: consumer.poll(50))
-        found = admin.delete_consumer_group_offsets(cluster.group, places)
+        found = admin.delete_consumer_group_offsets(cluster.group, places, raise_errors=False)
         subscribed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         assert codes(found) == {places[0]: subscribed, places[1]: subscribed, places[2]: None}
-    missing = admin.delete_consumer_group_offsets(f"{cluster.group}-not-there", places[:1])
+    missing = admin.delete_consumer_group_offsets(f"{cluster.group}-not-there", places[:1], raise_errors=False)
     assert codes(missing) == {places[0]: ErrorCode.GROUP_ID_NOT_FOUND}
     assert admin.list_consumer_group_offsets(cluster.group) == {places[1]: OffsetAndMetadata(5)}
 
@@ -171,7 +173,7 @@ def test_members_are_removed(admin, cluster):
         group = admin.describe_consumer_groups([cluster.group])[cluster.group]
         [member] = group.members
         strangers = [GroupMember("stranger"), GroupMember("", "two")]
-        found = admin.remove_consumer_group_members(cluster.group, strangers)
+        found = admin.remove_consumer_group_members(cluster.group, strangers, raise_errors=False)
         assert codes(found) == dict.fromkeys(strangers, ErrorCode.UNKNOWN_MEMBER_ID)
         assert member.group_instance_id == "one"
         assert admin.remove_consumer_group_members(cluster.group, reason="moved") == {GroupMember("", "one"): None}
@@ -201,7 +203,7 @@ def test_log_directories(admin, cluster):
     assert replica.size > 0
     assert (replica.offset_lag, replica.is_future) == (0, False)
     assert directory.total_bytes >= directory.usable_bytes > 0
-    assert code(admin.describe_log_dirs([99])[99]) is ErrorCode.BROKER_NOT_AVAILABLE
+    assert code(admin.describe_log_dirs([99], raise_errors=False)[99]) is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 def test_producers(admin, cluster):
@@ -210,7 +212,7 @@ def test_producers(admin, cluster):
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for _ in range(3):
             producer.send(topic, b"x", partition=0).result(60)
-    found = admin.describe_producers([place, TopicPartition(topic, 1), missing])
+    found = admin.describe_producers([place, TopicPartition(topic, 1), missing], raise_errors=False)
     [state] = found[place]
     assert state.producer_id >= 0
     assert (state.producer_epoch, state.last_sequence) == (0, 2)
@@ -223,22 +225,28 @@ def test_producers(admin, cluster):
 def test_elections_on_one_broker(admin, cluster):
     topic = cluster.topic(1)
     place, missing = TopicPartition(topic, 0), TopicPartition(f"no-{uuid.uuid4().hex}", 0)
-    found = admin.elect_leaders(ElectionType.PREFERRED, [place, missing])
+    found = admin.elect_leaders(ElectionType.PREFERRED, [place, missing], raise_errors=False)
     assert codes(found) == {place: ErrorCode.ELECTION_NOT_NEEDED, missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert codes(admin.elect_leaders(ElectionType.UNCLEAN, [place])) == {place: ErrorCode.ELECTION_NOT_NEEDED}
-    assert place not in admin.elect_leaders(ElectionType.PREFERRED)
+    assert codes(admin.elect_leaders(ElectionType.UNCLEAN, [place], raise_errors=False)) == {
+        place: ErrorCode.ELECTION_NOT_NEEDED
+    }
+    assert place not in admin.elect_leaders(ElectionType.PREFERRED, raise_errors=False)
 
 
 def test_reassignments_on_one_broker(admin, cluster):
     topic = cluster.topic(2)
     place, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     missing = TopicPartition(f"no-{uuid.uuid4().hex}", 0)
-    assert codes(admin.alter_partition_reassignments({place: [1], other: [1, 9], missing: [1]})) == {
+    assert codes(
+        admin.alter_partition_reassignments({place: [1], other: [1, 9], missing: [1]}, raise_errors=False)
+    ) == {
         place: None,
         other: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    assert codes(admin.alter_partition_reassignments({place: None})) == {place: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+    assert codes(admin.alter_partition_reassignments({place: None}, raise_errors=False)) == {
+        place: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    }
     done = admin.alter_partition_reassignments({place: [1]}, allow_replication_factor_change=False)
     assert codes(done) == {place: None}
     assert admin.list_partition_reassignments() == admin.list_partition_reassignments([place, missing]) == {}
@@ -248,8 +256,10 @@ def test_replicas_stay_in_their_folder(admin, cluster):
     place = TopicPartition(cluster.topic(1), 0)
     cluster.produce(place.topic, 1)
     [folder] = admin.describe_log_dirs([1])[1]
-    assert codes(admin.alter_replica_log_dirs(1, {place: folder})) == {place: None}
-    assert codes(admin.alter_replica_log_dirs(1, {place: "/none"})) == {place: ErrorCode.LOG_DIR_NOT_FOUND}
+    assert codes(admin.alter_replica_log_dirs(1, {place: folder}, raise_errors=False)) == {place: None}
+    assert codes(admin.alter_replica_log_dirs(1, {place: "/none"}, raise_errors=False)) == {
+        place: ErrorCode.LOG_DIR_NOT_FOUND
+    }
     with pytest.raises(KafkaError) as refused:
         admin.alter_replica_log_dirs(99, {place: folder})
     assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
@@ -259,18 +269,19 @@ def test_partitions_move_between_brokers(kafka_cluster):
     """On Kafka: muster's partitions do not move."""
     place = TopicPartition(f"moves-{uuid.uuid4().hex}", 0)
     with Admin(bootstrap_servers=kafka_cluster.bootstrap) as admin:
-        [made] = admin.create_topics([NewTopic(place.topic, assignments={0: [1, 2]})]).values()
-        assert not isinstance(made, KafkaError)
+        admin.create_topics([NewTopic(place.topic, assignments={0: [1, 2]})])
 
         def partition():
-            found = admin.describe_topics([place.topic])[place.topic]
+            found = admin.describe_topics([place.topic], raise_errors=False)[place.topic]
             return None if isinstance(found, KafkaError) else found.partitions[0]
 
         until(lambda: partition() is not None, rest)
-        refused = admin.alter_partition_reassignments({place: [1, 2, 3]}, allow_replication_factor_change=False)
+        refused = admin.alter_partition_reassignments(
+            {place: [1, 2, 3]}, allow_replication_factor_change=False, raise_errors=False
+        )
         assert codes(refused) == {place: ErrorCode.INVALID_REPLICATION_FACTOR}
-        assert codes(admin.alter_partition_reassignments({place: [3, 2]})) == {place: None}
+        assert codes(admin.alter_partition_reassignments({place: [3, 2]}, raise_errors=False)) == {place: None}
         until(lambda: partition().replicas == [3, 2] and not admin.list_partition_reassignments([place]), rest)
-        elected = codes(admin.elect_leaders(ElectionType.PREFERRED, [place]))
+        elected = codes(admin.elect_leaders(ElectionType.PREFERRED, [place], raise_errors=False))
         assert elected[place] in (None, ErrorCode.ELECTION_NOT_NEEDED)
         until(lambda: partition().leader_id == 3, rest)

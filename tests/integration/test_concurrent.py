@@ -527,4 +527,4 @@ def test_the_group_is_gone_from_when_it_ends(muster):
     consumer.run()
     with Admin(bootstrap_servers=muster.bootstrap) as admin:
         [group] = admin.describe_consumer_groups([muster.group]).values()
-    assert not group.members  # type: ignore[union-attr]
+    assert not group.members

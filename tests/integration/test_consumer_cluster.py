@@ -278,7 +278,6 @@ def test_records_handled_many_at_a_time_while_the_coordinator_dies(brokers):
             run.start()
         until(lambda: all(member.metrics()["handled"] > 50 for member in members), rest)
         group = admin.describe_consumer_groups([cluster.group])[cluster.group]
-        assert not isinstance(group, KafkaError)
         brokers.node(group.coordinator.node_id).kill()
         letters = count // 100
         until(lambda: sum(map(len, list(handled.values()))) >= count - letters, rest)
@@ -300,7 +299,6 @@ def test_records_handled_many_at_a_time_while_the_coordinator_dies(brokers):
 def partition_of(admin, topic):
     """What the cluster says of the first partition."""
     described = admin.describe_topics([topic])[topic]
-    assert not isinstance(described, KafkaError), described
     return described.partitions[0]
 
 
@@ -312,9 +310,7 @@ def test_a_log_that_lost_what_was_read_is_noticed(brokers):
     cluster = Cluster(brokers.bootstrap)
     with Admin(bootstrap_servers=brokers.node(1).bootstrap) as admin:
         configs = {"unclean.leader.election.enable": "true"}
-        assert not isinstance(
-            admin.create_topics([NewTopic(topic, assignments={0: [2, 3]}, configs=configs)])[topic], KafkaError
-        )
+        admin.create_topics([NewTopic(topic, assignments={0: [2, 3]}, configs=configs)])
         settings = cluster.settings(group_id=None, enable_auto_commit=False)
         cluster.produce(topic, 10, partitions=1)
         with (
@@ -359,8 +355,7 @@ def create(brokers: KafkaCluster, partitions: int, assignments: Any = None, **co
     kept = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in configs.items()}
     new = NewTopic(topic, partitions, assignments=assignments or {}, configs=kept)
     with Admin(bootstrap_servers=brokers.bootstrap) as admin:
-        found = admin.create_topics([new])[topic]
-        assert not isinstance(found, KafkaError), found
+        admin.create_topics([new])
     until_known(brokers.bootstrap, topic, partitions)
     return topic
 

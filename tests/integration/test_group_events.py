@@ -48,7 +48,7 @@ def test_events_outlive_kill_9_and_tell_why(tmp_path: Path, kcat: str, capsys: p
     broker.start()
     try:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
-            assert not isinstance(admin.create_topics([NewTopic("t", 2)])["t"], KafkaError)
+            admin.create_topics([NewTopic("t", 2)])
         with Consumer(bootstrap_servers=broker.bootstrap, group_id="g", session_timeout_ms=60_000) as member:
             member.subscribe(["t"])
             while not member.assignment():

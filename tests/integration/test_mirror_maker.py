@@ -36,12 +36,12 @@ class Side:
 
     def partitions(self, topic: str) -> int:
         """How many a topic has; 0 where there is none."""
-        found = self.ask(lambda admin: admin.describe_topics([topic])[topic])
+        found = self.ask(lambda admin: admin.describe_topics([topic], raise_errors=False)[topic])
         return len(found.partitions) if isinstance(found, TopicDescription) else 0
 
     def config(self, topic: str, name: str) -> str | None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        found = self.ask(lambda admin: admin.describe_configs([resource])[resource])
+        found = self.ask(lambda admin: admin.describe_configs([resource], raise_errors=False)[resource])
         return found[name].value if isinstance(found, dict) else None
 
     def alter(self, topic: str, **configs: str) -> None:
@@ -75,7 +75,7 @@ class Side:
     def rest_of(self, topic: str, group: str) -> dict[int, int]:
         """How much of each partition the group has not read; the group may have committed nothing of some."""
         places = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
-        found = self.ask(lambda admin: admin.list_consumer_group_offsets(group))
+        found = self.ask(lambda admin: admin.list_consumer_group_offsets(group, raise_errors=False))
         assert isinstance(found, dict)
         with Consumer(bootstrap_servers=self.bootstrap) as consumer:
             ends = consumer.end_offsets(places)

@@ -163,7 +163,7 @@ class _Group:
 
     async def _delete(self) -> None:
         with contextlib.suppress(MusterError):
-            await self._world.admin.delete_consumer_groups([self.name])
+            await self._world.admin.delete_consumer_groups([self.name], raise_errors=False)
 
 
 class _Next:
@@ -281,7 +281,7 @@ class LiveGroups(threading.Thread):
 
     async def _are_empty(self) -> bool:
         try:
-            found = await self.admin.describe_consumer_groups(self.groups)
+            found = await self.admin.describe_consumer_groups(self.groups, raise_errors=False)
         except MusterError:
             return False
         return all(isinstance(said, KafkaError) or said.state in _GONE for said in found.values())

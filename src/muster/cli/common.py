@@ -170,7 +170,7 @@ def partitions_of(admin: Admin, named: Mapping[str, list[int] | None], consequen
         MusterError: such a topic cannot be described; `consequence` is the end of the message.
     """
     places: list[TopicPartition] = []
-    for topic, found in admin.describe_topics(named).items():
+    for topic, found in admin.describe_topics(named, raise_errors=False).items():
         numbers = named[topic]
         if numbers is None:
             if isinstance(found, KafkaError):

@@ -7,6 +7,7 @@ line). Settings that have to agree with each other are checked when the object i
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
@@ -403,9 +404,16 @@ def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
         _one_of(name, str(value), CHOICES[name])
     whole = kinds.startswith("int")
     example = setting.default if isinstance(setting.default, int) or setting.default else str(value)
-    raise ConfigError(
-        f"{name} is {value!r}; it must be {'a whole number' if whole else 'text'}, for example {example!r}"
-    )
+    must_be = whole_number(name, value, example) if whole else f"text, for example {example!r}"
+    raise ConfigError(f"{name} is {value!r}; it must be {must_be}")
+
+
+def whole_number(what: str, given: Any, example: object = None) -> str:
+    """What to write instead of a value that is not a whole number: a float as a time probably means seconds."""
+    of = " of milliseconds" if what.endswith("_ms") or what.startswith("the timestamp") else ""
+    if of and isinstance(given, float) and math.isfinite(given) and given >= 0:
+        return f"a whole number{of}: {round(given * 1000)} for {given!r} s"
+    return f"a whole number{of}" + ("" if example is None else f", for example {example}")
 
 
 def _as_bool(name: str, value: Any, may_be_none: bool) -> bool | None:

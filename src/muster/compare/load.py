@@ -9,7 +9,7 @@ from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.net.driver import monotonic_ms
 from muster.client.producer.async_producer import AsyncProducer
 from muster.errors import MusterError
-from muster.model import OffsetAndTimestamp, TopicPartition
+from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 
 TURN_S = 0.05
@@ -62,7 +62,7 @@ class Load:
         found = await admin.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
         ends = {}
         for partition, answer in found.items():
-            if not isinstance(answer, OffsetAndTimestamp):
-                raise answer or MusterError(f"the end of {partition} is not known")
+            if answer is None:
+                raise MusterError(f"the end of {partition} is not known")
             ends[partition.partition] = answer.offset
         return ends

@@ -92,9 +92,7 @@ class Servers:
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic; returns when each partition has a leader."""
         async with AsyncAdmin(bootstrap_servers=self.bootstrap, client_id="muster-compare") as admin:
-            outcome = (await admin.create_topics([NewTopic(topic, partitions, 1)]))[topic]
-            if isinstance(outcome, KafkaError):
-                raise outcome
+            await admin.create_topics([NewTopic(topic, partitions, 1)])
             give_up = monotonic_ms() + PATIENCE_S * 1_000
             while not await _is_led(admin, topic, partitions):
                 if monotonic_ms() > give_up:
@@ -144,7 +142,7 @@ async def _counters_of(address: str) -> Counters:
 
 
 async def _is_led(admin: AsyncAdmin, topic: str, partitions: int) -> bool:
-    found = (await admin.describe_topics([topic]))[topic]
+    found = (await admin.describe_topics([topic], raise_errors=False))[topic]
     if isinstance(found, KafkaError):
         return False
     return sum(partition.leader_id >= 0 for partition in found.partitions) == partitions
@@ -259,9 +257,9 @@ async def _tidy(scheme: Scheme, given: Given, name: str) -> None:
     if given.kafka is not None:
         with contextlib.suppress(MusterError):
             async with AsyncAdmin(bootstrap_servers=given.kafka, default_api_timeout_ms=TIDY_MS) as admin:
-                await admin.delete_topics([name])
+                await admin.delete_topics([name], raise_errors=False)
                 if scheme is Scheme.MEMBERS:
-                    await admin.delete_consumer_groups([name])
+                    await admin.delete_consumer_groups([name], raise_errors=False)
     with contextlib.suppress(MusterError):
         async with ZooKeeperSession(given.zookeeper) as session:
             await session.run(removal(f"/{name}" if given.kafka is None else f"{znodes.CONSUMERS}/{name}"))

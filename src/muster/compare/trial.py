@@ -341,7 +341,7 @@ class Trial:
         async with AsyncAdmin(bootstrap_servers=self._servers.groups) as admin:
             give_up = monotonic_ms() + PATIENCE_S * 1000
             while True:
-                described = (await admin.describe_consumer_groups([self.name]))[self.name]
+                described = (await admin.describe_consumer_groups([self.name], raise_errors=False))[self.name]
                 if not isinstance(described, KafkaError):
                     return described.coordinator.node_id
                 if described.code is ErrorCode.GROUP_ID_NOT_FOUND:

@@ -178,7 +178,7 @@ def _look(admin: Admin, watch: Watch, groups: Collection[str], others: dict[str,
             remarks.add(f"group {name} is a {one.group_type.lower()} group: its members are not looked at")
         elif _speaks_of_offsets(one):
             asked.append(name)
-    described = admin.describe_consumer_groups(asked)
+    described = admin.describe_consumer_groups(asked, raise_errors=False)
     there = set()
     for name, answer in described.items():
         if isinstance(answer, GroupDescription):
@@ -199,7 +199,7 @@ def _speaks_of_offsets(one: GroupListing) -> bool:
 def offsets_of(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
     """What a group has committed; None where that cannot be had this time."""
     try:
-        answers = admin.list_consumer_group_offsets(group)
+        answers = admin.list_consumer_group_offsets(group, raise_errors=False)
     except KafkaTimeoutError:
         raise
     except KafkaError as error:

@@ -13,7 +13,6 @@ import pytest
 from muster.client.admin.admin import Admin
 from muster.client.consumer.consumer import Consumer
 from muster.client.core.admin.admin import NewTopic
-from muster.errors import KafkaError
 from muster.history.model import Cause
 from muster.history.rules.event_rebalances import by_group
 from muster.model import GROUP_EVENTS_TOPIC, TopicPartition
@@ -64,8 +63,7 @@ def joined(cluster: Cluster, group: str) -> Consumer:
 
 def test_events_of_all_groups_are_found_and_who_took_one_over(cluster: Cluster) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        created = admin.create_topics([NewTopic("t", 1)])["t"]
-        assert not isinstance(created, KafkaError), created
+        admin.create_topics([NewTopic("t", 1)])
     eventually(lambda: {coordinator(cluster, group, 1) for group in GROUPS} == {1, 2, 3})
     for group in GROUPS[1:]:
         joined(cluster, group).close()

@@ -18,7 +18,7 @@ from muster.client.admin.admin import Admin
 from muster.client.consumer.consumer import Consumer
 from muster.client.core.admin.admin import NewTopic
 from muster.client.producer.producer import Producer
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.records.record_batch import build_batch
@@ -39,8 +39,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
     with Cluster(tmp_path, f"{own_zookeeper.address}/muster").running() as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             for topic in ("t", "doomed"):
-                created = admin.create_topics([NewTopic(topic, PARTITIONS)])[topic]
-                assert not isinstance(created, KafkaError), created
+                admin.create_topics([NewTopic(topic, PARTITIONS)])
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             for number in range(PARTITIONS):
                 producer.send("doomed", value=b"0", partition=number)
@@ -60,8 +59,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
         # While it is away, a topic is deleted whose records it has.
         with Admin(bootstrap_servers=cluster.brokers[other].bootstrap) as admin:
             admin.delete_topics(["doomed"])
-            created = admin.create_topics([NewTopic("doomed", PARTITIONS)])["doomed"]
-            assert not isinstance(created, KafkaError), created
+            admin.create_topics([NewTopic("doomed", PARTITIONS)])
         mine = tmp_path / f"broker{former}"
         assert sorted(mine.glob("doomed-?")) != []
         cluster.brokers[former].start()
@@ -88,8 +86,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
 
 def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        created = admin.create_topics([NewTopic("t", PARTITIONS)])["t"]
-        assert not isinstance(created, KafkaError), created
+        admin.create_topics([NewTopic("t", PARTITIONS)])
     # A broker reads its slots of the groups first, and says so meanwhile.
     asked = m.ListGroupsRequest()
     eventually(lambda: all(cluster.ask(n, asked, 4) == m.ListGroupsResponse() for n in cluster.brokers))
@@ -136,8 +133,7 @@ def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.Ca
 def test_a_partition_that_cannot_be_opened_has_no_leader(cluster: Cluster, tmp_path: Path) -> None:
     """All brokers say so. A producer without keys takes the others; with the log in its place it is led again."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        created = admin.create_topics([NewTopic("t", PARTITIONS)])["t"]
-        assert not isinstance(created, KafkaError), created
+        admin.create_topics([NewTopic("t", PARTITIONS)])
     eventually(lambda: all_led(cluster, "t", PARTITIONS))
     before = cluster.leaders("t", 1)
     lost = min(number for number, (_, leader, _) in before.items() if leader == 2)

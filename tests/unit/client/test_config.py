@@ -46,7 +46,11 @@ def test_the_longest_text_that_can_be_sent_is_taken():
         (ConsumerConfig, {"group_id": 5}, "group_id is 5; it must be text, for example '5'$"),
         (ConsumerConfig, {"isolation_level": 5}, "it must be one of read_uncommitted, read_committed$"),
         (ProducerConfig, {"acks": 1.5}, "^acks is '1.5'; it must be one of all, -1, 0, 1$"),
-        (ConsumerConfig, {"session_timeout_ms": "10s"}, "is '10s'; it must be a whole number, for example 45000$"),
+        (
+            ConsumerConfig,
+            {"session_timeout_ms": "10s"},
+            "is '10s'; it must be a whole number of milliseconds, for example 45000$",
+        ),
         (
             ConsumerConfig,
             {"session.timeout.ms ": 10},

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from muster import errors
+from muster import Admin, AsyncAdmin, errors
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import (
+    AdminError,
     AuthenticationError,
     CommitFailedError,
     ErrorCode,
@@ -23,6 +24,7 @@ from muster.errors import (
     RecordDeserializationError,
 )
 from muster.model import ConsumerRecord, TopicPartition
+from tests.support.faces import public
 
 
 def test_everything_that_is_raised_on_purpose_is_a_muster_error():
@@ -77,6 +79,8 @@ def rows_of_the_page():
 def example(kind):
     if issubclass(kind, RecordDeserializationError):
         return kind("value", ConsumerRecord("t", 0, 7, 0, 0, b"k", b"v"), "bad")
+    if kind is AdminError:
+        return kind("t", KafkaError(ErrorCode.INVALID_REQUEST, "text"), {})
     if issubclass(kind, KafkaError) and not issubclass(kind, errors._NoAnswerError | AuthenticationError):
         return kind("text") if kind is LogTruncationError else kind(ErrorCode.INVALID_REQUEST, "text")
     return kind("text")
@@ -103,6 +107,56 @@ def test_a_client_whose_place_is_taken_has_come_to_its_end(code):
     fenced = code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.PRODUCER_FENCED)
     assert KafkaError(code).fatal is fenced
     assert KafkaError(code).retriable is code.retriable
+
+
+REFUSED = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'a' already exists.")
+MOVED = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+P = TopicPartition("a", 3)
+FENCED = KafkaError(ErrorCode.FENCED_INSTANCE_ID, "x")
+OUTCOMES = [
+    ({}, None),
+    ({"a": None, P: 5, "b": {P: 7}}, None),
+    ({"b": None, "a": REFUSED}, ("a", REFUSED, "TOPIC_ALREADY_EXISTS: Topic 'a' already exists.")),
+    ({"b": MOVED, "a": REFUSED}, ("b", MOVED, "NOT_LEADER_OR_FOLLOWER: b")),
+    ({P: FENCED}, ("a-3", FENCED, "FENCED_INSTANCE_ID: a-3: x")),
+    ({"g": {P: MOVED}, "a": REFUSED}, ("g: a-3", MOVED, "NOT_LEADER_OR_FOLLOWER: g: a-3")),
+    ({7: KafkaTimeoutError("gave up")}, ("7", KafkaTimeoutError, "REQUEST_TIMED_OUT: 7: gave up")),
+    ({7: AuthenticationError("no", retriable=True)}, ("7", AuthenticationError, "SASL_AUTHENTICATION_FAILED: 7: no")),
+]
+
+
+@pytest.mark.parametrize(("outcomes", "expected"), OUTCOMES)
+def test_an_admin_call_that_failed_is_the_error_of_the_first_and_has_the_outcomes_of_all(outcomes, expected):
+    error = AdminError.of(outcomes)
+    if expected is None:
+        assert error is None
+        return
+    assert error is not None
+    item, first, text = expected
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert (one.item, str(one), one.code) == (item, text, one.first.code)
+        assert (one.retriable, one.fatal) == (one.first.retriable, one.first.fatal)
+        assert list(one.outcomes) == list(outcomes)
+    assert error.outcomes == outcomes
+    assert error.first is first or isinstance(error.first, first)
+
+
+def calls_for_several_items(cls):
+    """The methods that raise AdminError, or whose answers hold errors."""
+    hints = {name: inspect.signature(method) for name, method in public(cls).items()}
+    return {name: found for name, found in hints.items() if "raise_errors" in found.parameters}, {
+        name for name, found in hints.items() if "KafkaError" in str(found.return_annotation)
+    }
+
+
+@pytest.mark.parametrize("cls", [Admin, AsyncAdmin])
+def test_all_admin_calls_about_several_items_raise_unless_asked_not_to(cls):
+    raising, holding = calls_for_several_items(cls)
+    assert holding <= {*raising, "reach_brokers"}
+    assert len(raising) == 20
+    for found in raising.values():
+        one = found.parameters["raise_errors"]
+        assert (one.kind, one.default) == (inspect.Parameter.KEYWORD_ONLY, True)
 
 
 def test_pickling_keeps_what_was_learnt_about_an_error():

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from muster import AsyncConsumer, AsyncProducer, Consumer, Producer
-from muster.client.concurrent import ConcurrentConsumer
-from muster.errors import IllegalArgumentError, IllegalStateError
+from muster import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
+from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, Retry, RetryLaterError
+from muster.errors import IllegalArgumentError, IllegalStateError, MusterError
 from muster.model import TopicPartition
 from muster.zookeeper.consumers.async_server_assigned_consumer import AsyncServerAssignedConsumer
 from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
@@ -84,18 +85,15 @@ def test_there_are_such_methods_on_all_faces():
 
 
 REFUSED = [
-    (1.0, "timeout_ms is 1.0; it takes milliseconds, as an int: 1000 for 1 s"),
-    (0.25, "timeout_ms is 0.25; it takes milliseconds, as an int: 250 for 0.25 s"),
-    (0.0, "timeout_ms is 0.0; it takes milliseconds, as an int: 0 for 0 s"),
-    (-1, "timeout_ms is -1; it takes 0 or more milliseconds: no call waits for ever"),
-    (-1.0, "timeout_ms is -1.0; it takes milliseconds, as an int, for example 1000"),
-    (float("inf"), "timeout_ms is inf; it takes milliseconds, as an int, for example 1000"),
-    (True, "timeout_ms is True; it takes milliseconds, as an int, for example 1000"),
-    ("100", "timeout_ms is '100'; it takes milliseconds, as an int, for example 1000"),
-    (
-        timedelta(seconds=1),
-        f"timeout_ms is {timedelta(seconds=1)!r}; it takes milliseconds, as an int, for example 1000",
-    ),
+    (1.0, "timeout_ms is 1.0; it must be a whole number of milliseconds: 1000 for 1.0 s"),
+    (0.25, "timeout_ms is 0.25; it must be a whole number of milliseconds: 250 for 0.25 s"),
+    (0.0, "timeout_ms is 0.0; it must be a whole number of milliseconds: 0 for 0.0 s"),
+    (-1, "timeout_ms is -1; it must be at least 0: no call waits for ever"),
+    (-1.0, "timeout_ms is -1.0; it must be a whole number of milliseconds"),
+    (float("inf"), "timeout_ms is inf; it must be a whole number of milliseconds"),
+    (True, "timeout_ms is True; it must be a whole number of milliseconds"),
+    ("100", "timeout_ms is '100'; it must be a whole number of milliseconds"),
+    (timedelta(seconds=1), f"timeout_ms is {timedelta(seconds=1)!r}; it must be a whole number of milliseconds"),
 ]
 
 
@@ -109,9 +107,40 @@ def test_a_time_is_a_whole_number_of_milliseconds(cls, name):
     ("cls", "name"), [(cls, name) for cls, name in CALLS if name in ("poll", "poll_arrow", "getmany")]
 )
 def test_a_poll_does_not_wait_without_end(cls, name):
-    assert asyncio.run(told(cls, name, [None])) == [
-        "timeout_ms is None; it takes milliseconds, as an int, for example 1000"
-    ]
+    assert asyncio.run(told(cls, name, [None])) == ["timeout_ms is None; it must be a whole number of milliseconds"]
+
+
+GROUPED = {"bootstrap.servers": NOWHERE, "group.id": "g"}
+OTHER_TIMES: dict[str, Callable[[Any], object]] = {
+    "a time limit of an admin": lambda ms: Admin(bootstrap_servers=NOWHERE, default_api_timeout_ms=ms),
+    "a setting by Kafka's name": lambda ms: Consumer({"session.timeout.ms": ms}),
+    "Retry": lambda ms: Retry(delay_ms=ms),
+    "RetryLaterError": lambda ms: RetryLaterError(ms),
+    "the interval between commits": lambda ms: ConcurrentConsumer(GROUPED, print, topics="t", commit_interval_ms=ms),
+    "the time to drain": lambda ms: AsyncConcurrentConsumer(GROUPED, nothing, topics="t", drain_timeout_ms=ms),
+    "a record's time": lambda ms: sent(ms),
+    "a look-up by time": lambda ms: looked_up(Consumer, "offsets_for_times", ms),
+    "a look-up by an admin": lambda ms: looked_up(Admin, "list_offsets", ms),
+}
+
+
+async def nothing(_record: Any) -> None: ...
+
+
+def sent(timestamp_ms: Any) -> None:
+    with contextlib.closing(Producer(bootstrap_servers=NOWHERE)) as producer:
+        producer.send("t", b"v", timestamp_ms=timestamp_ms)
+
+
+def looked_up(cls: type, method: str, at_ms: Any) -> None:
+    with contextlib.closing(cls(bootstrap_servers=NOWHERE)) as made:
+        getattr(made, method)({ZERO: at_ms})
+
+
+@pytest.mark.parametrize("call", OTHER_TIMES.values(), ids=OTHER_TIMES)
+def test_every_other_time_is_a_whole_number_of_milliseconds_too(call):
+    with pytest.raises(MusterError, match=r"is 2\.5; it must be a whole number of milliseconds: 2500 for 2\.5 s$"):
+        call(2.5)
 
 
 @pytest.mark.parametrize("max_records", [0, -1, 2.5, "7"])

@@ -30,7 +30,7 @@ from muster import (
     RebalanceListener,
 )
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, Retry
-from muster.errors import KafkaError
+from muster.errors import AdminError, KafkaError
 from muster.model import ConsumerRecord, PartitionInfo, TopicPartition
 from muster.zookeeper import ServerAssignedConsumer, WatcherConsumer
 
@@ -96,13 +96,19 @@ def admins() -> None:
     AsyncAdmin(retries=3)
     AsyncAdmin(acks="all")  # wrong
     with Admin(bootstrap_servers=AT) as admin:
-        for name, answer in admin.create_topics([NewTopic("t", num_partitions=1)]).items():
-            print(name)
-            raise answer  # wrong
-        for answer in admin.create_topics(["t"]).values():
+        print([made.num_partitions for made in admin.create_topics([NewTopic("t", num_partitions=1)]).values()])
+        for name, answer in admin.create_topics(["t"], raise_errors=False).items():
+            print(name, answer.num_partitions)  # wrong
             if isinstance(answer, KafkaError):
                 raise answer
             print(answer.num_partitions)
+        offset: int | None = admin.list_consumer_group_offsets("g")[TopicPartition("t", 0)].offset
+        print(offset, admin.delete_topics(["t"], raise_errors=False)["t"] is None)
+        admin.describe_topics(["t"], raise_error=False)  # wrong
+        try:
+            admin.create_topics(["t"])
+        except AdminError as error:
+            print(error.code, {name: answer for name, answer in error.outcomes.items()})
 
 
 def reading() -> None:

@@ -28,7 +28,7 @@ class Untold:
             raise self._error
         return ClusterDescription("c", 1, [Node(1, "a", 9092)])
 
-    def describe_configs(self, _resources: Any) -> Any:
+    def describe_configs(self, _resources: Any, *, raise_errors: bool) -> Any:
         raise self._error
 
     def list_consumer_groups(self, *, types: list[str]) -> Any:

@@ -120,7 +120,9 @@ def spoken(resource: ConfigResource) -> str:
 
 
 def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
-    results = admin.describe_configs(_resources(arguments) or _everything(admin, KINDS[arguments.kind]))
+    results = admin.describe_configs(
+        _resources(arguments) or _everything(admin, KINDS[arguments.kind]), raise_errors=False
+    )
     shown = {
         resource: {name: entry for name, entry in found.items() if arguments.all or is_own(resource, entry)}
         for resource, found in results.items()
@@ -201,7 +203,7 @@ def asked_changes(arguments: argparse.Namespace) -> list[ConfigChange]:
 def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChange]) -> int:
     """All resources or none: the brokers check everything before anything is changed."""
     wanted = dict.fromkeys(_resources(arguments), changes)
-    tried = admin.alter_configs(wanted, validate_only=True)
+    tried = admin.alter_configs(wanted, validate_only=True, raise_errors=False)
     if report_errors({spoken(resource): error for resource, error in tried.items()}, "settings of"):
         if len(wanted) > 1:
             print("muster: nothing was changed", file=sys.stderr)
@@ -214,7 +216,7 @@ def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChan
         if risky:
             names = some([spoken(resource) for resource in wanted])
             confirm(arguments, f"With {some(risky)} brokers may delete records at once. Change it for {names}?")
-        results = admin.alter_configs(wanted)
+        results = admin.alter_configs(wanted, raise_errors=False)
     if arguments.json:
         print_json({resource.name: error for resource, error in results.items()})
     else:

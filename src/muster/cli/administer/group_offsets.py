@@ -140,7 +140,7 @@ def _is_consumers(group: object) -> bool:
 
 def _check_inactive(admin: Admin, groups: list[str]) -> None:
     """A group that does not exist is inactive too: it may begin with these offsets."""
-    for group, found in admin.describe_consumer_groups(groups).items():
+    for group, found in admin.describe_consumer_groups(groups, raise_errors=False).items():
         if isinstance(found, KafkaError):
             if found.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise MusterError(f"group {group}: {found}. Nothing was changed.")
@@ -184,7 +184,7 @@ def _plan(
 
 def _committed(admin: Admin, groups: list[str]) -> dict[str, Offsets]:
     found: dict[str, Offsets] = {}
-    for group, answers in admin.list_offsets_of_consumer_groups(groups).items():
+    for group, answers in admin.list_offsets_of_consumer_groups(groups, raise_errors=False).items():
         if isinstance(answers, KafkaError):
             raise MusterError(f"group {group}: {answers}. Nothing was changed.")
         found[group] = {}
@@ -198,7 +198,7 @@ def _committed(admin: Admin, groups: list[str]) -> dict[str, Offsets]:
 def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicPartition]:
     """The partitions of topics of which none are named, and those that are."""
     places: list[TopicPartition] = []
-    for topic, found in admin.describe_topics(named).items():
+    for topic, found in admin.describe_topics(named, raise_errors=False).items():
         numbers = named[topic]
         if isinstance(found, KafkaError):
             raise MusterError(f"topic {topic}: {found.code.name}. Nothing was changed.")
@@ -219,7 +219,7 @@ def _check_led(admin: Admin, places: Iterable[TopicPartition]) -> None:
     """Tell at once of partitions that do not exist or have no leader. For a leader to come, a look at the offsets
     would wait until its time is over."""
     wanted = list(places)
-    topics = admin.describe_topics({place.topic for place in wanted})
+    topics = admin.describe_topics({place.topic for place in wanted}, raise_errors=False)
     for place in wanted:
         topic = topics[place.topic]
         if isinstance(topic, KafkaError):
@@ -234,7 +234,7 @@ def _check_led(admin: Admin, places: Iterable[TopicPartition]) -> None:
 
 def _listed(admin: Admin, places: list[TopicPartition], timestamp: int) -> Offsets:
     found: Offsets = {}
-    for place, listed in admin.list_offsets(dict.fromkeys(places, timestamp)).items():
+    for place, listed in admin.list_offsets(dict.fromkeys(places, timestamp), raise_errors=False).items():
         if isinstance(listed, KafkaError):
             raise MusterError(f"{listed}. Nothing was changed.")
         if listed is not None:
@@ -245,7 +245,9 @@ def _listed(admin: Admin, places: list[TopicPartition], timestamp: int) -> Offse
 def _carry_out(admin: Admin, plan: list[NewOffset]) -> int:
     code = 0
     for group, lines in reset_plan.by_group(plan).items():
-        results = admin.alter_consumer_group_offsets(group, {line.place: line.new_offset for line in lines})
+        results = admin.alter_consumer_group_offsets(
+            group, {line.place: line.new_offset for line in lines}, raise_errors=False
+        )
         code |= report_errors(results, f"group {group}: offset of")
     return code
 
@@ -270,7 +272,7 @@ def add_delete(parser: argparse.ArgumentParser) -> None:
 def delete(admin: Admin, arguments: argparse.Namespace) -> int:
     """Delete a group's offsets of topics to which no member of it subscribes."""
     group, named = arguments.group, reset_plan.named_partitions(arguments.topic)
-    described = admin.describe_consumer_groups([group])[group]
+    described = admin.describe_consumer_groups([group], raise_errors=False)[group]
     if not isinstance(described, GroupDescription):
         raise MusterError(f"group {group}: {described}")
     committed = _committed(admin, [group])[group]
@@ -284,7 +286,7 @@ def delete(admin: Admin, arguments: argparse.Namespace) -> int:
             raise MusterError(f"group {group} has no offset of {what}. Nothing was deleted.")
         places += wanted
     confirm(arguments, f"Delete the offsets of group {group} for {some([str(place) for place in places])}?")
-    results = admin.delete_consumer_group_offsets(group, places)
+    results = admin.delete_consumer_group_offsets(group, places, raise_errors=False)
     if arguments.json:
         print_json({str(place): result for place, result in results.items()})
     else:

@@ -112,7 +112,7 @@ def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
     group_ids = arguments.groups
     if arguments.all:
         group_ids = [group.group_id for group in admin.list_consumer_groups()]
-    results = admin.describe_consumer_groups(sorted(group_ids))
+    results = admin.describe_consumer_groups(sorted(group_ids), raise_errors=False)
     found = [group for group in results.values() if isinstance(group, GroupDescription)]
     rows: dict[str, list[group_tables.OffsetRow]] = {}
     refused: dict[str, KafkaError] = {}
@@ -149,14 +149,16 @@ def _offset_rows(
     """The rows of each group, and why some cannot be asked. All groups are asked at once: there may be hundreds."""
     committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
     refused: dict[str, KafkaError] = {}
-    for group_id, answers in admin.list_offsets_of_consumer_groups([group.group_id for group in groups]).items():
+    for group_id, answers in admin.list_offsets_of_consumer_groups(
+        [group.group_id for group in groups], raise_errors=False
+    ).items():
         if isinstance(answers, KafkaError):
             refused[group_id] = answers
         else:
             committed[group_id] = {place: at for place, at in answers.items() if not isinstance(at, KafkaError)}
     places = {place for offsets in committed.values() for place in offsets}
     places |= {place for group in groups for member in group.members for place in member.assignment}
-    found = admin.list_offsets(dict.fromkeys(_led(admin, places), LATEST_TIMESTAMP))
+    found = admin.list_offsets(dict.fromkeys(_led(admin, places), LATEST_TIMESTAMP), raise_errors=False)
     ends = {place: end.offset for place, end in found.items() if end is not None and not isinstance(end, KafkaError)}
     return {
         group.group_id: group_tables.offset_rows(group, committed[group.group_id], ends)
@@ -167,7 +169,7 @@ def _offset_rows(
 
 def _led(admin: Admin, places: set[TopicPartition]) -> list[TopicPartition]:
     """Those with a leader. For others to have one, `list_offsets` would wait until its time is over."""
-    topics = admin.describe_topics({place.topic for place in places}).values()
+    topics = admin.describe_topics({place.topic for place in places}, raise_errors=False).values()
     found = [topic for topic in topics if isinstance(topic, TopicDescription)]
     led = {
         TopicPartition(topic.name, part.partition)
@@ -187,7 +189,7 @@ def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
         arguments,
         f"Delete {'groups' if len(arguments.groups) > 1 else 'group'} {some(arguments.groups)} with all offsets?",
     )
-    results = admin.delete_consumer_groups(arguments.groups)
+    results = admin.delete_consumer_groups(arguments.groups, raise_errors=False)
     if arguments.json:
         print_json(results)
     else:
@@ -203,7 +205,7 @@ def _remove_members(admin: Admin, arguments: argparse.Namespace) -> int:
     who = "all members" if arguments.all else some([*arguments.member, *arguments.instance])
     confirm(arguments, f"Remove {who} from group {arguments.group}?")
     results = admin.remove_consumer_group_members(
-        arguments.group, None if arguments.all else named, reason=arguments.reason
+        arguments.group, None if arguments.all else named, reason=arguments.reason, raise_errors=False
     )
     if arguments.json:
         print_json([{**member._asdict(), "error": error} for member, error in results.items()])

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; the exit code says whether all brokers and directories answered."""
     with open_admin(arguments) as admin:
-        answers = admin.describe_log_dirs(arguments.broker)
+        answers = admin.describe_log_dirs(arguments.broker, raise_errors=False)
     found = {broker: answer for broker, answer in answers.items() if not isinstance(answer, KafkaError)}
     topics = set(arguments.topic or [])
     if topics and not any(topics & held_topics(directory) for dirs in found.values() for directory in dirs.values()):

@@ -113,7 +113,7 @@ def _delete(admin: Admin, arguments: argparse.Namespace, wanted: dict[TopicParti
     count = _count(admin, wanted)
     if wanted:
         confirm(arguments, f"Delete {count} records of {some([str(place) for place in wanted])}?")
-    results = admin.delete_records(wanted)
+    results = admin.delete_records(wanted, raise_errors=False)
     if arguments.json:
         print_json(
             [
@@ -131,7 +131,10 @@ def _delete(admin: Admin, arguments: argparse.Namespace, wanted: dict[TopicParti
 
 def _count(admin: Admin, wanted: dict[TopicPartition, int]) -> int:
     """How many offsets would go; a compacted log has fewer records than offsets."""
-    listed = [admin.list_offsets(dict.fromkeys(wanted, which)) for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)]
+    listed = [
+        admin.list_offsets(dict.fromkeys(wanted, which), raise_errors=False)
+        for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    ]
     count = 0
     for place, offset in wanted.items():
         begin, end = (found[place] for found in listed)

@@ -52,7 +52,7 @@ def elect_leaders(admin: Admin, arguments: argparse.Namespace) -> int:
         which = "all partitions without a leader" if places is None else some([str(place) for place in places])
         confirm(arguments, f"Elect leaders that are not in sync for {which}? (Records that they lack are lost.)")
     kind = ElectionType.UNCLEAN if arguments.unclean else ElectionType.PREFERRED
-    results = admin.elect_leaders(kind, places)
+    results = admin.elect_leaders(kind, places, raise_errors=False)
     if arguments.json:
         print_json({str(place): found for place, found in sorted(results.items())})
     needless = [place for place, found in results.items() if _is(found, ErrorCode.ELECTION_NOT_NEEDED)]
@@ -75,7 +75,7 @@ def reassign(admin: Admin, arguments: argparse.Namespace) -> int:
         confirm(
             arguments, f"Move {some([str(place) for place in places])} to broker {where}? (All records are copied.)"
         )
-    results = admin.alter_partition_reassignments(dict.fromkeys(places, brokers))
+    results = admin.alter_partition_reassignments(dict.fromkeys(places, brokers), raise_errors=False)
     if arguments.json:
         print_json({str(place): found for place, found in sorted(results.items())})
     else:

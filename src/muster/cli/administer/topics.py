@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _create(admin: Admin, arguments: argparse.Namespace) -> int:
     configs = pairs(arguments.config, "--config")
     topics = [NewTopic(n, arguments.partitions, arguments.replication_factor, configs) for n in arguments.names]
-    results = admin.create_topics(topics)
+    results = admin.create_topics(topics, raise_errors=False)
     _tell(arguments, results, "Created topic {}.")
     if arguments.if_not_exists:
         results = _without(results, ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -84,14 +84,16 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> int:
 
 def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
     names = arguments.names or [topic.name for topic in admin.list_topics(include_internal=arguments.internal)]
-    results = admin.describe_topics(names)
+    results = admin.describe_topics(names, raise_errors=False)
     found = [topic for topic in results.values() if isinstance(topic, TopicDescription)]
     if arguments.under_replicated or arguments.unavailable:
         return _describe_some(arguments, results, found)
     if arguments.json:
         print_json(results)
     else:
-        configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic.name) for topic in found])
+        configs = admin.describe_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, topic.name) for topic in found], raise_errors=False
+        )
         for topic in found:
             settings = configs[ConfigResource(ConfigResourceType.TOPIC, topic.name)]
             own = {} if isinstance(settings, KafkaError) else settings
@@ -146,7 +148,7 @@ def _alter(admin: Admin, arguments: argparse.Namespace) -> int:
     if own:
         raise MusterError(f"{own[0]} is the brokers' own: what it keeps would be looked for in other partitions.")
     topics = dict.fromkeys(arguments.names, arguments.partitions)
-    tried = admin.create_partitions(topics, validate_only=True)
+    tried = admin.create_partitions(topics, validate_only=True, raise_errors=False)
     if arguments.if_exists:
         tried = _without(tried, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if report_errors(tried, "topic"):
@@ -160,7 +162,7 @@ def _alter(admin: Admin, arguments: argparse.Namespace) -> int:
         return 0
     keys = "records of a key may go to another partition than before, and partitions cannot be taken away again"
     confirm(arguments, f"Give {some(list(tried))} {arguments.partitions} partitions? (Then {keys}.)")
-    results = admin.create_partitions(dict.fromkeys(tried, arguments.partitions))
+    results = admin.create_partitions(dict.fromkeys(tried, arguments.partitions), raise_errors=False)
     _tell(arguments, results, f"Topic {{}} has {arguments.partitions} partitions.")
     return report_errors(results, "topic")
 
@@ -179,7 +181,7 @@ def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
     there = [name for name in names if name in known]
     if there:
         confirm(arguments, f"Delete {'topics' if len(there) > 1 else 'topic'} {some(there)} with all records?")
-    results = admin.delete_topics(there)
+    results = admin.delete_topics(there, raise_errors=False)
     _tell(arguments, results, "Deleted topic {}.")
     if arguments.if_exists:
         results = _without(results, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -104,10 +104,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _look(admin: Admin) -> Health:
     reached = admin.reach_brokers()
     names = [topic.name for topic in admin.list_topics(include_internal=True)]
-    topics = [topic for topic in admin.describe_topics(names).values() if isinstance(topic, TopicDescription)]
+    topics = [
+        topic
+        for topic in admin.describe_topics(names, raise_errors=False).values()
+        if isinstance(topic, TopicDescription)
+    ]
     coordinator: KafkaError | str | None = _MISSING
     if GROUP_METADATA_TOPIC in names or admin.list_consumer_groups():
-        answer = admin.describe_consumer_groups([_ASKED_GROUP])[_ASKED_GROUP]
+        answer = admin.describe_consumer_groups([_ASKED_GROUP], raise_errors=False)[_ASKED_GROUP]
         refused = isinstance(answer, KafkaError) and answer.code is not ErrorCode.GROUP_ID_NOT_FOUND
         coordinator = answer if refused and isinstance(answer, KafkaError) else None
     return judge(reached, topics, coordinator)

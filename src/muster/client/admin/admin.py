@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from muster.client.admin.async_admin import AsyncAdmin
+from muster.client.admin.part import checked
 from muster.client.core.admin.admin import (
     ClusterDescription,
     ConfigEntry,
@@ -68,63 +69,145 @@ class Admin(forks.StaysHere):
     def _run(self, work: Coroutine[Any, Any, V]) -> V:
         return self._thread.run(work)
 
+    @overload
     def create_topics(
-        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False
-    ) -> dict[str, CreatedTopic | KafkaError]:
-        """As `AsyncAdmin.create_topics`."""
-        return self._run(self._admin.create_topics(topics, validate_only=validate_only))
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, raise_errors: Literal[True] = True
+    ) -> dict[str, CreatedTopic]: ...
 
-    def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+    @overload
+    def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, raise_errors: Literal[False]
+    ) -> dict[str, CreatedTopic | KafkaError]: ...
+
+    def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, raise_errors: bool = True
+    ) -> dict[str, Any]:
+        """As `AsyncAdmin.create_topics`."""
+        return checked(
+            self._run(self._admin.create_topics(topics, validate_only=validate_only, raise_errors=False)), raise_errors
+        )
+
+    def delete_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, KafkaError | None]:
         """As `AsyncAdmin.delete_topics`."""
-        return self._run(self._admin.delete_topics(names))
+        return checked(self._run(self._admin.delete_topics(names, raise_errors=False)), raise_errors)
 
     def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """As `AsyncAdmin.list_topics`."""
         return self._run(self._admin.list_topics(include_internal=include_internal))
 
-    def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription | KafkaError]:
+    @overload
+    def describe_topics(
+        self, names: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, TopicDescription]: ...
+
+    @overload
+    def describe_topics(
+        self, names: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, TopicDescription | KafkaError]: ...
+
+    def describe_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
         """As `AsyncAdmin.describe_topics`."""
-        return self._run(self._admin.describe_topics(names))
+        return checked(self._run(self._admin.describe_topics(names, raise_errors=False)), raise_errors)
+
+    @overload
+    def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        raise_errors: Literal[True] = True,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]: ...
+
+    @overload
+    def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        raise_errors: Literal[False],
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]: ...
 
     def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
-    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, Any]:
         """As `AsyncAdmin.list_offsets`."""
-        return self._run(self._admin.list_offsets(timestamps, isolation_level=isolation_level))
+        return checked(
+            self._run(self._admin.list_offsets(timestamps, isolation_level=isolation_level, raise_errors=False)),
+            raise_errors,
+        )
 
     def create_partitions(
-        self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False
+        self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
         """As `AsyncAdmin.create_partitions`."""
-        return self._run(self._admin.create_partitions(topics, validate_only=validate_only))
+        return checked(
+            self._run(self._admin.create_partitions(topics, validate_only=validate_only, raise_errors=False)),
+            raise_errors,
+        )
 
-    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+    @overload
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, raise_errors: Literal[True] = True
+    ) -> dict[TopicPartition, int]: ...
+
+    @overload
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, raise_errors: Literal[False]
+    ) -> dict[TopicPartition, int | KafkaError]: ...
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, raise_errors: bool = True
+    ) -> dict[TopicPartition, Any]:
         """As `AsyncAdmin.delete_records`."""
-        return self._run(self._admin.delete_records(offsets))
+        return checked(self._run(self._admin.delete_records(offsets, raise_errors=False)), raise_errors)
+
+    @overload
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, raise_errors: Literal[True] = True
+    ) -> dict[TopicPartition, list[ProducerState]]: ...
+
+    @overload
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, raise_errors: Literal[False]
+    ) -> dict[TopicPartition, list[ProducerState] | KafkaError]: ...
 
     def describe_producers(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
+        self, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
+    ) -> dict[TopicPartition, Any]:
         """As `AsyncAdmin.describe_producers`."""
-        return self._run(self._admin.describe_producers(partitions))
+        return checked(self._run(self._admin.describe_producers(partitions, raise_errors=False)), raise_errors)
 
     def elect_leaders(
-        self, election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
+        self,
+        election_type: ElectionType,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
         """As `AsyncAdmin.elect_leaders`."""
-        return self._run(self._admin.elect_leaders(election_type, partitions))
+        return checked(
+            self._run(self._admin.elect_leaders(election_type, partitions, raise_errors=False)), raise_errors
+        )
 
     def alter_partition_reassignments(
         self,
         reassignments: Mapping[TopicPartition, Iterable[int] | None],
         *,
         allow_replication_factor_change: bool = True,
+        raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
         """As `AsyncAdmin.alter_partition_reassignments`."""
-        return self._run(
-            self._admin.alter_partition_reassignments(
-                reassignments, allow_replication_factor_change=allow_replication_factor_change
-            )
+        return checked(
+            self._run(
+                self._admin.alter_partition_reassignments(
+                    reassignments, allow_replication_factor_change=allow_replication_factor_change, raise_errors=False
+                )
+            ),
+            raise_errors,
         )
 
     def list_partition_reassignments(
@@ -141,72 +224,149 @@ class Admin(forks.StaysHere):
         """As `AsyncAdmin.reach_brokers`."""
         return self._run(self._admin.reach_brokers())
 
+    @overload
     def describe_configs(
-        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
-    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        include_documentation: bool = False,
+        raise_errors: Literal[True] = True,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]: ...
+
+    @overload
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False, raise_errors: Literal[False]
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]: ...
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False, raise_errors: bool = True
+    ) -> dict[ConfigResource, Any]:
         """As `AsyncAdmin.describe_configs`."""
-        return self._run(self._admin.describe_configs(resources, include_documentation=include_documentation))
+        return checked(
+            self._run(
+                self._admin.describe_configs(resources, include_documentation=include_documentation, raise_errors=False)
+            ),
+            raise_errors,
+        )
 
     def alter_configs(
-        self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False
+        self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[ConfigResource, KafkaError | None]:
         """As `AsyncAdmin.alter_configs`."""
-        return self._run(self._admin.alter_configs(changes, validate_only=validate_only))
+        return checked(
+            self._run(self._admin.alter_configs(changes, validate_only=validate_only, raise_errors=False)), raise_errors
+        )
 
     def list_config_resources(self, types: Iterable[ConfigResourceType] = ()) -> list[ConfigResource]:
         """As `AsyncAdmin.list_config_resources`."""
         return self._run(self._admin.list_config_resources(types))
 
+    @overload
     def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None
-    ) -> dict[int, dict[str, LogDirDescription] | KafkaError]:
+        self, brokers: Iterable[int] | None = None, *, raise_errors: Literal[True] = True
+    ) -> dict[int, dict[str, LogDirDescription]]: ...
+
+    @overload
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, raise_errors: Literal[False]
+    ) -> dict[int, dict[str, LogDirDescription] | KafkaError]: ...
+
+    def describe_log_dirs(self, brokers: Iterable[int] | None = None, *, raise_errors: bool = True) -> dict[int, Any]:
         """As `AsyncAdmin.describe_log_dirs`."""
-        return self._run(self._admin.describe_log_dirs(brokers))
+        return checked(self._run(self._admin.describe_log_dirs(brokers, raise_errors=False)), raise_errors)
 
     def alter_replica_log_dirs(
-        self, broker: int, log_dirs: Mapping[TopicPartition, str]
+        self, broker: int, log_dirs: Mapping[TopicPartition, str], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
         """As `AsyncAdmin.alter_replica_log_dirs`."""
-        return self._run(self._admin.alter_replica_log_dirs(broker, log_dirs))
+        return checked(
+            self._run(self._admin.alter_replica_log_dirs(broker, log_dirs, raise_errors=False)), raise_errors
+        )
 
     def list_consumer_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
         """As `AsyncAdmin.list_consumer_groups`."""
         return self._run(self._admin.list_consumer_groups(states=states, types=types))
 
-    def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
-        """As `AsyncAdmin.describe_consumer_groups`."""
-        return self._run(self._admin.describe_consumer_groups(group_ids))
+    @overload
+    def describe_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, GroupDescription]: ...
 
-    def delete_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+    @overload
+    def describe_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, GroupDescription | KafkaError]: ...
+
+    def describe_consumer_groups(self, group_ids: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
+        """As `AsyncAdmin.describe_consumer_groups`."""
+        return checked(self._run(self._admin.describe_consumer_groups(group_ids, raise_errors=False)), raise_errors)
+
+    def delete_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: bool = True
+    ) -> dict[str, KafkaError | None]:
         """As `AsyncAdmin.delete_consumer_groups`."""
-        return self._run(self._admin.delete_consumer_groups(group_ids))
+        return checked(self._run(self._admin.delete_consumer_groups(group_ids, raise_errors=False)), raise_errors)
+
+    @overload
+    def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, raise_errors: Literal[True] = True
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    @overload
+    def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, raise_errors: Literal[False]
+    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]: ...
 
     def list_consumer_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, raise_errors: bool = True
+    ) -> dict[TopicPartition, Any]:
         """As `AsyncAdmin.list_consumer_group_offsets`."""
-        return self._run(self._admin.list_consumer_group_offsets(group_id, partitions))
+        return checked(
+            self._run(self._admin.list_consumer_group_offsets(group_id, partitions, raise_errors=False)), raise_errors
+        )
 
+    @overload
     def list_offsets_of_consumer_groups(
-        self, group_ids: Iterable[str]
-    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+        self, group_ids: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]: ...
+
+    @overload
+    def list_offsets_of_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]: ...
+
+    def list_offsets_of_consumer_groups(self, group_ids: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
         """As `AsyncAdmin.list_offsets_of_consumer_groups`."""
-        return self._run(self._admin.list_offsets_of_consumer_groups(group_ids))
+        return checked(
+            self._run(self._admin.list_offsets_of_consumer_groups(group_ids, raise_errors=False)), raise_errors
+        )
 
     def alter_consumer_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
         """As `AsyncAdmin.alter_consumer_group_offsets`."""
-        return self._run(self._admin.alter_consumer_group_offsets(group_id, offsets))
+        return checked(
+            self._run(self._admin.alter_consumer_group_offsets(group_id, offsets, raise_errors=False)), raise_errors
+        )
 
     def delete_consumer_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
+        self, group_id: str, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
         """As `AsyncAdmin.delete_consumer_group_offsets`."""
-        return self._run(self._admin.delete_consumer_group_offsets(group_id, partitions))
+        return checked(
+            self._run(self._admin.delete_consumer_group_offsets(group_id, partitions, raise_errors=False)), raise_errors
+        )
 
     def remove_consumer_group_members(
-        self, group_id: str, members: Iterable[GroupMember] | None = None, *, reason: str | None = None
+        self,
+        group_id: str,
+        members: Iterable[GroupMember] | None = None,
+        *,
+        reason: str | None = None,
+        raise_errors: bool = True,
     ) -> dict[GroupMember, KafkaError | None]:
         """As `AsyncAdmin.remove_consumer_group_members`."""
-        return self._run(self._admin.remove_consumer_group_members(group_id, members, reason=reason))
+        return checked(
+            self._run(self._admin.remove_consumer_group_members(group_id, members, reason=reason, raise_errors=False)),
+            raise_errors,
+        )

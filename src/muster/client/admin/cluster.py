@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Any, Literal, overload
 
-from muster.client.admin.part import AdminPart
+from muster.client.admin.part import AdminPart, checked
 from muster.client.core.admin import admin as rules
 from muster.client.core.admin import configs as admin_configs
 from muster.client.core.admin import partitions as admin_partitions
@@ -59,9 +60,23 @@ class ClusterPart(AdminPart):
         answers = await asyncio.gather(*(one(broker) for broker in brokers))
         return dict(zip(brokers, answers, strict=True))
 
+    @overload
     async def describe_configs(
-        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
-    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        include_documentation: bool = False,
+        raise_errors: Literal[True] = True,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]: ...
+
+    @overload
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False, raise_errors: Literal[False]
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]: ...
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], *, include_documentation: bool = False, raise_errors: bool = True
+    ) -> dict[ConfigResource, Any]:
         """The settings of topics, brokers and groups. A broker is asked for its own."""
 
         async def attempt(
@@ -84,10 +99,10 @@ class ClusterPart(AdminPart):
                     found[resource] = rules.config_entries(result)
             return found
 
-        return await self._calls.settle(resources, attempt, frozenset())
+        return checked(await self._calls.settle(resources, attempt, frozenset()), raise_errors)
 
     async def alter_configs(
-        self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False
+        self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[ConfigResource, KafkaError | None]:
         """Change single settings of topics, brokers and groups, and leave the others as they are (KIP-339). A mapping
         has a setting's new value, or None for its default; `ConfigChange` can also append to a list. A broker is
@@ -108,7 +123,7 @@ class ClusterPart(AdminPart):
                 found |= admin_configs.alter_configs_answers(await self._calls.ask(node_id, request))
             return found
 
-        return await self._calls.settle(wanted, attempt, CONFIGS_AGAIN)
+        return checked(await self._calls.settle(wanted, attempt, CONFIGS_AGAIN), raise_errors)
 
     async def list_config_resources(self, types: Iterable[ConfigResourceType] = ()) -> list[ConfigResource]:
         """Which topics, brokers, groups and clients have settings, of all types or the given ones (KIP-1142).
@@ -128,9 +143,19 @@ class ClusterPart(AdminPart):
             raise error
         return admin_configs.listed_resources(answer)
 
+    @overload
     async def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None
-    ) -> dict[int, dict[str, LogDirDescription] | KafkaError]:
+        self, brokers: Iterable[int] | None = None, *, raise_errors: Literal[True] = True
+    ) -> dict[int, dict[str, LogDirDescription]]: ...
+
+    @overload
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, raise_errors: Literal[False]
+    ) -> dict[int, dict[str, LogDirDescription] | KafkaError]: ...
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, raise_errors: bool = True
+    ) -> dict[int, Any]:
         """The log directories of brokers, of all if none are named: what each holds of which partition, in bytes."""
         await self._calls.controller()  # knows the brokers by then
         known = {broker.node_id for broker in (await self._calls.describe([])).brokers}
@@ -146,10 +171,10 @@ class ClusterPart(AdminPart):
             return admin_partitions.log_dirs(answer)
 
         answers = await asyncio.gather(*(one(broker) for broker in wanted))
-        return dict(zip(wanted, answers, strict=True))
+        return checked(dict(zip(wanted, answers, strict=True)), raise_errors)
 
     async def alter_replica_log_dirs(
-        self, broker: int, log_dirs: Mapping[TopicPartition, str]
+        self, broker: int, log_dirs: Mapping[TopicPartition, str], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have a broker move its replicas to other folders of its own (KIP-113), which `describe_log_dirs` names with
         their full paths. The answer is there when the moves have begun; then `describe_log_dirs` tells of each.
@@ -162,4 +187,7 @@ class ClusterPart(AdminPart):
         if broker not in {known.node_id for known in (await self._calls.describe([])).brokers}:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {broker} now")
         request = admin_replicas.alter_log_dirs_request(wanted)
-        return admin_replicas.altered_log_dirs(await self._calls.retried(lambda: self._calls.ask(broker, request)))
+        return checked(
+            admin_replicas.altered_log_dirs(await self._calls.retried(lambda: self._calls.ask(broker, request))),
+            raise_errors,
+        )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any, Literal, overload
 
-from muster.client.admin.part import AdminPart
+from muster.client.admin.part import AdminPart, checked
 from muster.client.core import offset_requests
 from muster.client.core.admin import admin as rules
 from muster.client.core.admin import members as admin_members
@@ -57,7 +58,17 @@ class GroupsPart(AdminPart):
         found = await self._calls.retried(everywhere, GROUPS_AGAIN)
         return [found[group_id] for group_id in sorted(found)]
 
-    async def describe_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
+    @overload
+    async def describe_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, GroupDescription]: ...
+
+    @overload
+    async def describe_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, GroupDescription | KafkaError]: ...
+
+    async def describe_consumer_groups(self, group_ids: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
         """State and members of groups (O1), of the classic protocol or KIP-848. One that does not exist, or is of
         another kind, is GROUP_ID_NOT_FOUND."""
 
@@ -67,7 +78,7 @@ class GroupsPart(AdminPart):
             missing = [group_id for group_id, said in found.items() if _is_missing(said)]
             return found | (await self._describe_other_groups(node, missing) if missing else {})
 
-        return await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN)
+        return checked(await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN), raise_errors)
 
     async def _describe_other_groups(
         self, node: Node, group_ids: list[str]
@@ -82,7 +93,9 @@ class GroupsPart(AdminPart):
         found = {group.group_id: rules.consumer_group_description(group, node) for group in answer.groups}
         return {group_id: said for group_id, said in found.items() if not _is_missing(said)}
 
-    async def delete_consumer_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+    async def delete_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: bool = True
+    ) -> dict[str, KafkaError | None]:
         """Delete groups and their offsets. A group with members is NON_EMPTY_GROUP."""
 
         async def ask(node: Node, group_ids: list[str]) -> dict[str, KafkaError | None]:
@@ -92,11 +105,21 @@ class GroupsPart(AdminPart):
                 for result in answer.results
             }
 
-        return await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN)
+        return checked(await self._calls.for_groups(group_ids, ask, GROUPS_AGAIN), raise_errors)
+
+    @overload
+    async def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, raise_errors: Literal[True] = True
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    @overload
+    async def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, raise_errors: Literal[False]
+    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]: ...
 
     async def list_consumer_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, raise_errors: bool = True
+    ) -> dict[TopicPartition, Any]:
         """The committed offsets of a group, of all its partitions or the given ones; those without are left out.
 
         Raises:
@@ -118,11 +141,21 @@ class GroupsPart(AdminPart):
         found = (await self._calls.for_groups([group_id], ask, OFFSETS_AGAIN))[group_id]
         if isinstance(found, KafkaError):
             raise found
-        return found
+        return checked(found, raise_errors)
+
+    @overload
+    async def list_offsets_of_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]: ...
+
+    @overload
+    async def list_offsets_of_consumer_groups(
+        self, group_ids: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]: ...
 
     async def list_offsets_of_consumer_groups(
-        self, group_ids: Iterable[str]
-    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
+        self, group_ids: Iterable[str], *, raise_errors: bool = True
+    ) -> dict[str, Any]:
         """All committed offsets of several groups, or why a group cannot be asked: one request for each hundred groups
         of a coordinator (KIP-709; brokers before Kafka 3.0 are asked group by group)."""
 
@@ -145,7 +178,7 @@ class GroupsPart(AdminPart):
                         found[group_id] = await self._all_offsets(node, group_id)
             return found
 
-        return await self._calls.for_groups(group_ids, ask, OFFSETS_AGAIN)
+        return checked(await self._calls.for_groups(group_ids, ask, OFFSETS_AGAIN), raise_errors)
 
     async def _all_offsets(
         self, node: Node, group_id: str
@@ -159,7 +192,7 @@ class GroupsPart(AdminPart):
         return rules.committed_offsets(answer)
 
     async def alter_consumer_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
         """Set the committed offsets of a group that has no members. With members each partition is UNKNOWN_MEMBER_ID.
 
@@ -180,10 +213,10 @@ class GroupsPart(AdminPart):
             answers = offset_requests.commit_answers(answer)
             return {place: rules.failure(code, f"group {group_id}") for place, code in answers.items()}
 
-        return await self._calls.settle(positions, attempt, OFFSETS_AGAIN)
+        return checked(await self._calls.settle(positions, attempt, OFFSETS_AGAIN), raise_errors)
 
     async def delete_consumer_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
+        self, group_id: str, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have a group forget offsets. A topic to which a member subscribes is GROUP_SUBSCRIBED_TO_TOPIC; a group of
         which the members' topics are not known must be empty, else it is NON_EMPTY_GROUP."""
@@ -195,10 +228,15 @@ class GroupsPart(AdminPart):
             request = admin_members.delete_offsets_request(group_id, sorted(places))
             return admin_members.deleted_offsets(await self._calls.ask(node.node_id, request), group_id, places)
 
-        return await self._calls.settle(check_partitions(partitions), attempt, GROUPS_AGAIN)
+        return checked(await self._calls.settle(check_partitions(partitions), attempt, GROUPS_AGAIN), raise_errors)
 
     async def remove_consumer_group_members(
-        self, group_id: str, members: Iterable[GroupMember] | None = None, *, reason: str | None = None
+        self,
+        group_id: str,
+        members: Iterable[GroupMember] | None = None,
+        *,
+        reason: str | None = None,
+        raise_errors: bool = True,
     ) -> dict[GroupMember, KafkaError | None]:
         """Remove members from a group of the classic protocol, all of them if none are named; the coordinator logs the
         reason (KIP-800). A member that runs joins again. One that is not there is UNKNOWN_MEMBER_ID.
@@ -207,10 +245,7 @@ class GroupsPart(AdminPart):
             KafkaError: the group's members are asked for, and it cannot be described.
         """
         if members is None:
-            group = (await self.describe_consumer_groups([group_id]))[group_id]
-            if isinstance(group, KafkaError):
-                raise group
-            members = admin_members.all_members(group)
+            members = admin_members.all_members((await self.describe_consumer_groups([group_id]))[group_id])
 
         async def attempt(left: list[GroupMember]) -> dict[GroupMember, KafkaError | None]:
             node = (await self._calls.coordinators([group_id]))[group_id]
@@ -223,7 +258,9 @@ class GroupsPart(AdminPart):
             answer = await self._calls.send(node.node_id, LeaveGroupRequest, build)
             return admin_members.removed_members(answer, left)
 
-        return await self._calls.settle(admin_members.named_members(members), attempt, GROUPS_AGAIN)
+        return checked(
+            await self._calls.settle(admin_members.named_members(members), attempt, GROUPS_AGAIN), raise_errors
+        )
 
 
 def _is_missing(answer: object) -> bool:

@@ -1,4 +1,4 @@
-"""What each part of `AsyncAdmin` works with."""
+"""What the parts of `AsyncAdmin` share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,24 @@ from muster.client.admin.calls import BrokerCalls
 from muster.client.config import AdminConfig
 from muster.client.core import offset_requests
 from muster.client.core.admin import admin as rules
-from muster.errors import ErrorCode, KafkaError
+from muster.errors import AdminError, ErrorCode, KafkaError
 from muster.model import TopicPartition
 
+K = TypeVar("K")
 V = TypeVar("V")
+
+
+def checked(outcomes: dict[K, V], raise_errors: bool) -> dict[K, V]:
+    """The outcomes of a call; with `raise_errors` all of them are successes.
+
+    Raises:
+        AdminError: an item failed, and `raise_errors` is set.
+    """
+    if raise_errors:
+        error = AdminError.of(outcomes)
+        if error is not None:
+            raise error from error.first
+    return outcomes
 
 
 class AdminPart:

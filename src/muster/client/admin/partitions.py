@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any, Literal, overload
 
-from muster.client.admin.part import AdminPart
+from muster.client.admin.part import AdminPart, checked
 from muster.client.core import offset_requests
 from muster.client.core.admin import admin as rules
 from muster.client.core.admin import partitions as admin_partitions
 from muster.client.core.admin import replicas as admin_replicas
 from muster.client.core.admin.partitions import ElectionType, ProducerState
 from muster.client.core.admin.replicas import PartitionReassignment
-from muster.client.core.checks import check_partitions
+from muster.client.core.checks import check_partitions, check_timestamps
 from muster.client.core.refusals import LIST_OFFSETS_AGAIN, RECORDS_AGAIN, TOPICS_AGAIN
 from muster.errors import KafkaError
 from muster.model import OffsetAndTimestamp, TopicPartition
@@ -22,22 +23,57 @@ from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 class PartitionsPart(AdminPart):
     """What `AsyncAdmin` does with partitions."""
 
+    @overload
     async def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], *, isolation_level: str = "read_uncommitted"
-    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        raise_errors: Literal[True] = True,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]: ...
+
+    @overload
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        raise_errors: Literal[False],
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]: ...
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, Any]:
         """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None: no such record."""
+        wanted = check_timestamps(timestamps)
         isolation = READ_COMMITTED if isolation_level == "read_committed" else READ_UNCOMMITTED
 
         async def ask(
             leader: int, places: list[TopicPartition]
         ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
-            owned = {place: timestamps[place] for place in places}
+            owned = {place: wanted[place] for place in places}
             request = offset_requests.list_request(owned, isolation, self._config.request_timeout_ms)
             return offset_requests.list_answers(await self._calls.ask(leader, request), owned)
 
-        return await self._of_leaders(timestamps, ask, LIST_OFFSETS_AGAIN)
+        return checked(await self._of_leaders(wanted, ask, LIST_OFFSETS_AGAIN), raise_errors)
 
-    async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+    @overload
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, raise_errors: Literal[True] = True
+    ) -> dict[TopicPartition, int]: ...
+
+    @overload
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, raise_errors: Literal[False]
+    ) -> dict[TopicPartition, int | KafkaError]: ...
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, raise_errors: bool = True
+    ) -> dict[TopicPartition, Any]:
         """Delete the records before these offsets, -1 for all that can be read. Answers where each partition begins
         now. An offset beyond its end is OFFSET_OUT_OF_RANGE, a compacted topic POLICY_VIOLATION."""
         wanted = admin_partitions.records_before(offsets)
@@ -47,11 +83,21 @@ class PartitionsPart(AdminPart):
             request = admin_partitions.delete_records_request(owned, self._config.request_timeout_ms)
             return admin_partitions.deleted_records(await self._calls.ask(leader, request))
 
-        return await self._of_leaders(wanted, ask, RECORDS_AGAIN)
+        return checked(await self._of_leaders(wanted, ask, RECORDS_AGAIN), raise_errors)
+
+    @overload
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, raise_errors: Literal[True] = True
+    ) -> dict[TopicPartition, list[ProducerState]]: ...
+
+    @overload
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, raise_errors: Literal[False]
+    ) -> dict[TopicPartition, list[ProducerState] | KafkaError]: ...
 
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
+        self, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
+    ) -> dict[TopicPartition, Any]:
         """The idempotent producers that the leader of each partition knows (KIP-664)."""
 
         async def ask(
@@ -60,10 +106,14 @@ class PartitionsPart(AdminPart):
             request = admin_partitions.describe_producers_request(places)
             return admin_partitions.described_producers(await self._calls.ask(leader, request))
 
-        return await self._of_leaders(check_partitions(partitions), ask, LIST_OFFSETS_AGAIN)
+        return checked(await self._of_leaders(check_partitions(partitions), ask, LIST_OFFSETS_AGAIN), raise_errors)
 
     async def elect_leaders(
-        self, election_type: ElectionType, partitions: Iterable[TopicPartition] | None = None
+        self,
+        election_type: ElectionType,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have leaders elected (KIP-460), of all partitions that need it if none are named. A partition that has the
         leader it should have is ELECTION_NOT_NEEDED.
@@ -84,14 +134,15 @@ class PartitionsPart(AdminPart):
             return admin_partitions.elected_leaders(answer)
 
         if partitions is None:
-            return await self._calls.retried(lambda: attempt(None), TOPICS_AGAIN)
-        return await self._calls.settle(check_partitions(partitions), attempt, TOPICS_AGAIN)
+            return checked(await self._calls.retried(lambda: attempt(None), TOPICS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(check_partitions(partitions), attempt, TOPICS_AGAIN), raise_errors)
 
     async def alter_partition_reassignments(
         self,
         reassignments: Mapping[TopicPartition, Iterable[int] | None],
         *,
         allow_replication_factor_change: bool = True,
+        raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have partitions moved to these brokers, of which the first is the preferred leader (KIP-455); None cancels
         what is in progress. The answer is there when the moves have begun. Without
@@ -115,7 +166,7 @@ class PartitionsPart(AdminPart):
                 raise error
             return admin_replicas.reassigned(answer)
 
-        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)
+        return checked(await self._calls.settle(wanted, attempt, TOPICS_AGAIN), raise_errors)
 
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None

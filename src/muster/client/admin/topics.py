@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any, Literal, overload
 
-from muster.client.admin.part import AdminPart
+from muster.client.admin.part import AdminPart, checked
 from muster.client.core.admin import admin as rules
 from muster.client.core.admin import partitions as admin_partitions
 from muster.client.core.admin.admin import CreatedTopic, NewTopic, TopicDescription, TopicListing
@@ -18,9 +19,19 @@ from muster.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, D
 class TopicsPart(AdminPart):
     """What `AsyncAdmin` does with topics."""
 
+    @overload
     async def create_topics(
-        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False
-    ) -> dict[str, CreatedTopic | KafkaError]:
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, raise_errors: Literal[True] = True
+    ) -> dict[str, CreatedTopic]: ...
+
+    @overload
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, raise_errors: Literal[False]
+    ) -> dict[str, CreatedTopic | KafkaError]: ...
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, raise_errors: bool = True
+    ) -> dict[str, Any]:
         """Create topics; a plain name gets the broker's default numbers. `validate_only` only checks.
 
         Raises:
@@ -39,9 +50,9 @@ class TopicsPart(AdminPart):
             answer = await self._calls.send(await self._calls.controller(), CreateTopicsRequest, build)
             return {result.name: rules.created_topic(result) for result in answer.topics}
 
-        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)
+        return checked(await self._calls.settle(wanted, attempt, TOPICS_AGAIN), raise_errors)
 
-    async def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+    async def delete_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, KafkaError | None]:
         """Delete topics with all that is in them."""
 
         async def attempt(names: list[str]) -> dict[str, KafkaError | None]:
@@ -57,7 +68,7 @@ class TopicsPart(AdminPart):
                 result.name or "": rules.failure(result.error_code, result.error_message) for result in answer.responses
             }
 
-        return await self._calls.settle(names, attempt, TOPICS_AGAIN)
+        return checked(await self._calls.settle(names, attempt, TOPICS_AGAIN), raise_errors)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """The topics of the cluster, by name."""
@@ -65,16 +76,26 @@ class TopicsPart(AdminPart):
         found = [TopicListing(t.name or "", t.topic_id, t.is_internal) for t in answer.topics]
         return sorted((t for t in found if include_internal or not t.is_internal), key=lambda t: t.name)
 
-    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription | KafkaError]:
+    @overload
+    async def describe_topics(
+        self, names: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, TopicDescription]: ...
+
+    @overload
+    async def describe_topics(
+        self, names: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, TopicDescription | KafkaError]: ...
+
+    async def describe_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
         """Partitions, leaders and replicas of topics. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION."""
         wanted = list(dict.fromkeys(names))
         answer = await self._calls.describe(wanted) if wanted else MetadataResponse()
         found = {topic.name or "": rules.topic_description(topic) for topic in answer.topics}
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return {name: found.get(name) or KafkaError(missing, f"topic {name}") for name in wanted}
+        return checked({name: found.get(name) or KafkaError(missing, f"topic {name}") for name in wanted}, raise_errors)
 
     async def create_partitions(
-        self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False
+        self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
         """Give topics more partitions: the number is that of all. Groups that subscribe rebalance, and records of a
         key may go to another partition than before. `validate_only` only checks."""
@@ -87,4 +108,4 @@ class TopicsPart(AdminPart):
             answer = await self._calls.ask(await self._calls.controller(), request)
             return {said.name: rules.failure(said.error_code, said.error_message) for said in answer.results}
 
-        return await self._calls.settle(wanted, attempt, TOPICS_AGAIN)
+        return checked(await self._calls.settle(wanted, attempt, TOPICS_AGAIN), raise_errors)

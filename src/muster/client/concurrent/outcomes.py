@@ -6,6 +6,7 @@ import inspect
 import traceback
 from dataclasses import replace
 
+from muster.client.core.checks import check_number
 from muster.client.core.concurrent.rules import MOST_MS, Failure
 from muster.errors import ConfigError, MusterError, RecordDeserializationError
 from muster.model import ConsumerRecord
@@ -16,13 +17,11 @@ class PoisonRecordError(Exception):
 
 
 class RetryLaterError(Exception):
-    """Raised by a handler: it is to get the record again in `delay_ms`. It counts as an attempt."""
+    """Raised by a handler to get the record again after `delay_ms`. It counts as an attempt."""
 
     def __init__(self, delay_ms: int, why: str = "") -> None:
         super().__init__(why or f"again in {delay_ms} ms")
-        if not abs(delay_ms) <= MOST_MS:  # not the other way round: of NaN both are wrong
-            raise ValueError(f"delay_ms is {delay_ms}; it is at most {MOST_MS}")
-        self.delay_ms = int(delay_ms)
+        self.delay_ms = check_number("delay_ms", delay_ms, -MOST_MS, MOST_MS)
 
 
 class HandlerFailedError(MusterError):

@@ -6,16 +6,18 @@ one bad topic name would end all updates of the metadata. So such a value is ref
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from muster.client.config import whole_number
 from muster.errors import IllegalArgumentError
 from muster.model import OffsetAndMetadata, TopicPartition
 
 MAX_OFFSET = 2**63 - 1
 MAX_INT = 2**31 - 1
+_LEAST_TIMESTAMP = -6
+"""Timestamps below 0 have meanings of their own, such as `LATEST_TIMESTAMP`."""
 MAX_TEXT_BYTES = 2**15 - 1
 """What the oldest versions of the requests can carry."""
 
@@ -66,7 +68,7 @@ def check_number(what: str, number: Any, least: int, most: int) -> int:
         IllegalArgumentError: it is not a whole number, or out of bounds.
     """
     if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise IllegalArgumentError(f"{what} is {number!r}; it must be a whole number")
+        raise IllegalArgumentError(f"{what} is {number!r}; it must be {whole_number(what, number)}")
     found = int(number.__index__())
     if not least <= found <= most:
         raise IllegalArgumentError(f"{what} is {found}; it must be at least {least} and at most {most}")
@@ -81,17 +83,9 @@ def check_timeout(timeout_ms: Any) -> int:
     Raises:
         IllegalArgumentError: it is not a whole number, or negative, which Kafka's client refuses too.
     """
-    if isinstance(timeout_ms, float) and math.isfinite(timeout_ms) and timeout_ms >= 0:
-        raise IllegalArgumentError(
-            f"timeout_ms is {timeout_ms!r}; it takes milliseconds, as an int: "
-            f"{round(timeout_ms * 1000)} for {timeout_ms:g} s"
-        )
-    if isinstance(timeout_ms, bool) or not hasattr(timeout_ms, "__index__"):
-        raise IllegalArgumentError(f"timeout_ms is {timeout_ms!r}; it takes milliseconds, as an int, for example 1000")
-    found = int(timeout_ms.__index__())
-    if found < 0:
-        raise IllegalArgumentError(f"timeout_ms is {found}; it takes 0 or more milliseconds: no call waits for ever")
-    return found
+    if isinstance(timeout_ms, int) and timeout_ms < 0:
+        raise IllegalArgumentError(f"timeout_ms is {timeout_ms}; it must be at least 0: no call waits for ever")
+    return check_number("timeout_ms", timeout_ms, 0, MAX_OFFSET)
 
 
 def as_pattern(given: Any) -> re.Pattern[str]:
@@ -119,6 +113,14 @@ def check_offset(partition: TopicPartition, offset: Any) -> OffsetAndMetadata:
         check_number(f"the leader epoch of {partition}", offset.leader_epoch, -1, MAX_INT),
         check_text(f"the metadata of {partition}", offset.metadata),
     )
+
+
+def check_timestamps(timestamps: Mapping[Any, Any]) -> dict[TopicPartition, int]:
+    """Timestamps at which offsets are looked up, in milliseconds."""
+    return {
+        (p := check_partition(partition)): check_number(f"the timestamp of {p}", at_ms, _LEAST_TIMESTAMP, MAX_OFFSET)
+        for partition, at_ms in timestamps.items()
+    }
 
 
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -186,9 +186,7 @@ class Job:
                     raise DemoError(
                         f"the topic {topic.name} exists already: name another with --topic, and a new --group"
                     )
-            for outcome in (await admin.create_topics(topics)).values():
-                if isinstance(outcome, Exception):
-                    raise outcome
+            await admin.create_topics(topics)
 
     async def _start_members(self) -> None:
         self._view.note("starting Spark twice: a program that feeds the topics, and the pipeline")

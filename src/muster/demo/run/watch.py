@@ -55,13 +55,11 @@ class Watcher:
     async def look(self) -> Look:
         """The groups now."""
         described = (await self._admin.describe_consumer_groups([self._shared]))[self._shared]
-        if isinstance(described, Exception):
-            raise described
-        found = await self._admin.list_offsets_of_consumer_groups(self._partitions)
+        found = await self._admin.list_offsets_of_consumer_groups(self._partitions, raise_errors=False)
         every = dict.fromkeys(chain(*self._partitions.values()), LATEST_TIMESTAMP)
         ends = {
             partition: end.offset
-            for partition, end in (await self._admin.list_offsets(every)).items()
+            for partition, end in (await self._admin.list_offsets(every, raise_errors=False)).items()
             if isinstance(end, OffsetAndTimestamp)
         }
         committed = {group: _offsets(offsets) for group, offsets in found.items() if not isinstance(offsets, Exception)}

@@ -84,7 +84,7 @@ class Watch:
             and one.group_type.lower() not in _OTHER_KINDS
         ]
         found: dict[str, GroupDescription] = {}
-        for name, answer in self._admin.describe_consumer_groups(asked).items():
+        for name, answer in self._admin.describe_consumer_groups(asked, raise_errors=False).items():
             if isinstance(answer, GroupDescription):
                 found[name] = answer
             else:
@@ -93,7 +93,7 @@ class Watch:
 
     def _committed(self, groups: list[str], remarks: Remarks) -> dict[str, Committed]:
         found: dict[str, Committed] = {}
-        for group, answers in self._admin.list_offsets_of_consumer_groups(groups).items():
+        for group, answers in self._admin.list_offsets_of_consumer_groups(groups, raise_errors=False).items():
             found[group] = {}
             if isinstance(answers, KafkaError):
                 remarks.add(f"the offsets of group {group} are not told: {answers.code.name}")

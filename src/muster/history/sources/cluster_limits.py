@@ -75,7 +75,7 @@ def _of_groups(admin: Admin, remarks: Remarks) -> dict[str, int]:
 
 def _asked(admin: Admin, resources: list[ConfigResource], remarks: Remarks) -> dict[ConfigResource, _Settings]:
     try:
-        answers = admin.describe_configs(resources)
+        answers = admin.describe_configs(resources, raise_errors=False)
     except KafkaTimeoutError as error:
         remarks.add(f"the brokers' settings are not known, {_USUAL}: {error}")
         return {}

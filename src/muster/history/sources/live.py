@@ -71,7 +71,7 @@ class LiveTopic:
         """
         self._topic = topic
         self._remarks = remarks
-        found = admin.describe_topics([topic])[topic]
+        found = admin.describe_topics([topic], raise_errors=False)[topic]
         if isinstance(found, KafkaError):
             raise _refused(found, topic)
         self._topic_id = found.topic_id

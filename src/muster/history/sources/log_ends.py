@@ -26,7 +26,7 @@ class Bounds(NamedTuple):
 
 def known_bounds(admin: Admin, places: Collection[TopicPartition], remarks: Remarks) -> dict[TopicPartition, Bounds]:
     """The bounds of these partitions, as far as the cluster tells; a remark says of which it does not."""
-    topics = admin.describe_topics(sorted({place.topic for place in places})) if places else {}
+    topics = admin.describe_topics(sorted({place.topic for place in places}), raise_errors=False) if places else {}
     described: list[TopicDescription] = []
     for name, topic in sorted(topics.items()):
         if isinstance(topic, TopicDescription):
@@ -62,7 +62,7 @@ def _asked(
     admin: Admin, places: list[TopicPartition], isolation_level: str
 ) -> dict[TopicPartition, Bounds | KafkaError]:
     try:
-        starts = admin.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
+        starts = admin.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP), raise_errors=False)
         ends = _ends(admin, places, isolation_level)
     except (KafkaTimeoutError, KafkaConnectionError) as error:
         return dict.fromkeys(places, error)
@@ -83,6 +83,6 @@ def _ends(
 ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
     times = dict.fromkeys(places, LATEST_TIMESTAMP)
     try:
-        return admin.list_offsets(times, isolation_level=isolation_level)
+        return admin.list_offsets(times, isolation_level=isolation_level, raise_errors=False)
     except UnsupportedVersionError:  # before Kafka 0.11, which has no transactions
-        return admin.list_offsets(times)
+        return admin.list_offsets(times, raise_errors=False)

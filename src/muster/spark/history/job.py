@@ -237,13 +237,15 @@ def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str
 
 
 def _see_topic(admin: Admin) -> None:
-    if _is_missing(admin.describe_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]) and not _told_alone(admin):
+    if _is_missing(admin.describe_topics([OFFSETS_TOPIC], raise_errors=False)[OFFSETS_TOPIC]) and not _told_alone(
+        admin
+    ):
         raise MusterError(f"there is no history yet: no group has committed anything, so there is no {OFFSETS_TOPIC}")
 
 
 def _told_alone(admin: Admin) -> bool:
     """Whether no log has the groups of a cluster, and its brokers tell of them."""
-    found = admin.describe_topics([OFFSETS_TOPIC, EVENTS_TOPIC])
+    found = admin.describe_topics([OFFSETS_TOPIC, EVENTS_TOPIC], raise_errors=False)
     told = found[EVENTS_TOPIC]
     return _is_missing(found[OFFSETS_TOPIC]) and isinstance(told, TopicDescription) and told.is_internal
 

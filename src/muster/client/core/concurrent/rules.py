@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from muster.client.config import whole_number
 from muster.client.core.concurrent.encoding import DEFAULT_LIMIT
 from muster.errors import ConfigError
 from muster.model import ConsumerRecord
@@ -21,13 +22,13 @@ MOST_MS = 2**53
 
 
 def check_whole(name: str, number: object, least: int) -> None:
-    """Refuse what is no whole number in its range. NaN and infinity would only be noticed in the midst of a run.
+    """Refuse a value that is not a whole number in its range. NaN and infinity would only be noticed during a run.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the value is not valid.
     """
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ConfigError(f"{name} is {number!r}; it must be a whole number")
+        raise ConfigError(f"{name} is {number!r}; it must be {whole_number(name, number)}")
     if number < least:
         raise ConfigError(f"{name} is {number}; it must be at least {least}")
     if number > MOST_MS:

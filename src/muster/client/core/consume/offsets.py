@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.checks import MAX_OFFSET, check_number, check_partition
+from muster.client.core.checks import check_timestamps
 from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offset_requests import list_answers, list_request
@@ -22,9 +22,6 @@ from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
-
-_LEAST_TIMESTAMP = -6
-"""Timestamps below 0 have a meaning of their own, such as `LATEST_TIMESTAMP`."""
 
 _RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST: LATEST_TIMESTAMP}
 
@@ -68,12 +65,7 @@ class OffsetLookup:
         """Ask for the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`).
 
         The isolation level is the configured one, unless another is given."""
-        checked = {
-            (p := check_partition(partition)): check_number(
-                f"the timestamp of {p}", timestamp, _LEAST_TIMESTAMP, MAX_OFFSET
-            )
-            for partition, timestamp in timestamps.items()
-        }
+        checked = check_timestamps(timestamps)
         query = OffsetQuery(checked, self._isolation_level if isolation_level is None else isolation_level)
         self._metadata.add_interest({partition.topic for partition in checked})
         self._queries.append(query)
