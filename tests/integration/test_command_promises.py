@@ -207,7 +207,7 @@ def test_what_is_refused_in_the_end_is_a_failure_too(
     """While the command waits for its yes, another admin or a member is faster with one of three."""
     words, module, make, happens, done = MEANWHILE[name]
     things = [make(stage) for _ in range(3)]
-    monkeypatch.setattr(f"muster.cli.{module}.confirm", lambda *_: happens(stage, things[at]))
+    monkeypatch.setattr(f"muster.cli.administer.{module}.confirm", lambda *_: happens(stage, things[at]))
     assert stage.run(words.format(" ".join(things))) == 1
     assert things[at] in capsys.readouterr().err
     assert all(done(stage, thing) for number, thing in enumerate(things) if number != at)
