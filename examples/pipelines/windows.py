@@ -30,6 +30,7 @@ orders = (
     .load()
     .select(from_json(col("value").cast("string"), ORDER).alias("order"))
     .select("order.*")
+    .where("customer is not null")  # a key of the table; `from_json` gives null for what does not fit
 )
 revenue = (
     orders.withWatermark("at", "2 hours")

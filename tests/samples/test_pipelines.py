@@ -132,14 +132,15 @@ def test_pipelines(place: Place, java: str, request: pytest.FixtureRequest) -> N
     # More orders, and everything once more from where it was.
     new = {"order_id": "o6", "customer": "ada", "amount": 200.0, "at": "2026-11-01T10:20:00Z"}
     changed = {"order_id": "o4", "customer": "cy", "amount": 1.0, "at": "2026-11-01T11:00:00Z"}
-    produce(place, "orders", [("o6", new), ("o4", changed)])
+    nobodys = {"order_id": "o7", "amount": 3.0, "at": "2026-11-01T10:20:00Z"}
+    produce(place, "orders", [("o6", new), ("o4", changed), ("o7", nobodys)])
     run(place, *begun, *others)
     assert [json.loads(value)["order_id"] for value in read(place, "large-orders")] == ["o1", "o6"]
     assert revenue(place)[0] == ("ada", "2026-11-01 10:00:00", 3, 325.5)
-    assert table(place, "orders-archive").num_rows == 7
+    assert table(place, "orders-archive").num_rows == 8
     if database is None:
         missing("PostgreSQL", HOW)  # all others are right
-    assert orders_in(database) == [("o1", 120.0), ("o2", 30.0), ("o3", 5.5), ("o4", 1.0), ("o6", 200.0)]
+    assert orders_in(database) == [("o1", 120.0), ("o2", 30.0), ("o3", 5.5), ("o4", 1.0), ("o6", 200.0), ("o7", 3.0)]
 
 
 def orders_in(address: str) -> list[tuple[Any, ...]]:

@@ -12,6 +12,8 @@ the same number. So a sink has to know that number again:
 - `into_topic` writes a compacted topic: a key's last record counts. A second run writes the same records again, and a
   reader of the topic may see a value twice. Order holds within a key, so the last record is the right one.
 
+A batch is to have one row for each key: which of several counts is not defined.
+
 The number counts within a query's checkpoint. A query with a new checkpoint begins at 0 again, under another query id:
 `into_database` keeps them apart by it; a folder of `into_parquet` belongs to one query, and refuses another.
 """
@@ -47,10 +49,12 @@ from muster.spark.history.place import Place
 from muster.spark.stopping import stoppable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 Write: TypeAlias = "Callable[[DataFrame, int], None]"
 """What `foreachBatch` takes."""
+
+Converter: TypeAlias = "Callable[[Any], Any]"
 
 LEDGER = "muster_batches"
 """The table in which `into_database` keeps the number of each query's last batch."""
@@ -102,8 +106,8 @@ def into_database(
             restarts and change with the checkpoint.
 
     Raises, in the batch:
-        ConfigError: the rows lack a key column, the query's id is not known, or the connection commits each statement
-            by itself.
+        ConfigError: the rows lack a key column, a row has null in one, the query's id is not known, or the connection
+            commits each statement by itself.
     """
     _check_list(keys)
 
@@ -124,11 +128,7 @@ def into_database(
                 return  # the batch is in the table: Spark runs it again
             statement = insert(table, columns, keys, mark)
             convert = _converters(rows.schema, as_text=_module(connection) == "sqlite3")
-            found = (
-                tuple(value if value is None else each(value) for each, value in zip(convert, row, strict=True))
-                for row in rows.toLocalIterator(prefetchPartitions=True)
-            )
-            for some in _chunks(found):
+            for some in _chunks(_values(rows, keys, convert)):
                 cursor.executemany(statement, some)
             connection.commit()
 
@@ -235,14 +235,26 @@ def _check_transactions(connection: Connection) -> None:
         raise ConfigError("the connection commits each statement by itself: open it without autocommit")
 
 
-def _converters(schema: StructType, *, as_text: bool) -> list[Callable[[Any], Any]]:
+def _values(rows: DataFrame, keys: Sequence[str], convert: Sequence[Converter]) -> Iterator[tuple[Any, ...]]:
+    """The rows as the database takes them."""
+    places = [rows.columns.index(key) for key in keys]
+    for row in rows.toLocalIterator(prefetchPartitions=True):
+        if (null := next((place for place in places if row[place] is None), None)) is not None:
+            raise ConfigError(
+                f"a row has null in {rows.columns[null]!r}, which keys names: a unique index does not find it again, "
+                "and each batch would insert it anew; leave such rows out, or give them a value (coalesce)"
+            )
+        yield tuple(value if value is None else each(value) for each, value in zip(convert, row, strict=True))
+
+
+def _converters(schema: StructType, *, as_text: bool) -> list[Converter]:
     """For each column what makes a value of Spark's one for the database. Spark hands over timestamps in the driver's
-    time zone, in which an hour is there twice a year. With `as_text`, types that SQLite lacks become text that sorts
-    as they do."""
+    time zone, in which an hour is there twice a year. With `as_text`, types that SQLite lacks become text: times sort
+    as text, decimals in a column of the type NUMERIC."""
     return [_converter(field.dataType, as_text) for field in schema.fields]
 
 
-def _converter(kind: DataType, as_text: bool) -> Callable[[Any], Any]:
+def _converter(kind: DataType, as_text: bool) -> Converter:
     if isinstance(kind, TimestampType):
         return (lambda value: value.astimezone(UTC).replace(tzinfo=None).isoformat(" ")) if as_text else _in_utc
     if isinstance(kind, TimestampNTZType) and as_text:
@@ -270,6 +282,8 @@ _BATCH = re.compile(r"batch=(\d+)")
 _MERGED = re.compile(r"merged=(\d+)")
 _DONE = "_SUCCESS"
 _OWNER = "_query"
+_NUMBER, _ROW = "_muster_batch", "_muster_row"
+"""Columns beside those of the rows."""
 
 
 def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, query: str | None = None) -> Write:
@@ -296,15 +310,21 @@ def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, 
         if len(batches) >= merge_at and batches[-1] < batch:
             _merge(rows.sparkSession, place, keys, merged, batches)
         if merged is None or batch > merged:
-            rows.write.mode("overwrite").parquet(place.full(f"batch={batch}"))
+            _write_part(rows, place, f"batch={batch}")
 
     return write
+
+
+def _write_part(rows: DataFrame, place: Place, name: str) -> None:
+    rows.write.mode("overwrite").parquet(place.full(name))
+    if not place.exists(f"{name}/{_DONE}"):  # Hadoop can be set up not to write it
+        place.write(f"{name}/{_DONE}", "")
 
 
 def _claim(place: Place, folder: str, query: str) -> None:
     """See that the folder is this query's: another one counts its batches anew, and they would seem to be old."""
     found = place.read(_OWNER)
-    if found is None and not any(map(_BATCH.fullmatch, place.listed(""))):
+    if not found and not any(map(_BATCH.fullmatch, place.listed(""))):
         place.write(_OWNER, query)
     elif found != query:
         raise ConfigError(
@@ -340,20 +360,25 @@ def _last(
     parts = [(f"batch={batch}", batch) for batch in batches]
     if merged is not None:
         parts.insert(0, (f"merged={merged}", merged))
-    frames = [spark.read.parquet(place.full(name)).withColumn("_batch", f.lit(batch)) for name, batch in parts]
+    frames = [spark.read.parquet(place.full(name)).withColumn(_NUMBER, f.lit(batch)) for name, batch in parts]
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame, allowMissingColumns=True)
-    rest = [column for column in rows.columns if column not in (*keys, "_batch")]
-    newest = f.max_by(f.struct(*rest) if rest else f.lit(True), "_batch").alias("_row")
-    found = rows.groupBy(*keys).agg(newest)
-    return found.select(*keys, *(f.col("_row")[column].alias(column) for column in rest))
+    rest = [column for column in rows.columns if column not in (*keys, _NUMBER)]
+    newest = f.max_by(f.struct(*map(_column, rest)) if rest else f.lit(True), _NUMBER).alias(_ROW)
+    found = rows.groupBy(*map(_column, keys)).agg(newest)
+    return found.select(*map(_column, keys), *(f.col(_ROW)[column].alias(column) for column in rest))
+
+
+def _column(name: str) -> Column:
+    """A column by its name, which may have dots."""
+    return f.col("`" + name.replace("`", "``") + "`")
 
 
 def _merge(spark: SparkSession, place: Place, keys: Sequence[str], merged: int | None, batches: Sequence[int]) -> None:
     """Merge these batches, and delete what the merge before has merged."""
     target = f"merged={batches[-1]}"
-    _last(spark, place, keys, merged, batches).write.mode("overwrite").parquet(place.full(target))
+    _write_part(_last(spark, place, keys, merged, batches), place, target)
     for name in place.listed(""):
         old_merge, old_batch = _MERGED.fullmatch(name), _BATCH.fullmatch(name)
         is_old_merge = old_merge is not None and merged is not None and int(old_merge[1]) < merged
@@ -364,11 +389,19 @@ def _merge(spark: SparkSession, place: Place, keys: Sequence[str], merged: int |
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
+_AS_JSON = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Spark writes milliseconds, in the session's time zone: two times would be one key, and one time several."""
+
+
 def into_topic(topic: str, keys: Sequence[str], **options: str) -> Write:
     """Write the rows of each batch to a compacted topic: `keys` as JSON is the record's key, the rest its value.
 
     `options` are those of the sink, such as `{"kafka.bootstrap.servers": "localhost:9092"}`. A row of which all other
-    columns are null deletes its key.
+    columns are null deletes its key. Timestamps are written in UTC, to the microsecond.
 
     Raises, in the batch:
         ConfigError: the rows lack a key column, or have no other.
@@ -381,10 +414,11 @@ def into_topic(topic: str, keys: Sequence[str], **options: str) -> Write:
         rest = [column for column in rows.columns if column not in keys]
         if not rest:
             raise ConfigError("the rows have no columns beside keys, and a record without a value deletes its key")
-        is_there = reduce(or_, (f.col(column).isNotNull() for column in rest), f.lit(False))
+        is_there = reduce(or_, (_column(name).isNotNull() for name in rest), f.lit(False))
+        key, value = (f.struct(*map(_column, names)) for names in (keys, rest))
         records = rows.select(
-            f.to_json(f.struct(*keys)).alias("key"),
-            f.when(is_there, f.to_json(f.struct(*rest), {"ignoreNullFields": "false"})).alias("value"),
+            f.to_json(key, _AS_JSON).alias("key"),
+            f.when(is_there, f.to_json(value, {**_AS_JSON, "ignoreNullFields": "false"})).alias("value"),
         )
         records.write.format("muster").mode("append").options(**options, topic=topic).save()
 

@@ -110,6 +110,16 @@ def test_another_query_counts_its_own_batches(frame, database, connect):
     assert database("select origin from delays order by 1") == [("one",), ("two",)]
 
 
+def test_a_null_in_a_key_is_refused_since_no_index_finds_it_again(frame, database, connect):
+    write = into_database(connect, "log", KEYS, query="q")
+    database("create unique index places on log (origin, hour)")
+    with pytest.raises(ConfigError, match="a row has null in 'hour', which keys names"):
+        write(frame(("JFK", 6, 1, 2.0), ("JFK", None, 1, 2.0)), 0)
+    assert database("select * from log") == []
+    write(frame(("JFK", 6, 1, None)), 0)
+    assert database("select * from log") == [("JFK", 6, 1, None)]
+
+
 @sqlite_only
 def test_sqlite_gets_times_and_decimals_as_text(frame, database, connect):
     database("create table times (at text primary key, day text, amount text, raw blob)")
@@ -328,6 +338,38 @@ def test_columns_that_come_later_are_null_before(spark, frame, tmp_path):
     assert rows_of(latest(spark, folder, ["origin"]).na.fill(0)) == [("JFK", 2, 3), ("LGA", 1, 0)]
 
 
+@pytest.mark.parametrize("value", ["`v.w`", "`a``b`", "_batch", "_row"])
+def test_columns_have_any_names(spark, frame, tmp_path, value):
+    folder = str(tmp_path / "table")
+    write = into_parquet(folder, ["k.1"], merge_at=2, query="q")
+    for batch in range(4):
+        write(frame(("JFK", batch), schema=f"`k.1` string, {value} int"), batch)
+        assert rows_of(latest(spark, folder, ["k.1"])) == [("JFK", batch)]
+
+
+def test_a_folder_whose_owner_was_not_written_to_the_end_is_free(spark, frame, tmp_path):
+    """As after a crash, or on a disk that was full."""
+    folder = str(tmp_path / "table")
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "_query").touch()
+    into_parquet(folder, KEYS, query="q")(frame(("JFK", 6, 1, 2.0)), 0)
+    assert rows_of(latest(spark, folder, KEYS)) == [("JFK", 6, 1, 2.0)]
+    with pytest.raises(ConfigError, match="belongs to the query q"):
+        into_parquet(folder, KEYS, query="other")(frame(("JFK", 6, 1, 2.0)), 0)
+
+
+def test_batches_are_seen_where_hadoop_marks_none_as_done(spark, frame, tmp_path):
+    folder, setting = str(tmp_path / "table"), "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+    spark.conf.set(setting, "false")
+    try:
+        write = into_parquet(folder, ["origin"], merge_at=2, query="q")
+        for batch in range(4):
+            write(frame((f"A{batch}", batch), schema="origin string, a int"), batch)
+    finally:
+        spark.conf.unset(setting)
+    assert rows_of(latest(spark, folder, ["origin"])) == [(f"A{batch}", batch) for batch in range(4)]
+
+
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
@@ -341,3 +383,22 @@ def test_a_compacted_topic_has_keys_values_and_tombstones(spark, frame, cluster)
         ({"origin": "JFK", "hour": 6}, {"flights": 1, "mean": None}),
         ({"origin": "LGA", "hour": 6}, None),
     ]
+
+
+@pytest.mark.parametrize("cluster", ["muster"], indirect=True)
+def test_a_timestamp_is_the_same_key_in_each_time_zone_and_another_one_a_microsecond_later(spark, frame, cluster):
+    topic = cluster.topic(1)
+    write = into_topic(topic, ["at.utc"], **{"kafka.bootstrap.servers": cluster.bootstrap})
+    at = "timestamp_micros(1356998400000000 + micros)"
+    try:
+        for zone in ("America/New_York", "Asia/Kathmandu"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            rows = frame((1,), (2,), schema="micros int")
+            write(rows.selectExpr(f"{at} as `at.utc`", f"{at} as seen", "micros as `n.o`"), 0)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    read = spark.read.format("muster").option("bootstrap", cluster.bootstrap).option("subscribe", topic).load()
+    found = [(json.loads(row.key), json.loads(row.value)) for row in read.collect()]
+    times = [f"2013-01-01T00:00:00.00000{micros}Z" for micros in (1, 2)]
+    expected = [({"at.utc": time}, {"seen": time, "n.o": number}) for number, time in enumerate(times, 1)]
+    assert sorted(found, key=str) == sorted(2 * expected, key=str)
