@@ -18,9 +18,9 @@ from muster.demo.data.events import (
     Delays,
     Event,
     Fault,
+    Truth,
     events,
     in_order,
-    truth,
 )
 from muster.demo.data.flights import QUICK_FLIGHTS, Flight, flights
 from muster.demo.judge.results import flight_id
@@ -87,7 +87,8 @@ def test_the_weather_of_an_hour_comes_before_the_flights_that_leave_in_it(sent: 
 
 
 def test_the_truth_counts_good_flights_by_day_origin_and_carrier(sent: list[Event]) -> None:
-    expected = truth(sent)
+    expected = Truth()
+    assert list(expected.watch(sent)) == sent
     assert expected.flights == QUICK_FLIGHTS
     assert expected.hours == len(sent) - QUICK_FLIGHTS
     assert sum(each.flights for each in expected.windows.values()) + len(expected.dead) == QUICK_FLIGHTS
@@ -100,7 +101,14 @@ def test_the_truth_counts_good_flights_by_day_origin_and_carrier(sent: list[Even
         ]
         minutes = [each for each in own if isinstance(each, int)]
         assert delays == Delays(len(own), len(minutes), sum(minutes))
-    assert expected.with_weather < {event.id for event in good}
+    weather = {(event.key, event.at): json.loads(event.value) for event in sent if event.stream == WEATHER_STREAM}
+    joined = {
+        event.id: (event.row["dep_delay"], hour["wind_speed"], hour["precip"], hour["visib"])
+        for event in good
+        if (hour := weather.get((str(event.row["origin"]), hour_of(event))))
+    }
+    assert expected.joined() == joined
+    assert 0 < len(joined) < len(good)
 
 
 def flight(minute: int) -> Flight:

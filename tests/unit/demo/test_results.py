@@ -6,6 +6,8 @@ import json
 from datetime import date
 from typing import Any
 
+import pytest
+
 from muster.demo.data.events import Delays, Fault, Truth
 from muster.demo.judge import results
 
@@ -17,8 +19,21 @@ def truth() -> Truth:
         flights=5,
         windows={(DAY, "JFK", "AA"): Delays(2, 2, 10), (DAY, "EWR", "UA"): Delays(1, 0, 0)},
         dead={3: Fault.LATE, 4: Fault.NOT_JSON},
-        with_weather={0, 1, 2},
+        weather={HOUR: (5.0, 0.0, None), ("JFK", "2013-01-01T06:00:00Z"): (0.0, 0.1, 3.0)},
+        good={0: (HOUR, 7), 1: (HOUR, None), 2: (HOUR, 3), 4: (("EWR", "2013-01-01T05:00:00Z"), 1)},
     )
+
+
+HOUR = "JFK", "2013-01-01T05:00:00Z"
+
+
+def joined(number: int, delay: int | None, wind: float = 5.0) -> dict[str, Any]:
+    """As Spark writes it: without what is null."""
+    found = {"id": number, "wind_speed": wind, "precip": 0.0}
+    return found if delay is None else {**found, "dep_delay": delay}
+
+
+JOINED = [joined(0, 7), joined(1, None), joined(2, 3)]
 
 
 def row(
@@ -63,10 +78,17 @@ def test_of_a_compacted_topic_the_last_value_of_each_key_counts_and_a_tombstone_
 
 
 def test_flights_without_their_weather_twice_or_unexpected_are_named() -> None:
-    assert results.joined([{"id": number} for number in (2, 0, 1)], truth()) == results.Compared(3)
-    found = results.joined([{"id": number} for number in (0, 0, 1, 4)], truth())
+    assert results.joined(JOINED[::-1], truth()) == results.Compared(3)
+    found = results.joined([*JOINED[:2], joined(0, 7), joined(4, 1)], truth())
     assert found.wrong == ("flight 2 lacks its weather", "flight 4 should not be there", "flight 0 is there 2 times")
     assert found.repeated == 1
+
+
+@pytest.mark.parametrize("other", [joined(0, 8), joined(0, None), joined(0, 7, 0.0), {**joined(0, 7), "visib": 3.0}])
+def test_a_flight_with_another_delay_or_another_hours_weather_is_named(other: dict[str, Any]) -> None:
+    (wrong,) = results.joined([other, *JOINED[1:]], truth()).wrong
+    assert wrong.startswith("flight 0 has delay and weather (")
+    assert wrong.endswith(" instead of (7, 5.0, 0.0, None)")
 
 
 def letter(number: int, fault: str) -> dict[str, Any]:
@@ -87,6 +109,7 @@ def test_each_flight_is_in_the_topic_once_in_order_within_its_partition() -> Non
     assert results.sent(_texts(values), 5) == results.Compared(5)
     assert results.sent(_texts({**values, (1, 2): 3}), 5) == results.Compared(4, ("flight 4 is not in the topic",), 1)
     assert results.sent(_texts({(0, 0): 2, (0, 1): 0, (1, 0): 1}), 3).wrong == ("flight 0 follows 2 in partition 0",)
+    assert results.sent(_texts(values), 4).wrong == ("flight 4 was never sent",)
     assert results.sent({(0, 0): "nonsense"}, 0).wrong == ("the record 0:0 has no id",)
 
 

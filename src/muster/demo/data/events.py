@@ -18,7 +18,7 @@ from __future__ import annotations
 import csv
 import heapq
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
@@ -47,6 +47,9 @@ class Fault(StrEnum):
 _DAMAGES = (Fault.NOT_JSON, Fault.NO_HOUR, Fault.UNKNOWN)
 
 
+Cell = Value | float
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One record. `id` and `fault` are of flights alone: -1 for an hour's weather."""
@@ -57,11 +60,13 @@ class Event:
     value: str
     id: int = -1
     fault: Fault | None = None
-    row: dict[str, Value] = field(default_factory=dict)
+    row: Mapping[str, Cell] = field(default_factory=dict)
 
 
 FLIGHTS_STREAM = "flights"
 WEATHER_STREAM = "weather"
+WEATHER = ("wind_speed", "precip", "visib")
+"""What of an hour's weather is compared."""
 
 
 def events(limit: int | None = None) -> Iterator[Event]:
@@ -130,11 +135,11 @@ def weather() -> Iterator[Event]:
 
 def _weather(row: dict[str, str]) -> Event:
     hour = row["time_hour"]
-    shown: dict[str, Value | float] = {"station": row["origin"], "hour": hour}
-    for name in ("temp", "wind_speed", "precip", "visib"):
+    shown: dict[str, Cell] = {"station": row["origin"], "hour": hour}
+    for name in ("temp", *WEATHER):
         shown[name] = float(row[name]) if row[name] not in ("", "NA") else None
     value = json.dumps(shown, separators=(",", ":"))
-    return Event(datetime.fromisoformat(hour), WEATHER_STREAM, row["origin"], value)
+    return Event(datetime.fromisoformat(hour), WEATHER_STREAM, row["origin"], value, row=shown)
 
 
 def _text(at: datetime) -> str:
@@ -145,6 +150,8 @@ def _text(at: datetime) -> str:
 
 Window = tuple[date, str, str]
 """Day (UTC), origin, carrier."""
+Hour = tuple[str, str]
+"""An airport and an hour, as the records have it."""
 
 
 @dataclass(slots=True)
@@ -155,7 +162,7 @@ class Delays:
     departed: int = 0
     minutes: int = 0
 
-    def add(self, dep_delay: Value) -> None:
+    def add(self, dep_delay: Cell) -> None:
         """Count one flight; one that never left has no delay."""
         self.flights += 1
         if isinstance(dep_delay, int):
@@ -183,13 +190,15 @@ class Truth:
     """How many records of weather."""
     windows: dict[Window, Delays] = field(default_factory=dict)
     dead: dict[int, Fault] = field(default_factory=dict)
-    with_weather: set[int] = field(default_factory=set)
-    """The flights of whose hour the weather is known: those that the join must find."""
+    weather: dict[Hour, tuple[Cell, ...]] = field(default_factory=dict)
+    good: dict[int, tuple[Hour, Cell]] = field(default_factory=dict)
+    """For each flight that is neither late nor damaged its origin with its hour, and its delay."""
 
     def add(self, event: Event) -> None:
         """Take one record into account."""
         if event.stream == WEATHER_STREAM:
             self.hours += 1
+            self.weather[str(event.row["station"]), str(event.row["hour"])] = _weather_of(event.row)
             return
         self.flights += 1
         if event.fault is not None:
@@ -198,18 +207,20 @@ class Truth:
         hour, origin, carrier = (str(event.row[name]) for name in ("time_hour", "origin", "carrier"))
         window = date.fromisoformat(hour[:10]), origin, carrier
         self.windows.setdefault(window, Delays()).add(event.row["dep_delay"])
+        self.good[event.id] = (origin, hour), event.row["dep_delay"]
+
+    def watch(self, sent: Iterable[Event]) -> Iterator[Event]:
+        """Hand records over, each taken into account."""
+        for event in sent:
+            self.add(event)
+            yield event
+
+    def joined(self) -> dict[int, tuple[Cell, ...]]:
+        """The flights of whose hour the weather is known, which the join must find: their delay and that weather."""
+        return {
+            flight: (delay, *self.weather[hour]) for flight, (hour, delay) in self.good.items() if hour in self.weather
+        }
 
 
-def truth(sent: Iterable[Event]) -> Truth:
-    """Compute the truth about some records."""
-    result = Truth()
-    known: set[tuple[str, str]] = set()
-    good: list[tuple[int, str, str]] = []
-    for event in sent:
-        result.add(event)
-        if event.stream == WEATHER_STREAM:
-            known.add((event.key, _text(event.at)))
-        elif event.fault is None:
-            good.append((event.id, str(event.row["origin"]), str(event.row["time_hour"])))
-    result.with_weather = {flight for flight, origin, hour in good if (origin, hour) in known}
-    return result
+def _weather_of(row: Mapping[str, Cell]) -> tuple[Cell, ...]:
+    return tuple(row[name] for name in WEATHER)

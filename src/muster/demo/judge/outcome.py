@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from muster.demo.data.events import Delays, Truth, events, truth
+from muster.demo.data.events import Delays
 from muster.demo.data.flights import airlines
 from muster.demo.judge import results
 from muster.demo.judge.ledger import Claim, Judgement, judge, read_claims, read_member
@@ -37,8 +37,9 @@ class Outcome:
     dead: Compared
 
 
-def compare(run: Run, expected: Truth) -> Outcome:
+def compare(run: Run) -> Outcome:
     """Compare what the run's files have with the truth."""
+    expected = run.truth
     rows = list(_lines(run.collected / "shared.jsonl"))
     read = list(_records(run.options.out / f"{READER}.jsonl"))
     names = run.options.names
@@ -48,7 +49,7 @@ def compare(run: Run, expected: Truth) -> Outcome:
     by_day = results.last_values(each for each in read if each["topic"] == names.windows)
     return Outcome(
         books(run, rows),
-        results.sent(values, run.sent),
+        results.sent(values, expected.flights),
         results.windows(_lines(run.collected / "delays.jsonl"), expected),
         results.windows(by_day, expected),
         results.joined(list(_lines(run.collected / "weather.jsonl")), expected),
@@ -172,8 +173,7 @@ def _outages(run: Run) -> str:
 
 def conclude(run: Run, console: Console) -> bool:
     """Check, print, write the page; whether all is as it must be."""
-    expected = truth(events(run.options.events))
-    outcome = compare(run, expected)
+    outcome = compare(run)
     table = figures(run, outcome)
     page = run.options.out / "report.html"
     page.write_text(render(report(run, outcome, table)), encoding="utf-8")

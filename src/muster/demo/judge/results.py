@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from muster.demo.data.events import Delays, Truth, Window
+from muster.demo.data.events import WEATHER, Delays, Truth, Window
 
 _ID = re.compile(r'\{"id":(\d+),')
 
@@ -50,6 +50,7 @@ def sent(values: Mapping[tuple[int, int], str], flights: int) -> Compared:
             wrong.append(f"flight {found} follows {last[partition]} in partition {partition}")
         last[partition] = found
     wrong += [f"flight {number} is not in the topic" for number in range(flights) if number not in times]
+    wrong += [f"flight {number} was never sent" for number in times if number is not None and number >= flights]
     return Compared(len(times), tuple(wrong), times.total() - len(times))
 
 
@@ -77,10 +78,15 @@ def last_values(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def joined(rows: Sequence[Mapping[str, Any]], truth: Truth) -> Compared:
-    """The flights with their weather: each that has some, once."""
+    """The flights with their weather: each that has some, once, with its delay and the weather of its hour."""
+    expected = truth.joined()
     times = Counter(row["id"] for row in rows)
-    wrong = [f"flight {number} lacks its weather" for number in sorted(truth.with_weather - times.keys())]
-    wrong += [f"flight {number} should not be there" for number in sorted(times.keys() - truth.with_weather)]
+    wrong = [f"flight {number} lacks its weather" for number in sorted(expected.keys() - times.keys())]
+    wrong += [f"flight {number} should not be there" for number in sorted(times.keys() - expected.keys())]
+    for row in rows:
+        got = tuple(row.get(name) for name in ("dep_delay", *WEATHER))
+        if got != expected.get(row["id"], got):
+            wrong.append(f"flight {row['id']} has delay and weather {got} instead of {expected[row['id']]}")
     wrong += [f"flight {number} is there {count} times" for number, count in sorted(times.items()) if count > 1]
     return Compared(len(times), tuple(wrong), times.total() - len(times))
 

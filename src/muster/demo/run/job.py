@@ -16,7 +16,7 @@ from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.core.admin.admin import NewTopic
 from muster.client.net.driver import wall_clock_ms
 from muster.demo.course import Course, Outage
-from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, events
+from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, Truth, events
 from muster.demo.data.flights import FLIGHTS, QUICK_FLIGHTS
 from muster.demo.data.names import SPARK, Names
 from muster.demo.data.slices import MOST, Slices
@@ -89,6 +89,8 @@ class Run:
     """For each partition of the flights' topic the offset after its last record."""
     sent: int = 0
     """Flights."""
+    truth: Truth = field(default_factory=Truth)
+    """What must come of them, collected before anything is done with them."""
     hours: int = 0
     """Records of weather."""
     wall_time_s: float = 0.0
@@ -317,7 +319,7 @@ class Job:
     async def _feed(self, pace: Pace) -> None:
         """Write the records to files at the pace, as many flights as are due, each with the weather before it."""
         started, run = time.monotonic(), self.run_record
-        rest = events(self._options.events)
+        rest = run.truth.watch(events(self._options.events))
         while run.sent < self._options.events:
             due = min(pace.allowed(time.monotonic() - started, self._steps_done) - run.sent, MOST)
             if due >= min(_LEAST, self._options.events - run.sent) and self._feed_keeps_up():
