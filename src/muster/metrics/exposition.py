@@ -35,10 +35,10 @@ def check_installed() -> None:
         raise ConfigError(f"--metrics-port needs prometheus-client, which is not installed: {EXTRA}")
 
 
-def check_port(port: int) -> None:
+def check_port(port: int, name: str = "--metrics-port") -> None:
     """Refuse what is no port, before anything is started. Raises MusterError."""
     if not 0 <= port <= 65_535:
-        raise MusterError(f"--metrics-port is 0 to 65535, not {port}")
+        raise MusterError(f"{name} is 0 to 65535, not {port}")
 
 
 def page(families: Iterable[Family], accept: str = "") -> Page:

@@ -161,7 +161,7 @@ def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> Me
     from muster.spark.progress.exporter import Exporter
 
     check_installed()
-    check_port(port)
+    check_port(port, "port")
     listener, exporter = _listener(spark), Exporter()
     served = MetricsPort(host, port, {"/metrics": exporter.metrics})
     served.start()

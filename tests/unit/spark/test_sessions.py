@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MusterError
 from muster.local import java
 from muster.spark import sessions
 
@@ -165,3 +165,8 @@ def test_a_session_whose_workers_lack_muster_is_refused(tmp_path):
 def test_what_has_muster(tmp_path):
     assert sessions._has_muster(sys.executable)
     assert not sessions._has_muster(str(tmp_path / "gone"))
+
+
+def test_a_port_for_metrics_that_is_none_is_refused_in_the_callers_words():
+    with pytest.raises(MusterError, match=r"^port is 0 to 65535, not 99999"):
+        sessions.serve_metrics(None, 99_999)  # type: ignore[arg-type]
