@@ -27,6 +27,12 @@ def test_data_is_left_while_a_step_is_not_done_and_all_is_sent_after_the_last() 
     assert pace.allowed(60, 4) == 1_000
 
 
+def test_data_flows_at_its_pace_until_the_next_steps_share_and_slowly_above_it() -> None:
+    pace = Pace(events=1_000, duration_s=100, steps=4)
+    assert [pace.share_of(step) for step in range(2)] == [0.1, 0.275]
+    assert [pace.allowed(share, 0) for share in (10, 20, 27, 47.5, 67.5)] == [100, 200, 270, 285, 295]
+
+
 def snapshot(at_ms: int, owners: dict[int, str], state: str = "Stable") -> Snapshot:
     members = sorted(set(owners.values()))
     return Snapshot(at_ms, state, members, owners, dict.fromkeys(owners, 0), dict.fromkeys(range(2), 5))
@@ -44,6 +50,9 @@ def test_events_tell_rebalances_with_every_cause() -> None:
     done = story.on_event(event("RebalanceCompleted", at=2_000, duration_ms=1_000, generation_id=7))
     assert done == Rebalance(1_000, 1_000, 7, "member joined (a); member left (b)")
     assert story.generation == 7
+    assert story.on_event(event("RebalanceCompleted", at=3_000, duration_ms=10, generation_id=8)) == Rebalance(
+        2_990, 10, 8, NOT_KNOWN
+    )
     assert story.on_event({**event("RebalanceStarted", at=1), "group_id": "other"}) is None
 
 
