@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="+", type=int, default=[100, 1_000], help="bytes of a record's value")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.8, help="of each run")
-    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/reference/performance.md")
     arguments = parser.parse_args()
     results: Results = {}
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder, contextlib.suppress(KeyboardInterrupt):

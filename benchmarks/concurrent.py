@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--handlers", nargs="+", type=int, default=[1, 10, 100], help="milliseconds")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=[*WAYS, PARALLEL], choices=[*WAYS, PARALLEL])
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     arguments = parser.parse_args()
     found: dict[int, dict[str, list[Figures]]] = {}
     before = os.getloadavg()

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks curves", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", nargs="+", choices=list(CURVES), metavar="CURVE", help=f"some of {', '.join(CURVES)}")
     parser.add_argument("--quick", action="store_true", help="without the largest size of each curve")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     options = parser.parse_args(arguments)
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="muster-curves-") as folder:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each mode on each server (default 3)")
     parser.add_argument("--without-kafka", action="store_true", help="muster alone")
     parser.add_argument("--compiled", action="store_true", help="muster with compiled modules too (`make wheel` first)")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     options = parser.parse_args(arguments)
     _allow_many_connections()
     runs: Runs = {}

@@ -1,4 +1,4 @@
-"""What a benchmark's run leaves: JSON for machines, one table for people, and the same table in docs/performance.md."""
+"""What a benchmark's run leaves: JSON for machines, one table for people, and the same table in performance.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "reference" / "performance.md"
 
 Medians = Mapping[str, Mapping[str, Figures]]
 """By mode and server."""
@@ -152,12 +152,12 @@ def save_as(name: str, found: Mapping[str, object]) -> Path:
 
 
 def write_page(medians: Medians, note: str) -> None:
-    """Put the load benchmark's table into docs/performance.md."""
+    """Put the load benchmark's table into docs/reference/performance.md."""
     put_on_page("load", f"{note}\n\n{markdown_table(head(medians), cells(medians), left=(0, len(head(medians)) - 1))}")
 
 
 def put_on_page(place: str, text: str) -> None:
-    """Put a text between the marks of a place in docs/performance.md."""
+    """Put a text between the marks of a place in docs/reference/performance.md."""
     page = PAGE.read_text()
     begin, end = f"<!-- {place}:begin -->", f"<!-- {place}:end -->"
     if begin not in page or end not in page:

@@ -115,7 +115,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--rate", type=int, default=500, help="flights per second while latency is measured")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     arguments = parser.parse_args()
     sent = list(events(arguments.flights))
     reads = sum(3 if event.stream == FLIGHTS_STREAM else 1 for event in sent)

@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", nargs="*", choices=[case.name for case in CASES], default=None)
     parser.add_argument("--bootstrap", help="a broker that is running already")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     arguments = parser.parse_args()
     chosen = [case for case in CASES if arguments.cases is None or case.name in arguments.cases]
     with contextlib.ExitStack() as held:

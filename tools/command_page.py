@@ -1,4 +1,4 @@
-"""Writes docs/commands.md from the parsers of the commands. `python -m tools.command_page` renews it."""
+"""Writes docs/reference/commands.md from the parsers of the commands. `python -m tools.command_page` renews it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from muster.cli.common import add_connection, add_timeout
 from muster.cli.main import whole_parser
 from tools.settings_pages import table
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md"
 
 HEAD = """\
 # Commands
 
 What `muster COMMAND --help` says, on one page. `python -m tools.command_page` writes it from the commands themselves; a
-test checks that it is up to date. [admin.md](admin.md) has examples, with what they print.
+test checks that it is up to date. [admin.md](../admin.md) has examples, with what they print.
 
 The exit code is 0 when all went well, 1 with a sentence on standard error when it did not, 2 for a wrong command line,
 and 130 after Ctrl-C.
@@ -30,7 +30,7 @@ WITH_A_CLUSTER = "\nAnd the options of commands that ask a cluster.\n"
 
 
 def page() -> str:
-    """The text of docs/commands.md."""
+    """The text of docs/reference/commands.md."""
     common = _common()
     parts = [HEAD, *table(COLUMNS, common.items())]
     for name, about, parser in commands(whole_parser()):

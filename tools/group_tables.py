@@ -1,4 +1,4 @@
-"""Writes docs/groups.md from the tables that the coordinator answers by. `python -m tools.group_tables` renews it."""
+"""Writes groups.md from the tables that the coordinator answers by. `python -m tools.group_tables` renews it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from muster.coordinator.groups.classic import TABLES
 from muster.coordinator.groups.group import GroupState
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "groups.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "groups.md"
 
 HEAD = """\
 # What a group answers in which state
@@ -29,7 +29,7 @@ is up to date.
 
 
 def page() -> str:
-    """The text of docs/groups.md."""
+    """The text of docs/reference/groups.md."""
     rows = [
         ["Request", *(state.value for state in GroupState)],
         ["---"] * (len(GroupState) + 1),

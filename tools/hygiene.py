@@ -1,5 +1,5 @@
 """What no tracked file may be or hold: too long, host names of package registries, paths of one person's machine,
-nameless subjects, sources that need each other, loggers that docs/logging.md does not name.
+nameless subjects, sources that need each other, loggers that docs/reference/logging.md does not name.
 
 Lock files and build files work with the index or mirror that a reader has set up, and no page sends a reader to a
 folder that only its author has.
@@ -111,14 +111,16 @@ def imports() -> dict[str, set[str]]:
 
 
 def loggers(texts: Iterable[str], page: str) -> list[str]:
-    """How the loggers of the sources differ from those of docs/logging.md: one a room, and no other."""
+    """How the loggers of the sources differ from those of docs/reference/logging.md: one a room, and no other."""
     used = {argument for text in texts for argument in re.findall(r"getLogger\(([^)]*)\)", text)}
     found = [f"getLogger({name}): name it for its room" for name in sorted(used) if not LOGGER.fullmatch(name)]
     named = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
     written = {name.strip('"') for name in used if name.startswith('"muster')}
-    found += [f"docs/logging.md: {name} is not there" for name in sorted(written - set(named))]
-    found += [f"docs/logging.md: no source has {name}" for name in sorted(set(named) - written)]
-    return found + [f"docs/logging.md: {name} is there twice" for name in sorted(set(named)) if named.count(name) > 1]
+    found += [f"docs/reference/logging.md: {name} is not there" for name in sorted(written - set(named))]
+    found += [f"docs/reference/logging.md: no source has {name}" for name in sorted(set(named) - written)]
+    return found + [
+        f"docs/reference/logging.md: {name} is there twice" for name in sorted(set(named)) if named.count(name) > 1
+    ]
 
 
 def main() -> int:
@@ -130,7 +132,7 @@ def main() -> int:
     sources = [path for path in files if path.suffix == ".py" and path.is_relative_to(ROOT / "src")]
     found += [line for path in sources for line in nameless(path)]
     found += [line for path in files if path.suffix == ".py" for line in too_long(path)]
-    found += loggers((path.read_text() for path in sources), (ROOT / "docs" / "logging.md").read_text())
+    found += loggers((path.read_text() for path in sources), (ROOT / "docs" / "reference" / "logging.md").read_text())
     if modules := circle(imports()):
         found.append(f"these need each other: {', '.join(modules)}")
     print("\n".join(found) if found else "hygiene: nothing to complain of")

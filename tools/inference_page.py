@@ -1,4 +1,4 @@
-"""Writes docs/history-inference.md: how often the causes that are inferred from records are right.
+"""Writes docs/reference/history-inference.md: how often the causes that are inferred from records are right.
 
 python -m tools.inference_page                      # the recordings; what stands there of random lives stays
 python -m tools.inference_page --lives 160 [--keep DIR]   # also the random lives of the seeds 1 to 160: minutes
@@ -17,7 +17,7 @@ from tests.history.stories import score
 from tests.history.stories.truth import NOT_IN_THE_LOG, UNSURE
 from tests.history.truth import Judged
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "history-inference.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "history-inference.md"
 LIVES = "## In random lives\n"
 
 HEAD = """\

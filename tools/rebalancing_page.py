@@ -1,4 +1,4 @@
-"""Draws the state diagrams of docs/rebalancing.md from the tables that the code goes by.
+"""Draws the state diagrams of docs/reference/rebalancing.md from the tables that the code goes by.
 
 `python -m tools.rebalancing_page` renews them; the text around them is written by hand.
 """
@@ -20,7 +20,7 @@ from muster.zookeeper.server_assigned.states import TRANSITIONS as SERVER_ASSIGN
 from muster.zookeeper.watchers.states import TRANSITIONS as WATCHER
 from muster.zookeeper.watchers.states import WatcherState
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "rebalancing.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "rebalancing.md"
 
 Arrow = tuple[str, str, str]
 """From a state to another one, and what brings it."""

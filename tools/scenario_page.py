@@ -1,4 +1,4 @@
-"""Writes docs/history-scenarios.md from the recorded scenarios. `python -m tools.scenario_page` renews it."""
+"""Writes docs/reference/history-scenarios.md from the recorded scenarios. `python -m tools.scenario_page` renews it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.history.verdicts import NONE, Verdict, files, found_in, load
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "history-scenarios.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "history-scenarios.md"
 
 HEAD = """\
 # Scenarios, and the causes found
@@ -34,7 +34,7 @@ is the pattern that the rebalances of a row make together, scripted and found.
 
 
 def page() -> str:
-    """The text of docs/history-scenarios.md."""
+    """The text of docs/reference/history-scenarios.md."""
     told = [(name, each) for name in files() for each in found_in(name)]
     return HEAD + "".join(f"{line}\n" for line in [*_measured([each for _, each in told]), "", *_table(told)])
 

@@ -1,4 +1,4 @@
-"""Starts an Apache Kafka with TLS and SASL, to try docs/security.md on: `python -m tools.secured_kafka`, until Ctrl-C.
+"""Starts an Apache Kafka with TLS and SASL, to try security.md on: `python -m tools.secured_kafka`, until Ctrl-C.
 
 It is the broker of the tests, on the ports that the pages name. What clients need is written into the folder where it
 is started. It needs what the tests with real peers need: Java, and Maven for the first time.

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the tables that broker and clients read. `python -m tools.settings_pages` renews it."""
+"""Writes settings.md from the tables that broker and clients read. `python -m tools.settings_pages` renews it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, Prod
 from muster.zookeeper.consumers.server_assigned_config import ServerAssignedConfig
 from muster.zookeeper.consumers.watcher_config import WatcherConfig
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 
 HEAD = """\
 # Settings
@@ -60,7 +60,7 @@ in bytes. Type checkers know the keywords and their values, and do not look into
 
 
 def page() -> str:
-    """The text of docs/settings.md."""
+    """The text of docs/reference/settings.md."""
     parts = [HEAD, *table(("setting", "default", "meaning"), map(_broker, SETTINGS.values()))]
     of_coordinator = ", ".join(f"`{name}`" for name in SETTINGS if name in OF_COORDINATOR)
     parts += [COORDINATOR.format(of_coordinator), TOPICS]

@@ -238,7 +238,7 @@ class MusterError(Exception):
 
     When Kafka or the network fails, the error is a `KafkaError` with Kafka's own error code; `KafkaTimeoutError` and
     `KafkaConnectionError` are two of them. When the call, the settings or the state of the client is wrong, the error
-    is another subclass. docs/errors.md lists them.
+    is another subclass. docs/reference/errors.md lists them.
     """
 
     fatal: bool = False

@@ -1,4 +1,4 @@
-"""docs/behaviours.md names files, code and tests: all of them are there, and no id is left out."""
+"""docs/reference/behaviours.md names files, code and tests: all of them are there, and no id is left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "behaviours.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "behaviours.md").read_text()
 SIZES = {"Z": 6, "A": 7, "J": 9, "C": 8, "H": 7, "O": 4, "P": 1}
 IDS = [f"{letter}{number}" for letter, size in SIZES.items() for number in range(1, size + 1)]
 MISSING = re.compile(r"\b(?:not (?:\w+ )?yet|in part|is missing)\b", re.IGNORECASE)

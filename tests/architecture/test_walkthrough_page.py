@@ -1,4 +1,4 @@
-"""docs/walkthrough.md says what is in ZooKeeper and what a failure of the coordinator leads to: as the code has it."""
+"""walkthrough.md says what is in ZooKeeper and what a failure of the coordinator leads to: as the code has it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.zookeeper.cluster import group_znodes
 from muster.zookeeper.cluster.slots import GROUP_STORE, SLOT_COUNT
 from tests.support.group_harness import GroupHarness
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "walkthrough.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "walkthrough.md").read_text()
 ZNODES = {found[1]: found[2] for found in re.finditer(r"^(/\S+) +(?:e +)?(\S.*)$", PAGE, re.MULTILINE)}
 ANSWERS = {
     found[1]: found[2].split(" | ")

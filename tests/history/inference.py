@@ -1,4 +1,4 @@
-"""The rules on recordings and on random lives, and what the broker's events say of them, for docs/history-inference.md.
+"""The rules on recordings and on random lives, and what the broker's events say of them, for history-inference.md.
 
 `python -m tools.inference_page` writes the page; tests/history/test_inference.py holds its floors.
 """

@@ -1,9 +1,9 @@
 """The causes that the rules infer from records alone, held against those that muster's broker has told in its events.
 
 A row belongs to the label (history/rules/event_rebalances.py) of its generation. The patterns that it is part of are
-made of all events, by what the history's words mean (docs/history.md): a member flaps that goes three times within ten
-minutes; three members or more that go and come back by their own act one after another within ten minutes are a rolling
-restart, as are those of a script that says so.
+made of all events, by what the history's words mean (docs/reference/history.md): a member flaps that goes three times
+within ten minutes; three members or more that go and come back by their own act one after another within ten minutes
+are a rolling restart, as are those of a script that says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What docs/behaviours.md promises and only whole clients on a real broker can show; on muster and on Apache Kafka."""
+"""What behaviours.md promises and only whole clients on a real broker can show; on muster and on Apache Kafka."""
 
 from __future__ import annotations
 

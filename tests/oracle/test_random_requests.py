@@ -1,5 +1,5 @@
 """Random requests to muster and to Apache Kafka 4.2: the answers are the same, field by field, but for what
-docs/compatibility.md says.
+docs/reference/compatibility.md says.
 
 A failure shows the seed, and all requests up to the first whose answers differ.
 `MUSTER_FIRST_SEED=… MUSTER_SEEDS=1` plays that seed again.
@@ -24,7 +24,7 @@ from tests.support.scale import fresh_seeds, seeds
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
 
 def topic_of(*bootstraps: str) -> str:

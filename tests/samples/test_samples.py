@@ -31,7 +31,7 @@ from tests.support.zookeepers import ZooKeeperServer
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = ROOT / "examples"
 REDIRECT = Path(__file__).parent / "redirect"
 PATIENCE_S = 300.0
@@ -189,9 +189,29 @@ def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
     place.end_last()
 
 
-def test_the_readmes_test(place: Place) -> None:
-    (place.folder / "test_orders.py").write_text(sample("README.md", "muster.testing").text)
+@pytest.mark.parametrize("page", ["README.md", "getting-started.md"])
+def test_a_test_with_a_broker_of_its_own(place: Place, page: str) -> None:
+    (place.folder / "test_orders.py").write_text(sample(page, "muster.testing").text)
     assert "1 passed" in place.run(f"{sys.executable} -m pytest -q -p no:cacheprovider test_orders.py")
+
+
+def test_the_first_commands(place: Place) -> None:
+    first, *others = sample("getting-started.md", "$ muster serve").commands
+    place.wait_for(place.start(*first.removesuffix(" &").split()), r"(?m)^muster \S+ ready on ")
+    produce, consume, _groups = others
+    place.run(produce)
+    assert sorted(place.run(consume).split()) == ["1", "2", "3", "4", "5"]
+
+
+def test_the_guides_clients(place: Place) -> None:
+    serve(place)
+    place.run("muster topics create flights --partitions 2")
+    printed = place.python(sample("clients.md", "RebalanceListener"))
+    place.wait_for(printed, r"(?m)^assigned: \[0, 1\]")
+    assert place.run(f"{sys.executable} -c {shlex.quote(sample('clients.md', 'future.result').text)}") == "0\n"
+    place.wait_for(printed, r"""(?m)^\d 0 b'\{"carrier": "UA"\}'""")
+    for command in sample("rebalances.md", "$ muster doctor").commands:
+        place.run(command.replace("--group delays", "--group reports"))
 
 
 def test_the_readmes_spark_query(place: Place, java: str) -> None:
@@ -331,7 +351,7 @@ def rows_written(place: Place) -> tuple[list[int], list[int]]:
 def test_a_cluster_that_wants_tls_and_a_password(place: Place, secure_kafka: SecureKafka) -> None:
     place.redirect(9093, secure_kafka.ports["BOTH"])
     (place.folder / "ca.pem").write_bytes(secure_kafka.certificates.path("ca").read_bytes())
-    page = (ROOT / "docs" / "security.md").read_text()
+    page = (ROOT / "docs" / "reference" / "security.md").read_text()
     [properties] = [text for text in re.findall(r"^```properties\n(.*?)^```$", page, re.M | re.S) if "carol" in text]
     (place.folder / "client.properties").write_text(properties)
     place.environment["KAFKA_PASSWORD"] = PASSWORDS["carol"]
@@ -356,7 +376,7 @@ def every_sample(page: str) -> list[Sample]:
 
 
 def printed(place: Place, client: str, more: str = "") -> str:
-    """What the blocks of docs/migrating.md that are one program of a client print."""
+    """What the blocks of docs/reference/migrating.md that are one program of a client print."""
     blocks = every_sample("migrating.md")
     program = "".join(one.text for one in blocks if one.text.startswith(f"# {client}{more}\n"))
     if "await " in program:
@@ -366,8 +386,8 @@ def printed(place: Place, client: str, more: str = "") -> str:
 
 
 def promised(begin: str) -> str:
-    """What docs/migrating.md says that each program prints."""
-    page = (ROOT / "docs" / "migrating.md").read_text()
+    """What docs/reference/migrating.md says that each program prints."""
+    page = (ROOT / "docs" / "reference" / "migrating.md").read_text()
     [found] = re.findall(rf"^```\n({begin}: .*?)^```$", page, re.MULTILINE | re.DOTALL)
     return str(found)
 

@@ -158,7 +158,7 @@ class Outcome:
 
 
 def judge(facts: Facts) -> Outcome:
-    """Whether nothing was lost, and records came twice only where docs/spark.md says that they may."""
+    """Whether nothing was lost, and records came twice only where docs/reference/spark.md says that they may."""
     outcome = Outcome(records=len(facts.acknowledged))
     _check_all_there(facts, outcome)
     _check_runs(facts, outcome)

@@ -1,7 +1,7 @@
 """What `metrics()` of consumers and producers returns: numbers by Kafka's names, where they mean the same.
 
 A name has a group and tags beside it, as Kafka's `MetricName`. A number that is not known, such as an average of
-nothing, is left out. docs/metrics.md lists them all.
+nothing, is left out. docs/reference/metrics.md lists them all.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) ->
     do = act["do"]
     if kept["theme"] == "sink":
         return _of_sink(act)
-    # kafka-python forgets a JoinGroup that is answered between two polls and joins again (docs/history.md).
+    # kafka-python forgets a JoinGroup that is answered between two polls and joins again (docs/reference/history.md).
     # Connect's workers join again to hand over what they had to give up.
     by_itself = frozenset(["leader_rejoined"] if kinds & {"kafka-python", "connect"} else [])
     if do == "twin":
@@ -389,7 +389,7 @@ def _of_shape(kept: Kept, expected: Expectation) -> None:
     if sum(len(deed.members) for deed in turns if deed.act["do"] != "start") >= _MANY:
         expected.may |= {"members_come_and_go"}
     if "kafka-python" in _clients(kept):
-        expected.may |= {"rejoins"}  # it joins anew by itself (docs/history.md)
+        expected.may |= {"rejoins"}  # it joins anew by itself (docs/reference/history.md)
     if len(changes) >= _RESTLESS:
         expected.may |= {"never_at_rest"}
     if sum(act["do"] in ("subscribe", "delete_topic") or bool(act.get("matching")) for act in acts) >= 2:

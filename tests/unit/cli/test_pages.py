@@ -13,7 +13,7 @@ from tools import command_page
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 OPTIONS = {

@@ -71,7 +71,7 @@ def test_a_failure_may_heal_exactly_if_its_error_may(kind):
 
 
 def rows_of_the_page():
-    text = (Path(__file__).resolve().parents[3] / "docs" / "errors.md").read_text()
+    text = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "errors.md").read_text()
     found = re.findall(r"^\| `(\w+)` \| (.+?) \| .+? \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
     return {name: (set(re.findall(r"\w+", bases)), retriable, fatal) for name, bases, retriable, fatal in found}
 

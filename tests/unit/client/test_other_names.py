@@ -109,7 +109,7 @@ def test_topics_are_not_given_to_the_consumer_itself() -> None:
 
 
 def test_the_page_for_those_who_come_says_the_same() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "migrating.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "migrating.md").read_text()
     _, _, table = page.partition("\n## Settings\n")
     rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", table.partition("\n## ")[0], re.MULTILINE)[1:]
     assert len(rows) > 20

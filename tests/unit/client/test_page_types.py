@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def programs() -> dict[str, str]:
     found: dict[str, str] = {}
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         name = page.stem.replace("-", "_")
         for number, block in enumerate(
             re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)

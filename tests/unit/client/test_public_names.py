@@ -21,7 +21,7 @@ PUBLIC_MODULES = {
     "muster.testing",
     "muster.zookeeper",
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.py"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.py"))]
 
 
 @pytest.mark.parametrize("name", muster.__all__)

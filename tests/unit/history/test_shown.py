@@ -1,4 +1,4 @@
-"""What JSON says of a row is what its table has: the same names, the same values; and docs/history.md names them."""
+"""What JSON says of a row is what its table has: the same names, the same values; and history.md names them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster.history.rows import schema_of, to_table
 from muster.history.show.json_report import as_json, moment
 from tests.unit.history.test_rows import FINDINGS, LAGS, NOTES, REBALANCES
 
-PAGE = Path(__file__).parents[3] / "docs" / "history.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "history.md"
 TABLES = {
     "generations": tables.GENERATIONS,
     "rebalances": tables.REBALANCES,

@@ -1,11 +1,11 @@
-"""docs/compatibility.md says which requests are served in which versions: it must be what the broker advertises."""
+"""compatibility.md says which requests are served in which versions: it must be what the broker advertises."""
 
 import re
 from pathlib import Path
 
 from muster.protocol.api import ADVERTISED, REQUESTS
 
-PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md"
 ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+)-(\d+) \|", re.MULTILINE)
 
 

@@ -190,7 +190,9 @@ def _count(name: str, text: str, value: int) -> Family:
 
 
 def _of_events(events: Mapping[type[effects.GroupEvent], int]) -> Family:
-    found = counter("muster_group_events_total", "What has happened to groups, by kind (docs/group-events.md).")
+    found = counter(
+        "muster_group_events_total", "What has happened to groups, by kind (docs/reference/group-events.md)."
+    )
     for kind, count in sorted(events.items(), key=lambda item: item[0].__name__):
         found.add(count, event=kind.__name__)
     return found

@@ -2,7 +2,7 @@
 
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, Retry
 
-`docs/concurrent.md` says what order is kept, what is committed when, and what happens to records that fail.
+`docs/reference/concurrent.md` says what order is kept, what is committed when, and what happens to records that fail.
 """
 
 from __future__ import annotations

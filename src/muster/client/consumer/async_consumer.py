@@ -568,7 +568,7 @@ class AsyncConsumer(Questions):
         self._loop.wakeup()
 
     def metrics(self) -> Metrics:
-        """What this consumer has done, by Kafka's names (docs/metrics.md)."""
+        """What this consumer has done, by Kafka's names (docs/reference/metrics.md)."""
         known = {partition: self.current_lag(partition) for partition in self._core.subscription.assignment()}
         lags = {partition: lag for partition, lag in known.items() if lag is not None}
         return of_consumer(self._core, self._driver, self._consumed, lags, self._driver.now())

@@ -221,7 +221,7 @@ class Consumer(BlockingReader):
         return self._run(self._consumer.list_topics, timeout_ms)
 
     def metrics(self) -> Metrics:
-        """What this consumer has done, by Kafka's names (docs/metrics.md)."""
+        """What this consumer has done, by Kafka's names (docs/reference/metrics.md)."""
         return self._do(self._consumer.metrics)
 
     # --- the group ---------------------------------------------------------------------------------------------------

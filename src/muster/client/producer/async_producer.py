@@ -158,7 +158,7 @@ class AsyncProducer(forks.StaysHere):
         return await self._engine.partitions_for(topic)
 
     def metrics(self) -> Metrics:
-        """What this producer has done, by Kafka's names (docs/metrics.md)."""
+        """What this producer has done, by Kafka's names (docs/reference/metrics.md)."""
         return self._engine.measured(self._engine.core.buffered_bytes)
 
     async def close(self, timeout_ms: int | None = None) -> None:

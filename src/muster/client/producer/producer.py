@@ -135,7 +135,7 @@ class Producer(forks.StaysHere):
         return self._outbox.partitions_for(topic)
 
     def metrics(self) -> Metrics:
-        """What this producer has done, by Kafka's names (docs/metrics.md)."""
+        """What this producer has done, by Kafka's names (docs/reference/metrics.md)."""
         return self._engine.measured(self._outbox.buffered_bytes)
 
     def close(self, timeout_ms: int | None = None) -> None:

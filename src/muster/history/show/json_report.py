@@ -1,4 +1,4 @@
-"""A report as one JSON object: `muster doctor --json`. docs/history.md says what each key is.
+"""A report as one JSON object: `muster doctor --json`. docs/reference/history.md says what each key is.
 
 Rows are shown as the Arrow schema of their table has them, so a field has one name and one meaning everywhere; only a
 timestamp is a text here, and `day`, which is there for partitions of files, is left out.

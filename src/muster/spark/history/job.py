@@ -64,7 +64,7 @@ _FOR_QUERIES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The tables of the history (docs/history.md has their columns)."""
+    """The tables of the history (docs/reference/history.md has their columns)."""
 
     generations: DataFrame
     rebalances: DataFrame

@@ -47,7 +47,7 @@ TRANSITIONS: Final[Mapping[tuple[MemberState, MemberState], str]] = {
     ): "JoinGroup is sent, because a heartbeat announced a rebalance or its subscription has changed",
     **{(state, MemberState.UNJOINED): "its generation is over, or it leaves" for state in MemberState},
 }
-"""Which state follows which, and why. docs/rebalancing.md has the diagram."""
+"""Which state follows which, and why. docs/reference/rebalancing.md has the diagram."""
 
 
 class Step(Enum):
