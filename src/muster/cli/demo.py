@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from muster.cli.common import FILES, completed
+from muster.cli.common import FILES, check_groups, completed
 from muster.cli.observe.spark_tools import check_master
 from muster.errors import ConfigError, MusterError
 
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from muster.spark.sessions import use_java
 
     check_master(arguments.master)
+    check_groups([] if arguments.group is None else [arguments.group])
     use_java()  # which each of its programs for Spark would miss by itself
     way = Way.given(arguments.bootstrap, arguments.client_file)
     suffix = time.strftime("-%Y%m%d-%H%M%S") if way else ""
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         quick=arguments.quick,
         way=way,
         master=arguments.master,
-        group=arguments.group or f"delays{suffix}",
+        group=f"delays{suffix}" if arguments.group is None else arguments.group,
         topic=arguments.topic or f"flights{suffix}",
     )
     console = Console()
