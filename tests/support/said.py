@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-_STOOD_STILL = "nothing ran for"
+_STOOD_STILL = "this process was stopped for"
 
 
 def said(caplog: pytest.LogCaptureFixture, logger: str, level: int = logging.NOTSET) -> list[str]:

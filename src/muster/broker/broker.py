@@ -3,8 +3,8 @@
     async with Broker(config) as broker:
         ...  # broker.bootstrap is "127.0.0.1:9092"
 
-At start: the folder is locked, its identity is read, the topics' logs are opened (and recovered after a crash),
-the groups are loaded from their topic, and only then is the port opened. At stop the order is the other way round.
+At start the folder is locked, its identity is read, the topics' logs are opened (and recovered after a crash), the
+groups are loaded from their topic, and only then is the port opened. Stop does the reverse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from muster.broker import handlers
 from muster.broker.clock import now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
-from muster.broker.dynamic_settings import GivenSettings
+from muster.broker.dynamic_settings import DynamicSettings
 from muster.broker.group_server import Shell
 from muster.broker.groups.coordination import Alone, ByLeaders, Coordination
 from muster.broker.groups.event_topic import EventTopic
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("muster.broker")
 
 PROBE, PROBE_BYTES = "health-probe", 1 << 20
-"""The file that is written, and removed, to see whether a disk that was full takes data again."""
+"""The file that is written and removed to check whether a full disk accepts data again."""
 
 
 class Broker(Shell):
     """One broker in this process, on the running loop.
 
     Args:
-        files: the disk; tests pass one that fails or waits.
-        on_event: called with each event of a group, besides the line in the log.
-        among: the cluster to join; without it the broker is alone.
+        files: the file system; tests pass one that fails or blocks.
+        on_event: called with each event of a group, in addition to the log message.
+        among: the cluster to join; without it the broker is standalone.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Broker(Shell):
         self.changes: TopicChanges
         self.partitions: Partitions
         self.producer_ids: ProducerIds
-        self.given: GivenSettings
+        self.given: DynamicSettings
         self.durability: Durability
         self.fetches = ParkedFetches()
         self.side_thread = SideThread()
@@ -89,7 +89,7 @@ class Broker(Shell):
         self._events: EventTopic | None = None
         self._turn_done: Callable[[], None]
         self.broken = asyncio.Event()
-        """Set when a sync has failed: records not synced before are never acknowledged. The owner stops the broker."""
+        """Set when a sync has failed: records not yet synced are never acknowledged. The owner stops the broker."""
 
     # ------------------------------------------------------------------------------------- start and stop
 
@@ -102,7 +102,7 @@ class Broker(Shell):
         """Open the folder and the port.
 
         Raises:
-            ConfigError: the folder belongs to another broker, or a setting does not fit it.
+            ConfigError: the folder belongs to another broker, or a setting conflicts with it.
             MusterError: the folder is in use, or the port cannot be opened.
         """
         self.loop = asyncio.get_running_loop()
@@ -127,8 +127,8 @@ class Broker(Shell):
             raise
 
     async def _join(self, among: ZooKeeperCluster) -> None:
-        """Start as a broker among others. Connections wait meanwhile: before it has read what there is, it would tell
-        clients of a cluster without brokers."""
+        """Start as a broker of a cluster. Connections wait until it has read the cluster's state: before that it would
+        report a cluster without brokers."""
         try:
             self._open_folder(await among.connect())
             await self._open_port()
@@ -146,7 +146,7 @@ class Broker(Shell):
     async def stop(self) -> None:
         """Answer what can be answered, close the port and the folder. A second call does nothing.
 
-        What was appended is synced and acknowledged; members that wait in a rebalance are sent away, to come back.
+        Appended records are synced and acknowledged; members that wait in a rebalance get a retriable error.
         """
         if not self._accept_no_more():
             return
@@ -166,7 +166,7 @@ class Broker(Shell):
         folder = self.config.data_dir
         node_id = self.config.integer("node.id")
         try:
-            # Checked before anything is written, the lock file included, and again once the lock is held.
+            # Checked before anything is written, even the lock file, and again once the lock is held.
             found = read_identity(folder, node_id, cluster_id)
             if self._among is not None:
                 self._among.check_folder(folder, found)
@@ -179,7 +179,7 @@ class Broker(Shell):
                 if self._among is not None:
                     self._among.take_folder(folder, self.identity, self._files)
                 self.cluster = self._view()
-                self.given = GivenSettings(self.config, folder, self._files)
+                self.given = DynamicSettings(self.config, folder, self._files)
                 self.topics = TopicCatalogue.load(folder, self._files)
                 for topic in self.topics:
                     warn_of_unusable(topic.name, topic.settings)
@@ -222,7 +222,7 @@ class Broker(Shell):
         self.changes.open_all()
 
     def _has(self, partition: TopicPartition) -> bool:
-        """Whether a partition is kept here: in a cluster, others have those without a folder."""
+        """Whether this broker hosts a partition: in a cluster, one without a folder here is on another broker."""
         return self._among is None or (self.config.data_dir / str(partition)).exists()
 
     def _view(self) -> ClusterView:
@@ -238,14 +238,14 @@ class Broker(Shell):
         if topic is not None and topic.partitions != wanted and self.config.is_set("offsets.topic.num.partitions"):
             raise ConfigError(
                 f"{GROUP_METADATA_TOPIC} has {topic.partitions} partitions in this folder, so "
-                f"offsets.topic.num.partitions cannot be {wanted}: groups would be looked for in the wrong place"
+                f"offsets.topic.num.partitions cannot be {wanted}: groups would be looked up in the wrong partition"
             )
 
     def _start_groups(self) -> None:
         self.durability = Durability(self._store, self._fsync, self._flushed, self._disk_failed)
         always = self._fsync is FsyncPolicy.ALWAYS
         written = self.durability.want if always else partial(self.fetches.wake, self.partitions.get)
-        # Called when the requests of one read were handled. With fsync=always the sync decides what may be read.
+        # Called after the requests of one socket read. With fsync=always the sync decides what may be read.
         self._turn_done = _nothing if always else written
         self.coordination = self._coordination()
         self.groups = Groups(
@@ -278,7 +278,7 @@ class Broker(Shell):
             check_settings(self.config)
 
     def _coordination(self) -> Coordination:
-        """What decides which broker coordinates a group."""
+        """Decides which broker coordinates a group."""
         if self._among is not None and self.config["group.coordinator.store"] != "log":
             from muster.broker.cluster.slot_coordination import InZooKeeper
 
@@ -287,7 +287,7 @@ class Broker(Shell):
         return kind(self.config, self.topics, self.partitions, self.changes, self.cluster)
 
     def rooms(self) -> handlers.Rooms:
-        """What the handlers need."""
+        """The parts that the handlers use."""
         max_bytes = self.config.integer("fetch.max.bytes")
         return handlers.Rooms(
             config=self.config,
@@ -317,19 +317,19 @@ class Broker(Shell):
     # ------------------------------------------------------------------------------------- for operators
 
     def trouble(self) -> str | None:
-        """As `Shell.trouble`: what another broker has no part in."""
+        """As `Shell.trouble`, for causes in this broker alone."""
         found = super().trouble()
         if found is None and self._among is not None and not self._among.is_registered:
             return "it is not registered in ZooKeeper: other brokers do not see it"
         return found
 
     def refusing(self) -> list[TopicPartition]:
-        """The partitions that could not be written or read last, or opened."""
+        """The partitions whose last write or read failed, or that could not be opened."""
         failing = [log.topic_partition for log in self.partitions.led() if log.in_trouble or log.failed is not None]
         return [*failing, *self._store.offline]
 
     def probe_disk(self) -> str | None:
-        """Why the data folder takes no data, None if it does; for a thread."""
+        """Why the data folder is not writable, None if it is; blocks, so it runs in a thread."""
         path = self.config.data_dir / PROBE
         try:
             put_whole(self._files, path, bytes(PROBE_BYTES), sync=True)
@@ -338,7 +338,7 @@ class Broker(Shell):
             for left in (path, path.with_name(f"{PROBE}.tmp")):
                 with contextlib.suppress(OSError):
                     self._files.unlink(left)
-            return f"the data folder takes no data: {error.strerror or error}"
+            return f"the data folder is not writable: {error.strerror or error}"
         return None
 
     def _gather_more(self) -> gathering.Steps:
@@ -348,13 +348,13 @@ class Broker(Shell):
     # ------------------------------------------------------------------------------------- turns of the loop
 
     def _disk_failed(self, reason: str) -> None:
-        """A sync failed. Kafka ends when its only log directory does, and so does `muster serve`."""
+        """A sync failed. Kafka stops when its only log directory fails, and so does `muster serve`."""
         if not self.broken.is_set():
-            log.critical("%s; only a start that reads anew what the disk has can tell what is left", reason)
+            log.critical("%s; stopping: only a restart can tell what the disk has kept", reason)
             self.broken.set()
 
     def _flushed(self) -> None:
-        """The logs were synced."""
+        """The logs have been synced."""
         self.groups.runtime.release_durable()
         if self._fsync is FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partitions.get)
@@ -364,7 +364,7 @@ def _warn_of_few_descriptors(partitions: int) -> None:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and partitions > most // 2:
         log.warning(
-            "%d partitions may need as many open files, beside the connections, and this process may open %d: raise "
+            "%d partitions may need that many open files, besides the connections, and this process may open %d: raise "
             "the limit (ulimit -n), or records will be refused with KAFKA_STORAGE_ERROR",
             partitions,
             most,
@@ -372,7 +372,7 @@ def _warn_of_few_descriptors(partitions: int) -> None:
 
 
 def _nothing() -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 __all__ = ["Broker"]

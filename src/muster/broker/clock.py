@@ -1,7 +1,6 @@
 """The one place where the broker reads the time.
 
-There are two clocks: records carry the time of day (`now_ms`); timeouts are measured by a steady clock, which is never
-set (`SteadyClock`).
+There are two clocks: records carry the time of day (`now_ms`); timeouts use a monotonic clock (`SteadyClock`).
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ def now_ms() -> int:
 
 
 TICK_S = 0.5
-"""How often the clock is read at least, while the process runs."""
+"""The longest interval between readings of the clock while the process runs."""
 
 _STALL_NS = 1_500_000_000
 _TICK_NS = int(TICK_S * 1e9)
 
 
 class SteadyClock:
-    """Milliseconds since the epoch, read once at the start and counted on by a clock that is never set.
+    """Milliseconds since the epoch, read once at the start and advanced by a monotonic clock.
 
     Sessions are measured with it, so no member expires because the wall clock was set. Time during which the process
-    was stopped (SIGSTOP, a machine that is paused or swaps) is left out: two readings further apart than 1.5 seconds
-    show it. Heartbeats wait unread during that time, and members must not be expelled for it.
+    was stopped (SIGSTOP, a paused or swapping machine) is left out: it shows as two readings more than 1.5 seconds
+    apart. Heartbeats wait unread during that time, and must not expire members.
     """
 
     __slots__ = ("_last_ns", "_offset_ns", "_read_ns", "stalled_ms")
@@ -37,7 +36,7 @@ class SteadyClock:
         self._last_ns = read_ns()
         self._offset_ns = time_ns() - self._last_ns
         self.stalled_ms = 0
-        """Milliseconds that were left out up to now."""
+        """Milliseconds left out so far."""
 
     def __call__(self) -> int:
         now = self._read_ns()
@@ -49,5 +48,5 @@ class SteadyClock:
         return (now + self._offset_ns) // 1_000_000
 
     def begin(self) -> None:
-        """Leave nothing out of what has passed up to now: nothing was measured, so nothing read the clock."""
+        """Count the time so far in full: nothing was measured yet, so nothing read the clock."""
         self._last_ns = self._read_ns()

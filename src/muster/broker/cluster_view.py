@@ -1,7 +1,7 @@
 """The cluster as its brokers see it: the nodes, and the leader of a partition.
 
-Handlers ask this view and assume nothing about nodes. `ClusterView` is that of a broker alone, whose answers are always
-the one broker; image_view.py has that of a broker among others.
+Handlers ask this view and assume nothing about nodes. `ClusterView` is the view of a standalone broker, which always
+answers with itself; image_view.py has that of a broker in a cluster.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ LEADER_EPOCH = 0
 NO_LEADER = -1
 
 LEADER_ELSEWHERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-"""Errors with which a client is told the leader (KIP-951)."""
+"""Errors whose answers include the current leader (KIP-951)."""
 
 
 class Leadership(NamedTuple):
-    """The nodes that have a partition, by id, and its leader epoch; the leader is -1 while there is none."""
+    """A partition's replicas by node id, and its leader epoch; the leader is -1 while there is none."""
 
     leader: int
     leader_epoch: int
     replicas: list[int]
     in_sync: list[int]
     offline: list[int]
-    """Replicas whose brokers are away, or cannot open them."""
+    """Replicas whose brokers are down or cannot open them."""
 
     @property
     def error(self) -> int:
-        """What Metadata answers for the partition."""
+        """The partition's error in Metadata."""
         return ErrorCode.LEADER_NOT_AVAILABLE if self.leader == NO_LEADER else 0
 
 
 class LeaderHint(NamedTuple):
-    """What a client is told that asked another broker than the leader."""
+    """The current leader, for a client that asked another broker."""
 
     leader: int
     leader_epoch: int
@@ -52,7 +52,7 @@ class ClusterView:
         self.node = node
         """This broker and its advertised address, which is complete once the port is open."""
         self.draft_node: Node | None = None
-        """This broker's listener for members of groups as Kafka's drafts had them, if it has one."""
+        """This broker's listener for the draft protocol, if it has one."""
         self.is_offline: Callable[[str, int], bool] = lambda topic, index: False
         """Whether this broker has a partition that it cannot open."""
 
@@ -67,24 +67,24 @@ class ClusterView:
         return self.node.node_id
 
     def is_registered(self, node_id: int) -> bool:
-        """Whether there is such a broker."""
+        """Whether the broker is registered."""
         return node_id == self.node.node_id
 
     def node_of(self, node_id: int) -> Node | None:
-        """A broker by its id, None if it is not there."""
+        """A broker by its id, None if it is not registered."""
         return self.node if node_id == self.node.node_id else None
 
     def draft_node_of(self, node_id: int) -> Node | None:
-        """A broker's listener for the drafts, None if it has none."""
+        """A broker's listener for the draft protocol, None if it has none."""
         return self.draft_node if node_id == self.node.node_id else None
 
     def may_have_topic(self, topic: str) -> bool:
-        """Whether there may be a topic of that name, though this broker does not have it in its catalogue."""
+        """Whether the topic may exist although it is not in this broker's catalogue."""
         return False
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """The nodes of a partition that exists. One that cannot be opened has no leader: producers without keys take
-        another, and consumers wait for it."""
+        """The nodes of an existing partition. One that cannot be opened has no leader: producers without keys choose
+        another partition, and consumers wait for it."""
         only = [self.node.node_id]
         if self.is_offline(topic, index):
             return Leadership(NO_LEADER, LEADER_EPOCH, only, [], only)
@@ -100,8 +100,7 @@ class ClusterView:
         return LEADER_EPOCH
 
     def check_leader_epoch(self, topic: str, index: int, epoch: int) -> None:
-        """Refuse a request with another leader epoch than that of a partition which this broker leads; -1 stands for
-        none.
+        """Refuse a request whose leader epoch differs from that of a partition that this broker leads; -1 means none.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
@@ -111,6 +110,6 @@ class ClusterView:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def why_not_here(self, topic: str, index: int) -> ErrorCode:
-        """What is said of a partition that this broker does not lead, or that does not exist."""
+        """The error for a partition that this broker does not lead, or that does not exist."""
         offline = self.is_offline(topic, index)
         return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,8 +1,8 @@
 """The broker's settings: Kafka's own names where Kafka has one.
 
-The sources of a value, from the weakest to the strongest: the default, the TOML file (quoted keys in its table
-`[broker]`), the environment (`MUSTER_` and the key in capitals, dots as underscores), `-o key=value`, the command
-line's flags. In every source a key that does not exist is refused, and the message names the nearest one that does.
+The sources of a value, in order of increasing precedence: the default, the TOML file (quoted keys in its table
+`[broker]`), the environment (`MUSTER_` and the key in capitals, dots as underscores), `-o key=value`, command line
+flags. Every source rejects unknown keys, and the message suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -27,81 +27,81 @@ _SETTINGS = (
     # --- identity and address
     S("node.id", K.INT, 1, "The id of this broker.", 0),
     S("listeners", K.LIST, "PLAINTEXT://127.0.0.1:9092", "The address to listen on. Port 0 takes a free one."),
-    S("advertised.listeners", K.LIST, None, "The address that clients are told; by default the one listened on."),
+    S("advertised.listeners", K.LIST, None, "The address that clients connect to; by default that of the listener."),
     S("draft.listener", K.STRING, None,
-      "The address of a second listener, for members of `server.assigned.groups` that speak as Kafka's drafts did. By "
-      "default there is none."),
+      "The address of a second listener, for members of `server.assigned.groups` that use the protocol of Kafka's "
+      "drafts. By default there is none."),
     S("log.dirs", K.LIST, "muster-data", "The folder with topics, groups and offsets."),
-    S("broker.rack", K.STRING, None, "The rack of this broker, told to clients."),
+    S("broker.rack", K.STRING, None, "The rack of this broker, reported to clients."),
     S("fsync", K.STRING, "interval",
-      "When records are forced to disk: `interval` within a second of being acknowledged, `always` before, `never` "
-      "leaves it to the operating system.", choices=FSYNC_POLICIES),
+      "When records are synced to disk: `interval`, within a second of being acknowledged; `always`, before; `never`, "
+      "when the operating system chooses.", choices=FSYNC_POLICIES),
     # --- cluster
-    S("zookeeper.connect", K.STRING, None, "ZooKeeper's addresses, host:port,host:port/chroot: this broker is one of "
-      "several. Without it, it is alone."),
+    S("zookeeper.connect", K.STRING, None, "ZooKeeper's addresses, host:port,host:port/chroot, of the cluster that "
+      "this broker joins. Without it, the broker is standalone."),
     S("replaced.data.dir", K.STRING, None,
-      "The `directory.id` of the data folder that this broker of several had, and whose records are given up for good: "
-      "without it a broker is refused that comes with another folder."),
-    S("zookeeper.session.timeout.ms", K.INT, 18_000, "How long ZooKeeper waits for a broker that is silent.", 1),
+      "The `directory.id` of this broker's former data folder, whose records are lost for good. Without it, a broker "
+      "in a cluster does not start with another folder."),
+    S("zookeeper.session.timeout.ms", K.INT, 18_000, "How long ZooKeeper waits for an unresponsive broker.", 1),
     S("group.coordinator.store", K.STRING, None,
-      "Where groups and offsets are kept. `zookeeper`: in ZooKeeper, and when a broker goes down another one goes on "
-      "with its groups; the default with zookeeper.connect. `log`: in the topic __consumer_offsets; all that there is "
-      "for a broker alone.", choices=GROUP_STORES),
+      "Where groups and offsets are kept. `zookeeper`: in ZooKeeper, so that another broker takes over the groups of a "
+      "broker that goes down; the default with zookeeper.connect. `log`: in the topic __consumer_offsets; the only "
+      "choice for a standalone broker.", choices=GROUP_STORES),
     # --- connections
-    S("max.connections", K.INT, INT_MAX, "Connections at one time; further ones are closed at once.", 0),
-    S("connections.max.idle.ms", K.LONG, 600_000, "A connection without a request for this long is closed.", -1),
-    S("socket.request.max.bytes", K.INT, 104_857_600, "The largest request; a larger one ends its connection.", 1),
-    # Kafka's 50 are for a thread that does nothing but accept. The kernel drops connections beyond that, and their
-    # clients try again after one second, two, four: a thousand members that start at once would take a minute.
+    S("max.connections", K.INT, INT_MAX, "The most connections at a time; further ones are closed immediately.", 0),
+    S("connections.max.idle.ms", K.LONG, 600_000, "Idle time after which a connection is closed.", -1),
+    S("socket.request.max.bytes", K.INT, 104_857_600, "The largest request; a larger one closes its connection.", 1),
+    # Kafka's 50 suits a thread that only accepts connections. The kernel drops connections beyond that, and their
+    # clients retry after one second, two, four: a thousand members that start together would take a minute.
     S("socket.listen.backlog.size", K.INT, 1_024, "Connections that may wait to be accepted (Kafka's default: 50).", 1),
     S("queued.max.request.bytes", K.LONG, 268_435_456,
-      "Bytes of large requests being received or handled at one time, over all connections; more wait in their "
-      "sockets. As much again may be kept of what members of groups say in JoinGroup. -1 is no limit (Kafka's "
-      "default).", -1),
+      "The most bytes of large requests being received or handled at a time, over all connections; more wait in their "
+      "sockets. As much again may hold the metadata of group members. -1 means unlimited (Kafka's default).", -1),
     S("queued.max.response.bytes", K.LONG, 268_435_456,
-      "Bytes of answers that peers do not take, over all connections, without records; above that the connection that "
-      "has taken nothing for the longest time is closed. -1 is no limit.", -1),
+      "The most bytes of unread responses over all connections, without records; above that the connection that has "
+      "read nothing for the longest time is closed. -1 means unlimited.", -1),
     S("fetch.max.bytes", K.INT, 57_671_680, "The most bytes of records in one fetch response.", 1024),
-    S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "Fetch sessions that are kept (KIP-227).", 0),
+    S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "The most fetch sessions kept (KIP-227).", 0),
     S("max.incremental.fetch.session.cache.partitions", K.INT, 100_000,
-      "Partitions in all fetch sessions together, some 300 bytes each; a consumer that finds no room names its "
-      "partitions in every fetch.", 0),
+      "The most partitions in all fetch sessions together, about 300 bytes each; a consumer beyond that sends its full "
+      "list of partitions with every fetch.", 0),
     # --- topics
-    S("auto.create.topics.enable", K.BOOLEAN, True, "Whether asking for a topic's metadata creates it."),
+    S("auto.create.topics.enable", K.BOOLEAN, True, "Whether a metadata request for a topic creates it."),
     S("delete.topic.enable", K.BOOLEAN, True, "Whether topics may be deleted."),
-    S("num.partitions", K.INT, 1, "Partitions of a topic that does not say how many.", 1),
-    S("default.replication.factor", K.INT, 1, "Replicas of a topic that does not say how many: 1, there is one broker.",
+    S("num.partitions", K.INT, 1, "Partitions of a new topic by default.", 1),
+    S("default.replication.factor", K.INT, 1, "Replicas of a new topic by default: only 1 is possible.",
       1, 1),
-    S("min.insync.replicas", K.INT, 1, "Replicas that must have a record before acks=all is answered (unused).", 1),
+    S("min.insync.replicas", K.INT, 1, "Replicas that must have a record before acks=all is acknowledged (unused).", 1),
     S("message.max.bytes", K.INT, 1_048_588, "The largest record batch, as compressed by the producer.", 0),
-    S("compression.type", K.STRING, "producer", "The codec that stored batches have; `producer`: as they were sent.",
+    S("compression.type", K.STRING, "producer", "The codec of stored batches; `producer`: as they were sent.",
       choices=COMPRESSION_TYPES),
-    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is its own.", 1, 9, apart=-1),
+    S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is gzip's default.", 1, 9, apart=-1),
     S("compression.lz4.level", K.INT, 9, "Level of lz4 (unused).", 1, 17),
     S("compression.zstd.level", K.INT, 3, "Level of zstd.", -131_072, 22),
-    S("unclean.leader.election.enable", K.BOOLEAN, False, "Whether a replica that is behind may lead (unused)."),
+    S("unclean.leader.election.enable", K.BOOLEAN, False, "Whether an out-of-sync replica may become leader (unused)."),
     # --- the log
-    S("log.cleanup.policy", K.LIST, "delete", "How old records go: `delete`, `compact` or both.",
+    S("log.cleanup.policy", K.LIST, "delete", "How old records are removed: `delete`, `compact` or both.",
       choices=CLEANUP_POLICIES),
-    S("log.retention.hours", K.INT, 168, "Hours a record is kept at least; log.retention.minutes and .ms go before."),
-    S("log.retention.minutes", K.INT, None, "Minutes a record is kept at least; log.retention.ms goes before."),
-    S("log.retention.ms", K.LONG, None, "Milliseconds a record is kept at least; -1 is for ever."),
-    S("log.retention.bytes", K.LONG, -1, "Bytes a partition keeps at most; -1 is no limit.", -1),
-    S("log.retention.check.interval.ms", K.LONG, 300_000, "How often old records are looked for.", 1),
+    S("log.retention.hours", K.INT, 168, "Hours a record is kept at least; log.retention.minutes and .ms override it."),
+    S("log.retention.minutes", K.INT, None, "Minutes a record is kept at least; log.retention.ms overrides it."),
+    S("log.retention.ms", K.LONG, None, "Milliseconds a record is kept at least; -1 means forever."),
+    S("log.retention.bytes", K.LONG, -1, "Bytes a partition keeps at most; -1 means unlimited.", -1),
+    S("log.retention.check.interval.ms", K.LONG, 300_000, "How often to check for old records.", 1),
     S("log.segment.bytes", K.INT, 1_073_741_824, "Size at which a segment file is closed.", 1_048_576),
     S("log.segment.delete.delay.ms", K.LONG, 60_000, "How long a deleted segment stays on disk (unused).", 0),
-    S("log.roll.hours", K.INT, 168, "Age in hours at which a segment is closed; log.roll.ms goes before.", 1),
+    S("log.roll.hours", K.INT, 168, "Age in hours at which a segment is closed; log.roll.ms overrides it.", 1),
     S("log.roll.ms", K.LONG, None, "Age in milliseconds at which a segment is closed.", 1),
-    S("log.roll.jitter.hours", K.INT, 0, "Random part taken off the age (unused).", 0),
-    S("log.index.interval.bytes", K.INT, 4_096, "Bytes of log for each entry of the offset index.", 0),
+    S("log.roll.jitter.hours", K.INT, 0, "Random amount subtracted from the age (unused).", 0),
+    S("log.index.interval.bytes", K.INT, 4_096, "Bytes of log between entries of the offset index.", 0),
     S("log.index.size.max.bytes", K.INT, 10_485_760, "The largest index file (unused).", 4),
-    S("log.preallocate", K.BOOLEAN, False, "Whether a new segment is allocated whole (unused)."),
-    S("log.message.timestamp.type", K.STRING, "CreateTime", "Whose clock a record's timestamp is of.",
+    S("log.preallocate", K.BOOLEAN, False, "Whether to preallocate new segments (unused)."),
+    S("log.message.timestamp.type", K.STRING, "CreateTime",
+      "Whether records have the producer's timestamp or that of the append.",
       choices=TIMESTAMP_TYPES),
     S("log.message.timestamp.before.max.ms", K.LONG, LONG_MAX, "How far in the past a record's timestamp may be.", 0),
     S("log.message.timestamp.after.max.ms", K.LONG, 3_600_000, "How far in the future a record's timestamp may be.", 0),
-    S("log.flush.interval.messages", K.LONG, LONG_MAX, "Records after which a log is forced to disk (unused).", 1),
-    S("log.cleaner.backoff.ms", K.LONG, 15_000, "How often logs are looked at for compaction.", 0),
+    S("log.flush.interval.messages", K.LONG, LONG_MAX, "Records after which a log is flushed to disk (unused).", 1),
+    S("log.cleaner.backoff.ms", K.LONG, 15_000, "How often to check logs for compaction.", 0),
     S("log.cleaner.min.cleanable.ratio", K.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", 0, 1),
     S("log.cleaner.min.compaction.lag.ms", K.LONG, 0, "How long a record stays uncompacted at least.", 0),
     S("log.cleaner.max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most.", 1),
@@ -111,23 +111,23 @@ _SETTINGS = (
     S("producer.id.expiration.ms", K.INT, 86_400_000, "How long an idle producer's sequences are remembered.", 1),
     # --- groups
     S("group.initial.rebalance.delay.ms", K.INT, 3_000, "How long an empty group waits for more members.", 0),
-    S("group.min.session.timeout.ms", K.INT, 6_000, "The shortest session timeout a member may ask for.", 0),
-    S("group.max.session.timeout.ms", K.INT, 1_800_000, "The longest session timeout a member may ask for.", 0),
-    S("group.max.size", K.INT, INT_MAX, "Members that a group may have.", 1),
+    S("group.min.session.timeout.ms", K.INT, 6_000, "The shortest session timeout a member may request.", 0),
+    S("group.max.session.timeout.ms", K.INT, 1_800_000, "The longest session timeout a member may request.", 0),
+    S("group.max.size", K.INT, INT_MAX, "The most members of a group.", 1),
     S("group.events.enable", K.BOOLEAN, True,
-      "Whether this broker writes what happens to groups, and why, to the internal topic __group_events."),
+      "Whether this broker records what happens to groups, and why, in the internal topic __group_events."),
     S("group.events.retention.ms", K.LONG, 604_800_000,
-      "How long __group_events keeps an event at least; -1 is for ever. In a cluster the topic keeps what it was "
-      "created with.", -1),
+      "How long __group_events keeps an event at least; -1 means forever. In a cluster the topic keeps the value that "
+      "it was created with.", -1),
     S("server.assigned.groups", K.STRING, None,
-      "A regular expression: groups whose whole id matches are assigned their partitions by the coordinator, not by a "
-      "member that leads. By default none."),
-    S("offsets.topic.num.partitions", K.INT, 50, "Partitions of __consumer_offsets; not to be changed later.", 1),
-    S("offsets.topic.replication.factor", K.SHORT, 1, "Replicas of __consumer_offsets: 1, there is one broker.", 1, 1),
+      "A regular expression for whole group ids: the coordinator assigns the partitions of matching groups, not their "
+      "leader. By default none."),
+    S("offsets.topic.num.partitions", K.INT, 50, "Partitions of __consumer_offsets; cannot be changed later.", 1),
+    S("offsets.topic.replication.factor", K.SHORT, 1, "Replicas of __consumer_offsets: only 1 is possible.", 1, 1),
     S("offsets.topic.segment.bytes", K.INT, 104_857_600, "Segment size of __consumer_offsets.", 1),
     S("offsets.retention.minutes", K.INT, 10_080, "How long an empty group's offsets are kept.", 1),
-    S("offsets.retention.check.interval.ms", K.LONG, 600_000, "How often old offsets are looked for.", 1),
-    S("offset.metadata.max.bytes", K.INT, 4_096, "The longest note that a commit may carry."),
+    S("offsets.retention.check.interval.ms", K.LONG, 600_000, "How often to check for expired offsets.", 1),
+    S("offset.metadata.max.bytes", K.INT, 4_096, "The longest metadata of a commit."),
 )  # fmt: skip
 
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _SETTINGS}
@@ -145,19 +145,19 @@ DYNAMIC = frozenset({
     "log.cleaner.delete.retention.ms", "log.local.retention.ms", "log.local.retention.bytes",
     "producer.id.expiration.ms",
 })  # fmt: skip
-"""What may be changed while the broker runs: what Kafka 4.2 lets be changed, but listeners and max.connections."""
+"""The settings that can be changed at run time: as in Kafka 4.2, except listeners and max.connections."""
 
 _RETENTION = (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
 _ROLL = (("log.roll.ms", 1), ("log.roll.hours", 3_600_000))
 _SAME = {name: tuple(each for each, _ in names) for names in (_RETENTION, _ROLL) for name, _ in names}
-"""Settings that say one thing in several units, the strongest first."""
+"""Settings for the same thing in different units, in order of precedence."""
 
 
 class BrokerConfig:
     """The settings of one broker: `config["num.partitions"]`. Built by `load`, or from a mapping in tests.
 
-    `is_set` says whether a source gave the setting a value. `change` gives values while the broker runs, which go
-    before those that it was started with.
+    `is_set` says whether a source set the value. `change` sets values at run time, which take precedence over those at
+    start.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -167,10 +167,10 @@ class BrokerConfig:
             self.set(name, value)
 
     def set(self, name: str, value: Any, source: str = "") -> None:
-        """Give a setting a value, as text or as its own type.
+        """Set a value, as text or as its own type.
 
         Raises:
-            ConfigError: no such setting, or a wrong value. `source` begins the sentence.
+            ConfigError: no such setting, or an invalid value. The message begins with `source`.
         """
         prefix = f"{source}: " if source else ""
         setting = SETTINGS.get(name)
@@ -189,10 +189,10 @@ class BrokerConfig:
             raise ConfigError(f"{prefix}{error}") from None
 
     def change(self, source: Source, settings: Mapping[str, str]) -> None:
-        """Have these values from one of the sources that may change, in place of what it gave before; as text.
+        """Replace all values from one of the dynamic sources; as text.
 
         Raises:
-            ConfigError: no such setting, or a wrong value.
+            ConfigError: no such setting, or an invalid value.
         """
         unknown = [name for name in settings if name not in SETTINGS]
         if unknown:
@@ -200,15 +200,15 @@ class BrokerConfig:
         self._given[source] = {name: SETTINGS[name].parse(text) for name, text in settings.items()}
 
     def changed(self, source: Source) -> dict[str, str]:
-        """What such a source gives, as text."""
+        """The values from such a source, as text."""
         return {name: show(value) or "" for name, value in self._given[source].items()}
 
     def is_set(self, name: str) -> bool:
-        """Whether a source gave the setting a value."""
+        """Whether a source set the value."""
         return self.source(name) is not Source.DEFAULT
 
     def source(self, name: str) -> Source:
-        """Where the value of a setting comes from."""
+        """The source of a setting's value."""
         for source, values in self._given.items():
             if name in values:
                 return source
@@ -221,8 +221,8 @@ class BrokerConfig:
         return self._values[name] if name in self._values else SETTINGS[name].default
 
     def synonyms(self, name: str) -> list[tuple[str, Value, Source]]:
-        """All that a setting would fall back to, the strongest first, as Kafka tells it: also values of settings that
-        say the same in another unit, behind the first that has the name itself. None where it has no value."""
+        """A setting's values from all sources in order of precedence, as Kafka reports them, including those of its
+        equivalents in other units, after the first with its own name. None where there is no value."""
         found: list[tuple[str, Value, Source]] = []
         names = _SAME.get(name, (name,))
         for source, values in (*self._given.items(), (Source.START, self._values)):
@@ -233,23 +233,23 @@ class BrokerConfig:
         return found[first:]
 
     def integer(self, name: str) -> int:
-        """A setting that is a number and has a value."""
+        """The value of a number that is set."""
         value = self[name]
         assert isinstance(value, int), name
         return value
 
     def text(self, name: str) -> str:
-        """A setting that is a string or list and has a value."""
+        """The value of a string or list that is set."""
         value = self[name]
         assert isinstance(value, str), name
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        """A setting that is a string, None if it has no value."""
+        """The value of a string, None if it is not set."""
         return None if self[name] is None else self.text(name)
 
     def flag(self, name: str) -> bool:
-        """A setting that is true or false."""
+        """The value of a boolean."""
         return bool(self[name])
 
     @property
@@ -259,10 +259,10 @@ class BrokerConfig:
 
     @property
     def advertised(self) -> tuple[str, int | None]:
-        """Host and port that clients are told. A port of None is the one listened on.
+        """Host and port that clients connect to. A port of None means the listener's.
 
         Raises:
-            ConfigError: no client can connect to the address; Kafka refuses it too.
+            ConfigError: no client can connect to the address; Kafka rejects it too.
         """
         if self.is_set("advertised.listeners"):
             host, port = parse_listener("advertised.listeners", self.text("advertised.listeners"))
@@ -270,20 +270,20 @@ class BrokerConfig:
             host, port = self.listener[0], 0
         if host in ("", "0.0.0.0", "::"):
             raise ConfigError(
-                f"{host or 'an empty host'} means every address of this machine, which clients cannot be told: "
-                "name one that they can reach, by --advertised-host or advertised.listeners"
+                f"{host or 'an empty host'} means every address of this machine, to which clients cannot connect: "
+                "set one that they can reach, with --advertised-host or advertised.listeners"
             )
         return host, port or None
 
     @property
     def draft_listener(self) -> tuple[str, int] | None:
-        """Host and port of the listener for the drafts, None if there is none."""
+        """Host and port of the listener for the draft protocol, None if there is none."""
         text = self.text_or_none("draft.listener")
         return parse_listener("draft.listener", text) if text else None
 
     @property
     def draft_advertised(self) -> str:
-        """The host of that listener as members are told it: the one that it names, or that of the other listener."""
+        """That listener's advertised host: its own, or that of the other listener."""
         host, _ = self.draft_listener or ("", 0)
         return self.advertised[0] if host in ("", "0.0.0.0", "::") else host
 
@@ -294,7 +294,7 @@ class BrokerConfig:
 
     @property
     def retention_ms(self) -> int:
-        """log.retention.ms, or .minutes, or .hours; -1, for ever, where it is negative."""
+        """log.retention.ms, or .minutes, or .hours; -1 (forever) if it is negative."""
         return _first_of(self, _RETENTION)
 
     @property
@@ -316,20 +316,20 @@ def parse_listener(name: str, text: str) -> tuple[str, int]:
     _, _, address = text.rpartition("://")
     host, colon, port = address.rpartition(":")
     if "," in text or not colon or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{name} is one address such as PLAINTEXT://127.0.0.1:9092, not {text!r}")
+        raise ConfigError(f"{name} must be one address such as PLAINTEXT://127.0.0.1:9092, not {text!r}")
     if "://" in text and not text.upper().startswith("PLAINTEXT://"):
-        raise ConfigError(f"{name}: only PLAINTEXT is spoken, not {text!r}")
+        raise ConfigError(f"{name}: only PLAINTEXT is supported, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def listener(host: str, port: int) -> str:
-    """An address as it stands in `listeners`."""
+    """An address as in `listeners`."""
     return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`; did you mean …?`, or nothing if no name is near."""
-    import difflib  # only a mistake needs it
+    """`; did you mean …?`, or an empty string if no name is close."""
+    import difflib  # needed only for an error message
 
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {found[0]}?" if found else ""
@@ -346,10 +346,10 @@ def load(
     overrides: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> BrokerConfig:
-    """Settings from all their sources. `overrides` are `key=value`; a flag of None was not given.
+    """Load the settings from all sources. `overrides` are `key=value`; a flag of None was not given.
 
     Raises:
-        ConfigError: a source that cannot be read, a setting that does not exist, a wrong value.
+        ConfigError: an unreadable source, an unknown setting, an invalid value.
     """
     config = BrokerConfig()
     if file is not None:
@@ -369,7 +369,7 @@ def load(
 
 
 def check_retention(retention_ms: int) -> None:
-    """Refuse to keep records for no time. Raises ConfigError, in Kafka's words."""
+    """Reject a retention of zero. Raises ConfigError, in Kafka's words."""
     if retention_ms == 0:
         raise ConfigError("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
 
@@ -378,7 +378,7 @@ def _check(config: BrokerConfig) -> None:
     _ = config.listener, config.draft_listener
     check_retention(config.retention_ms)
     if "," in config.text("log.dirs"):
-        raise ConfigError("log.dirs is one folder here")
+        raise ConfigError("log.dirs must be a single folder")
     if config.integer("group.min.session.timeout.ms") > config.integer("group.max.session.timeout.ms"):
         raise ConfigError("group.min.session.timeout.ms must not be above group.max.session.timeout.ms")
     GroupPattern(config.text_or_none("server.assigned.groups"))
@@ -393,15 +393,15 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from None
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
     for name in content:
         if name != "broker":
             table = isinstance(content[name], dict)
             what = f"table [{name}]{nearest(f'[{name}]', ['[broker]'])}" if table else f"key {name!r} outside a table"
-            raise ConfigError(f"{file}: there is no {what}; settings stand in [broker]")
+            raise ConfigError(f"{file}: unknown {what}; settings belong in [broker]")
     table = content.get("broker", {})
     if not isinstance(table, dict):
-        raise ConfigError(f'{file}: [broker] is a table of quoted keys, such as "num.partitions" = 3')
+        raise ConfigError(f'{file}: [broker] must be a table of quoted keys, such as "num.partitions" = 3')
     for name, value in table.items():
         if isinstance(value, dict):
             raise ConfigError(f'{file}: quote the keys of [broker], such as "{name}.{next(iter(value), "…")}" = …')
@@ -413,6 +413,6 @@ def _read_environment(config: BrokerConfig, environment: Mapping[str, str]) -> N
     for variable, value in environment.items():
         if variable in by_variable:
             config.set(by_variable[variable], value, variable)
-        # Other programs of the project have variables of their own: only a likely misspelling is refused.
+        # Other programs of the project have variables of their own: only a likely misspelling is rejected.
         elif variable.startswith(ENVIRONMENT_PREFIX) and (slip := nearest(variable, by_variable, 0.85)):
             raise ConfigError(f"there is no setting for the variable {variable}{slip}")

@@ -1,9 +1,9 @@
-"""`muster coordinator`: a coordinator of groups that stands beside Apache Kafka's brokers, of the time of ZooKeeper.
+"""`muster coordinator`: a group coordinator for Apache Kafka clusters of the ZooKeeper era.
 
-It has groups and no topics. The topics are Kafka's: it reads them, and which broker leads a partition, from ZooKeeper;
-the groups are in ZooKeeper, too, divided among such coordinators as among the brokers of a cluster
-(slot_coordination.py). Members join it and commit to it by the listener for the drafts, and fetch from Kafka. The other
-listener is for those that look after groups.
+It has groups and no topics. The topics are Kafka's: it reads them, and the leaders of partitions, from ZooKeeper. The
+groups are in ZooKeeper, too, divided among such coordinators as among the brokers of a cluster (slot_coordination.py).
+Members join it and commit to it through the listener for the draft protocol, and fetch from Kafka. The other listener
+is for administration of groups.
 
 The rules are `muster.zookeeper.cluster.beside_kafka`; this file runs them on the loop.
 """
@@ -44,12 +44,12 @@ SETTINGS = frozenset({
     "group.max.size", "server.assigned.groups", "offsets.retention.minutes", "offsets.retention.check.interval.ms",
     "offset.metadata.max.bytes",
 })  # fmt: skip
-"""The broker's settings that mean something without topics."""
+"""The broker's settings that apply without topics."""
 
 
 class KafkasTopics:
-    """The topics of Kafka as the groups know them: those of the image, once what was committed for former topics of
-    their names is forgotten."""
+    """Kafka's topics as the groups see them: those of the image, once the offsets of former topics with the same names
+    are removed."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -61,11 +61,11 @@ class KafkasTopics:
         return iter([self._known[name] for name in sorted(self._known)])
 
     def get(self, name: str) -> Topic | None:
-        """The topic of a name."""
+        """A topic by its name."""
         return self._known.get(name)
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic of an id."""
+        """A topic by its id."""
         return self._by_id.get(topic_id)
 
     def names(self) -> Iterable[str]:
@@ -88,7 +88,8 @@ class KafkasTopics:
         return found.name if found is not None else None
 
     def gone(self) -> list[str]:
-        """Topics that exist no more, or whose names belong to new ones. One whose znode cannot be read now is not."""
+        """Topics that no longer exist, or whose names belong to new ones. A topic whose znode cannot be read now still
+        exists."""
         return [topic.name for topic in self._known.values() if self._is_gone(topic.name, topic.topic_id)]
 
     def _is_gone(self, name: str, topic_id: bytes) -> bool:
@@ -98,12 +99,12 @@ class KafkasTopics:
         return ZERO_UUID not in (topic_id, _id(found)) and _id(found) != topic_id
 
     def forget(self, names: Iterable[str]) -> None:
-        """These exist no more."""
+        """These topics no longer exist."""
         for name in names:
             self._by_id.pop(self._known.pop(name).topic_id, None)
 
     def adopt(self) -> None:
-        """Know what the image has."""
+        """Take over the topics of the image."""
         for name, topic in self._image.topics.items():
             self._known[name] = Topic(name, _id(topic), len(topic.registration.partitions))
         self._by_id = {topic.topic_id: topic for topic in self if topic.topic_id != ZERO_UUID}
@@ -117,11 +118,11 @@ def _id(topic: TopicImage) -> bytes:
 
 
 class LeadersView(ImageView):
-    """Kafka's partitions as the groups see them. When a broker dies, Kafka's controller has another replica lead that
-    is in sync, a moment later; to take the partition from its member for that moment would cost two rebalances."""
+    """Kafka's partitions as the groups see them. When a broker dies, Kafka's controller soon elects another in-sync
+    replica; taking the partition from its member for that moment would cost two rebalances."""
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """As `ClusterView.leadership`, with the replica that is about to lead."""
+        """As `ClusterView.leadership`, with the replica that is about to become the leader."""
         found = super().leadership(topic, index)
         if found.leader != NO_LEADER or self._was_given_up(topic, index):
             return found
@@ -136,13 +137,13 @@ class LeadersView(ImageView):
 
 
 class CoordinatorsView(ImageView):
-    """What those are told that look after groups: the nodes are the coordinators, and none of them leads a partition of
+    """The cluster as administrators of groups see it: the nodes are the coordinators, and none leads a partition of
     Kafka's."""
 
     def __init__(self, node: Node, image: ClusterImage) -> None:
         super().__init__("", node, image)
         self.live: Callable[[], Mapping[int, CoordinatorRegistration]] = dict
-        """The coordinators that live, by id; set before the port is open."""
+        """The live coordinators by id; set before the port is open."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -151,7 +152,7 @@ class CoordinatorsView(ImageView):
 
     @property
     def controller_id(self) -> int:
-        """None of them creates topics."""
+        """-1: none of them creates topics."""
         return -1
 
     def is_registered(self, node_id: int) -> bool:
@@ -159,7 +160,7 @@ class CoordinatorsView(ImageView):
         return node_id in self.live()
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """As `ClusterView.leadership`. Kafka's tools show no lag where there is no leader to ask."""
+        """As `ClusterView.leadership`. Without a leader to ask, Kafka's tools show no lag."""
         return super().leadership(topic, index)._replace(leader=NO_LEADER)
 
     def node_of(self, node_id: int) -> Node | None:
@@ -175,7 +176,7 @@ class CoordinatorsView(ImageView):
 
 
 class KafkaFollower(Follower):
-    """Has the groups know what Kafka's brokers write. `connect` first, `join` once the ports are known."""
+    """Follows what Kafka's brokers write, for the groups. `connect` first, `join` once the ports are known."""
 
     suspended = "commits wait"
 
@@ -194,7 +195,7 @@ class KafkaFollower(Follower):
         return self.member.is_registered
 
     async def connect(self) -> None:
-        """Begin the session.
+        """Start the session.
 
         Raises:
             ZooKeeperError: ZooKeeper does not answer, or has no such folder.
@@ -202,11 +203,11 @@ class KafkaFollower(Follower):
         await self._open()
 
     async def join(self, cluster: CoordinatorsView, groups: Groups, coordination: InZooKeeper) -> None:
-        """Register, and follow Kafka's cluster from now on. When this returns, the image was read.
+        """Register, and follow Kafka's cluster from now on. The image has been read when this returns.
 
         Raises:
-            CoordinatorIdTakenError: another coordinator has this id, for longer than a session that has died could.
-            ConfigError: this coordinator has no place in that ZooKeeper.
+            CoordinatorIdTakenError: another live coordinator has this id (it outlived the session timeout).
+            ConfigError: this coordinator cannot use that ZooKeeper.
         """
         self._cluster, self._groups, self._coordination = cluster, groups, coordination
         await self._begin()
@@ -237,11 +238,9 @@ class KafkaFollower(Follower):
         if brokers:
             log.info("Kafka's brokers: %s", ", ".join(map(str, brokers)))
         else:
-            log.warning("no broker of Kafka is registered in ZooKeeper: members have no partitions until one is")
+            log.warning("no Kafka broker is registered in ZooKeeper: members get no partitions until one is")
         if self.node_id in brokers:
-            log.warning(
-                "a broker of Kafka has this coordinator's id, %d: tools mistake one for the other", self.node_id
-            )
+            log.warning("a Kafka broker has this coordinator's id, %d: tools will confuse the two", self.node_id)
 
 
 class Coordinator(Shell):
@@ -266,7 +265,7 @@ class Coordinator(Shell):
         """Open the ports.
 
         Raises:
-            MusterError: ZooKeeper does not answer, or this coordinator has no place there, or a port cannot be opened.
+            MusterError: ZooKeeper does not answer or cannot be used by this coordinator, or a port cannot be opened.
         """
         check_settings(self.config)
         self.loop = asyncio.get_running_loop()
@@ -290,7 +289,7 @@ class Coordinator(Shell):
         self.groups.start()
 
     async def _join(self) -> None:
-        """Connections wait meanwhile: before it has read what there is, it would tell members of no topics."""
+        """Connections wait until it has read Kafka's cluster: before that there would be no topics."""
         try:
             await self._bind(handlers.groups_table(self.cluster, self._follower.topics, self.groups))
             try:
@@ -307,11 +306,11 @@ class Coordinator(Shell):
         """As `Shell.trouble`."""
         found = super().trouble()
         if found is None and not self._follower.is_registered:
-            return "it is not registered in ZooKeeper: members do not find it"
+            return "it is not registered in ZooKeeper: members cannot find it"
         return found
 
     async def stop(self) -> None:
-        """Answer what can be answered, close the ports, leave the slots to others. A second call does nothing."""
+        """Answer what can be answered, close the ports, release the slots. A second call does nothing."""
         if not self._accept_no_more():
             return
         self.groups.stop()

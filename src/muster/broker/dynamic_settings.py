@@ -1,6 +1,6 @@
-"""Settings of the broker that were changed while it ran: kept in a file of the data folder, and read when it starts.
+"""Broker settings changed at run time: kept in a file in the data folder, and read at start.
 
-They go before what the broker is started with, as Kafka's dynamic settings do, also after a restart.
+As with Kafka's dynamic settings, they take precedence over the settings at start, also after a restart.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FILE = "muster-broker-settings.json"
 _NAMES = {Source.BROKER: "broker", Source.ALL_BROKERS: "all brokers"}
 
 
-class GivenSettings:
-    """What was given to this broker, and to all brokers, while they ran."""
+class DynamicSettings:
+    """Settings changed at run time, of this broker and of all brokers."""
 
     def __init__(self, config: BrokerConfig, folder: Path, files: Files = DISK) -> None:
-        """Read what was given before; `config` has it from now on.
+        """Read the stored settings and apply them to `config`.
 
         Raises:
-            ConfigError: the file cannot be understood.
+            ConfigError: the file cannot be parsed.
         """
         self._config = config
         self._path = folder / FILE
@@ -41,30 +41,30 @@ class GivenSettings:
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
-            raise ConfigError(f"{self._path} cannot be understood: {error}") from None
+            raise ConfigError(f"{self._path} cannot be parsed: {error}; correct or remove the file") from None
 
     def _usable(self, settings: Mapping[str, str]) -> dict[str, str]:
-        """Those of the settings kept whose values are in range: it may have been another one when they were given."""
+        """The stored settings whose values are valid: another version may have allowed others."""
         found = {}
         for name, text in settings.items():
             try:
                 if name in SETTINGS:
                     SETTINGS[name].parse(text)
             except ConfigError as error:
-                log.warning("%s: %s; it is passed over", self._path, error)
+                log.warning("%s: %s; ignored", self._path, error)
             else:
                 found[name] = text
         return found
 
     def of(self, source: Source) -> dict[str, str]:
-        """What a source gives."""
+        """The settings of a source."""
         return self._config.changed(source)
 
     def put(self, source: Source, settings: Mapping[str, str]) -> None:
-        """Have a source give these settings, which were checked, in place of those before; durable when this returns.
+        """Replace the settings of a source by these, already checked; durable when this returns.
 
         Raises:
-            OSError: they could not be written, and nothing has changed.
+            OSError: they could not be written; nothing has changed.
         """
         content = {name: self.of(one) for one, name in _NAMES.items()} | {_NAMES[source]: dict(settings)}
         write_whole(self._files, self._path, f"{json.dumps(content, indent=1)}\n".encode())
@@ -72,11 +72,11 @@ class GivenSettings:
 
 
 def altered(settings: Mapping[str, str], changes: list[Change]) -> dict[str, str]:
-    """What a source gives after some operations, checked as a whole.
+    """The settings of a source after some changes, checked as a whole.
 
     Raises:
-        KafkaError: in Kafka's words, where Kafka refuses it too. A name that it does not know it takes for that of
-            a plug-in; here there are none.
+        KafkaError: in Kafka's words, where Kafka refuses it too. Kafka takes an unknown name for that of a plug-in;
+        here it is refused.
     """
     found = dict(settings)
     for name, operation, value in changes:
@@ -95,7 +95,7 @@ def altered(settings: Mapping[str, str], changes: list[Change]) -> dict[str, str
 
 
 def check(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings that may be given to a running broker. Raises KafkaError."""
+    """Check that settings can be changed at run time. Raises KafkaError."""
     for name in settings:
         if name not in SETTINGS:
             raise KafkaError(

@@ -1,7 +1,6 @@
-"""What every process that coordinates groups has: its port, its groups, and the turns of its loop.
+"""The common part of every process that coordinates groups: its port, its groups, and its event loop.
 
-A broker has topics and logs besides (broker.py); a coordinator beside Apache Kafka has nothing else
-(coordinator_process.py).
+A broker adds topics and logs (broker.py); a coordinator for Apache Kafka has nothing else (coordinator_process.py).
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from muster.version import __version__
 log = logging.getLogger("muster.broker")
 
 LATENCY_MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000)
-"""The bounds by which the time of requests is counted."""
+"""The bucket bounds for request times."""
 
 
 class Shell:
-    """One such process, on the running loop: a context manager.
+    """One such process, on the running loop; a context manager.
 
     Args:
-        on_event: called with each event of a group, besides the line in the log.
+        on_event: called with each event of a group, in addition to the log message.
     """
 
     def __init__(self, config: BrokerConfig, on_event: Callable[[GroupEvent], None] | None = None) -> None:
@@ -48,11 +47,11 @@ class Shell:
         self.groups: Groups
         self.loop: asyncio.AbstractEventLoop
         self.on_rest: Callable[[], None] = lambda: None
-        """Called now and then while no large request is under way."""
+        """Called periodically while no large request is in progress."""
         self._listeners = [on_event] if on_event is not None else []
         self._clock = SteadyClock()
         self.measure = False
-        """Whether the time that requests take is measured; to be set before the start."""
+        """Whether request times are measured; set it before the start."""
         self._server: Server
         self._ticking: asyncio.TimerHandle | None = None
         self.started_at: int | None = None
@@ -60,7 +59,7 @@ class Shell:
 
     @property
     def ends(self) -> list[asyncio.Event]:
-        """Each is set when this process cannot go on; the owner stops it then."""
+        """Each is set when this process cannot continue; the owner then stops it."""
         raise NotImplementedError
 
     async def start(self) -> None:
@@ -84,17 +83,17 @@ class Shell:
 
     @property
     def node(self) -> Node:
-        """This process, and where clients reach it."""
+        """This process's id and advertised address."""
         return self.cluster.node
 
     @property
     def bootstrap(self) -> str:
-        """The address that clients are told, as `bootstrap.servers` takes it."""
+        """The advertised address, for `bootstrap.servers`."""
         host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
         return f"{host}:{self.node.port}"
 
     def _advertised(self) -> Node:
-        """This process's advertised address; its port may be one that the system chooses."""
+        """This process's advertised address; the port may be chosen by the system."""
         host, port = self.config.advertised
         node_id, rack = self.config.integer("node.id"), self.config.text_or_none("broker.rack")
         return Node(node_id, host, port or self.config.listener[1], rack)
@@ -102,23 +101,23 @@ class Shell:
     # ------------------------------------------------------------------------------------- for operators
 
     def watch_events(self, listener: Callable[[GroupEvent], None]) -> None:
-        """Have this called with each event of a group; before the start."""
+        """Add a listener for the events of groups; before the start."""
         self._listeners.append(listener)
 
     def trouble(self) -> str | None:
-        """Why it does not serve, or not all; None while it does."""
+        """Why it does not serve (everything); None while it does."""
         if not self._started:
             return "it is starting, or stopping"
         if any(end.is_set() for end in self.ends):
-            return "it cannot go on, and stops"
+            return "it has failed and is stopping"
         if not self.coordination.may_serve():
-            return "ZooKeeper does not answer: groups wait for it"
+            return "ZooKeeper does not answer: groups are waiting for it"
         if self.groups.runtime.is_loading:
             return "groups are being loaded"
         return None
 
     def gather(self, events: Mapping[type[GroupEvent], int]) -> gathering.Steps:
-        """All that it can be counted by, a slice at a time. `events` are those that have been, by kind."""
+        """All metrics, a slice at a time. `events` counts the events so far by type."""
         found = gathering.of_state(self._started, self.started_at, __version__)
         if not self._started:
             return found
@@ -129,7 +128,7 @@ class Shell:
         return found
 
     def gather_later(self, events: Mapping[type[GroupEvent], int], done: Callable[[list[Family]], None]) -> None:
-        """`gather` between requests; `done` is called with the result, unless this process stops before."""
+        """`gather` between requests; `done` is called with the result, unless this process stops first."""
 
         def work() -> Generator[None, None, None]:
             done((yield from self.gather(events)))
@@ -141,7 +140,7 @@ class Shell:
                 pass
 
     def _gather_more(self) -> gathering.Steps:
-        """What only this kind of process has."""
+        """Metrics of this type of process only."""
         yield from ()
         return []
 
@@ -182,29 +181,30 @@ class Shell:
             raise MusterError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 
     def _accept(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         self._server.accept()
         self.started_at = now_ms()
-        self._clock.begin()  # a folder that is large, or an id that is taken, may have kept the start waiting
+        self._clock.begin()  # recovery of a large folder, or waiting for a free id, may have delayed the start
         self._tick()
         self._started = True
 
     # ------------------------------------------------------------------------------------- turns of the loop
 
     def _tick(self) -> None:
-        """Read the clock now and then: a long gap between readings shows that the process was stopped."""
+        """Read the clock regularly: a long gap between readings means that the process was stopped."""
         before = self._clock.stalled_ms
         self._clock()
         if self._clock.stalled_ms > before:
             log.warning(
-                "nothing ran for %.1f s: sessions go on from where they were", (self._clock.stalled_ms - before) / 1e3
+                "this process was stopped for %.1f s: sessions continue where they were",
+                (self._clock.stalled_ms - before) / 1e3,
             )
         if not len(self._server.slices):
             self.on_rest()
         self._ticking = self.loop.call_later(TICK_S, self._tick)
 
     def _accept_no_more(self) -> bool:
-        """The first step of a stop: no more connections, nothing that is queued. False if there is nothing to stop."""
+        """The first step of a stop: accept no connections, drop the queue. False if there is nothing to stop."""
         if not self._started:
             return False
         self._started = False

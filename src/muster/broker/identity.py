@@ -1,7 +1,7 @@
 """This broker's identity: cluster id, node id and directory id, kept in the data folder as Kafka keeps them.
 
-`meta.properties` is Kafka's own file of version 1, so its tools know the folder. A folder belongs to one cluster and
-node for ever: a broker that is configured as another is refused.
+`meta.properties` is Kafka's own file, version 1, so Kafka's tools accept the folder. A folder belongs to one cluster
+and node for good: a broker configured as another one does not start.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from muster.log import DISK, Files, write_whole
 FILE = "meta.properties"
 STARTS = "muster-starts"
 IN_CLUSTER = "zookeeper"
-"""A line of the file that Kafka's do not have, and pass over."""
+"""A line of the file that Kafka does not have, and ignores."""
 
 
 class Identity(NamedTuple):
-    """What `meta.properties` says."""
+    """The contents of `meta.properties`."""
 
     cluster_id: str
     node_id: int
     directory_id: str
     in_cluster: bool = False
-    """Whether the folder has a part of the partitions of a cluster."""
+    """Whether the folder belongs to a broker of a cluster."""
 
 
 def random_uuid() -> bytes:
-    """A fresh id of sixteen bytes, never one that Kafka reserves and none that begins with '-' as text."""
+    """A new id of sixteen bytes, none that Kafka reserves or whose text begins with '-'."""
     while True:
         raw = bytearray(os.urandom(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -46,19 +46,19 @@ def uuid_text(raw: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The id that a text stands for. Raises ValueError if it is not an id."""
+    """Parse an id. Raises ValueError if it is not valid."""
     raw = base64.urlsafe_b64decode(text + "==")
     if len(raw) != 16:
-        raise ValueError(f"{text!r} is no id")
+        raise ValueError(f"{text!r} is not an id")
     return raw
 
 
 def load_identity(folder: Path, node_id: int, files: Files = DISK, cluster_id: str | None = None) -> Identity:
-    """The folder's identity; a new folder is given one. `cluster_id` is that of the cluster to join, None for a broker
-    alone.
+    """The folder's identity; a new folder gets one. `cluster_id` is that of the cluster to join, None for a standalone
+    broker.
 
     Raises:
-        ConfigError: the folder belongs to another node or cluster, or its file cannot be understood.
+        ConfigError: the folder belongs to another node or cluster, or its file cannot be parsed.
     """
     identity = read_identity(folder, node_id, cluster_id)
     if identity is None:
@@ -71,11 +71,11 @@ def load_identity(folder: Path, node_id: int, files: Files = DISK, cluster_id: s
 def read_identity(folder: Path, node_id: int, cluster_id: str | None = None) -> Identity | None:
     """The folder's identity, None if it has none yet.
 
-    A broker alone does not open a cluster's folder: partitions of the other brokers would look empty, and take records
-    that the cluster never sees.
+    A standalone broker does not open a cluster's folder: the other brokers' partitions would look empty, and accept
+    records that the cluster never sees.
 
     Raises:
-        ConfigError: the folder belongs to another node or cluster, or its file cannot be understood.
+        ConfigError: the folder belongs to another node or cluster, or its file cannot be parsed.
     """
     path = folder / FILE
     try:
@@ -88,25 +88,23 @@ def read_identity(folder: Path, node_id: int, cluster_id: str | None = None) -> 
         identity = Identity(found["cluster.id"], int(found["node.id"]), found.get("directory.id", ""), in_cluster)
         version = found["version"]
     except (KeyError, ValueError):
-        raise ConfigError(
-            f"{path} lacks version, cluster.id or node.id; is this the data folder of a broker?"
-        ) from None
+        raise ConfigError(f"{path} has no version, cluster.id or node.id; is this a broker's data folder?") from None
     if version != "1":
-        raise ConfigError(f"{path} is of version {version}, this broker knows version 1")
+        raise ConfigError(f"{path} has version {version}; only version 1 is supported")
     if identity.node_id != node_id:
         raise ConfigError(f"{folder} belongs to node {identity.node_id}, but node.id is {node_id}")
     if cluster_id not in (None, identity.cluster_id):
         raise ConfigError(f"{folder} belongs to cluster {identity.cluster_id}, but this is cluster {cluster_id}")
     if cluster_id is None and in_cluster:
         raise ConfigError(
-            f"{folder} has a part of cluster {identity.cluster_id}, so this broker needs --zookeeper; to serve alone "
-            f"what is there, for good, delete the line {IN_CLUSTER}=true from {FILE}"
+            f"{folder} belongs to a broker of cluster {identity.cluster_id}, which needs --zookeeper; to serve its "
+            f"partitions standalone from now on, delete the line {IN_CLUSTER}=true from {FILE}"
         )
     return identity
 
 
 def last_start(folder: Path) -> tuple[int, str]:
-    """Number and name of the last start of a broker among others with the folder; 0 and "" if none is known."""
+    """Number and name of the last start of a cluster's broker with the folder; 0 and "" if unknown."""
     try:
         number, name = (folder / STARTS).read_text().split()
         return int(number), name
@@ -115,7 +113,7 @@ def last_start(folder: Path) -> tuple[int, str]:
 
 
 def write_start(folder: Path, number: int, name: str, files: Files = DISK) -> None:
-    """Keep which the last start is; durable when this returns. Raises OSError."""
+    """Record the last start; durable when this returns. Raises OSError."""
     write_whole(files, folder / STARTS, f"{number} {name}\n".encode())
 
 

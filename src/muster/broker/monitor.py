@@ -1,8 +1,8 @@
-"""The pages of a broker's, or a coordinator's, port for metrics: `/metrics` and `/healthz`.
+"""The metrics port of a broker or coordinator: `/metrics` and `/healthz`.
 
-The port has threads of its own (`muster.metrics.port`). What is counted belongs to the loop, so it is gathered there,
-between requests and a slice at a time; the page is made of it in a thread of the port's. While the loop does not
-answer, as at a start that has much to recover, that is what `/healthz` says.
+The port has its own threads (`muster.metrics.port`). The counters belong to the event loop, so they are gathered there,
+between requests and a slice at a time; the page is rendered in a thread of the port. While the loop does not answer, as
+during a long recovery, `/healthz` reports that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from muster.metrics.port import MetricsPort
 T = TypeVar("T")
 
 PATIENCE_S = 5.0
-"""How long the loop may take to answer."""
+"""How long to wait for the loop's answer."""
 
 
 class BusyError(Exception):
@@ -33,7 +33,7 @@ class BusyError(Exception):
 
 
 class Monitor:
-    """Watches one process, from before its start; to be made on its loop."""
+    """Monitors one process from before its start; create it on the process's loop."""
 
     def __init__(self, shell: Shell, host: str, port: int) -> None:
         self._shell = shell
@@ -69,7 +69,7 @@ class Monitor:
         return text_page(HTTPStatus.OK, "serving")
 
     def _on_loop(self, work: Callable[[Callable[[T], None]], None]) -> T:
-        """Have the loop do something, which calls back with the result."""
+        """Run something on the loop that calls back with its result."""
         future: Future[T] = Future()
 
         def done(result: T) -> None:

@@ -1,6 +1,6 @@
-"""A setting: its name, type, default and range, and how text becomes its value.
+"""A setting: its name, type, default and range, and how its text is parsed.
 
-Names, types and the sentences about a wrong value are those of Apache Kafka, whose tools and clients show them.
+Names, types and error messages are those of Apache Kafka, whose tools and clients show them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Kind(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it; of two the smaller number wins."""
+    """The source of a value, as DescribeConfigs numbers it; the smaller number takes precedence."""
 
     TOPIC = 1
     BROKER = 2
-    """Given to this broker while it runs."""
+    """Set for this broker at run time."""
     ALL_BROKERS = 3
-    """Given to all brokers while they run."""
+    """Set for all brokers at run time."""
     START = 4
-    """Given to this broker when it was started."""
+    """Set for this broker at start."""
     DEFAULT = 5
 
 
@@ -46,7 +46,7 @@ _LIMITS = {Kind.INT: INT_MAX, Kind.SHORT: 2**15 - 1, Kind.LONG: LONG_MAX}
 
 
 class Setting(NamedTuple):
-    """One setting. `minimum` and `maximum` bound a number, `choices` the words of a string or list.
+    """One setting. `minimum` and `maximum` bound a number, `choices` lists the allowed strings.
 
     A default of None means "not set". `synonym` is the broker's setting that a topic's setting falls back to.
     """
@@ -60,13 +60,13 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     synonym: str | None = None
     apart: int | None = None
-    """A number that is allowed beside those from `minimum` to `maximum`."""
+    """A number that is allowed in addition to the range."""
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for.
+        """Parse `text`.
 
         Raises:
-            ConfigError: not of the type, or out of range. The sentence is Kafka's own.
+            ConfigError: wrong type or out of range, in Kafka's words.
         """
         value = self._typed(text.strip())
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -125,11 +125,10 @@ _WHOLE = re.compile(r"[+-]?\d{1,40}")
 
 
 def java_double(text: str) -> float:
-    """A number as `Double.parseDouble` reads it, but for its hexadecimal form, and for what is no number or infinite:
-    no setting means that.
+    """Parse a number as `Double.parseDouble` does, except for hexadecimal, NaN and infinity, which no setting uses.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number.
     """
     if not _DOUBLE.fullmatch(text):
         raise ValueError(text)
@@ -137,10 +136,10 @@ def java_double(text: str) -> float:
 
 
 def java_whole(text: str) -> int:
-    """A number as `Long.parseLong` reads it: without the underscores that Python takes.
+    """Parse a number as `Long.parseLong` does: without the underscores that Python accepts.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number.
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
@@ -148,12 +147,12 @@ def java_whole(text: str) -> int:
 
 
 def split_list(text: str) -> list[str]:
-    """The words of a list such as `compact,delete`."""
+    """The items of a list such as `compact,delete`."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def show(value: Value) -> str | None:
-    """A value as DescribeConfigs writes it."""
+    """A value as DescribeConfigs shows it."""
     if value is None:
         return None
     if isinstance(value, bool):

@@ -84,7 +84,7 @@ def test_health_tells_of_a_zookeeper_that_is_away(tmp_path: Path, own_zookeeper:
             assert values["kafka_coordinator_group_groupmetadatamanager_numgroups"] == 0
         own_zookeeper.freeze()
         for url in one, other:
-            wait_for(url, (503, "ZooKeeper does not answer: groups wait for it\n"))
+            wait_for(url, (503, "ZooKeeper does not answer: groups are waiting for it\n"))
         own_zookeeper.thaw()
         for url in one, other:
             wait_for(url, (200, "serving\n"))

@@ -13,7 +13,7 @@ import pytest
 from muster.broker import dynamic_settings as given_settings
 from muster.broker.broker import Broker
 from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig
-from muster.broker.dynamic_settings import FILE, GivenSettings
+from muster.broker.dynamic_settings import FILE, DynamicSettings
 from muster.broker.handlers import alter_configs
 from muster.broker.net.calls import at_once
 from muster.broker.settings import Source
@@ -148,8 +148,8 @@ def test_the_nearest_source_wins() -> None:
 @pytest.mark.parametrize("content", ["", "{}", '{"broker": {}, "all brokers": {"no.such": "5"}}', "[]", "\x00"])
 def test_a_file_that_cannot_be_understood_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)
-    with pytest.raises(ConfigError, match="cannot be understood"):
-        GivenSettings(BrokerConfig(), tmp_path)
+    with pytest.raises(ConfigError, match="cannot be parsed"):
+        DynamicSettings(BrokerConfig(), tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ values kept too long
@@ -202,12 +202,12 @@ def test_a_kept_value_of_the_broker_that_is_out_of_range_now_is_passed_over(
     kept = {"broker": {"compression.gzip.level": "0", "message.max.bytes": "7"}, "all brokers": {"log.roll.ms": "x"}}
     (tmp_path / FILE).write_text(json.dumps(kept))
     config = BrokerConfig()
-    given = GivenSettings(config, tmp_path)
+    given = DynamicSettings(config, tmp_path)
     assert (given.of(Source.BROKER), given.of(Source.ALL_BROKERS)) == ({"message.max.bytes": "7"}, {})
     assert (config["message.max.bytes"], config["compression.gzip.level"]) == (7, -1)
     assert [line.rpartition(": ")[2] for line in warnings(caplog)] == [
-        "Value must be between 1 and 9 or equal to -1; it is passed over",
-        "Not a number of type LONG; it is passed over",
+        "Value must be between 1 and 9 or equal to -1; ignored",
+        "Not a number of type LONG; ignored",
     ]
 
 

@@ -357,8 +357,8 @@ async def test_a_coordinator_stops_and_keeps_offsets_when_kafkas_znodes_are_lost
 async def test_without_kafka_it_waits_for_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with world.coordinating(101) as coordinator:
         await world.until(lambda: held(coordinator) == SLOT_COUNT)
-        assert [record.message for record in caplog.records if "no broker of Kafka" in record.message] == [
-            "no broker of Kafka is registered in ZooKeeper: members have no partitions until one is"
+        assert [record.message for record in caplog.records if "no Kafka broker" in record.message] == [
+            "no Kafka broker is registered in ZooKeeper: members get no partitions until one is"
         ]
         member = Member(world, coordinator)
         assert await member.join() == []

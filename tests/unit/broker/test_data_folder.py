@@ -355,7 +355,7 @@ async def test_a_start_says_that_there_are_more_partitions_than_files_may_be_ope
     broker._store.close()
     said = [record.message for record in caplog.records if "ulimit -n" in record.message]
     assert len(said) == lines
-    assert all(line.startswith("40 partitions may need as many open files") for line in said)
+    assert all(line.startswith("40 partitions may need that many open files") for line in said)
 
 
 @pytest.mark.parametrize(

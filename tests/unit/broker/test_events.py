@@ -141,7 +141,7 @@ def test_events_that_cannot_be_written_are_told_once(tmp_path: Path, caplog: pyt
     for _ in range(3):
         file(event)
     [line] = said(caplog, "muster")
-    assert "events are lost" in line
+    assert "events are being lost" in line
     folder.mkdir()
     file(event)
     file.close()

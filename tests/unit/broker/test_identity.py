@@ -52,10 +52,10 @@ def test_the_folder_of_a_broker_alone_has_no_part_of_a_cluster(tmp_path: Path):
     ("text", "sentence"),
     [
         ("version=1\ncluster.id=abc\nnode.id=2\n", "belongs to node 2, but node.id is 1"),
-        ("version=0\ncluster.id=abc\nnode.id=1\n", "is of version 0"),
-        ("version=1\nnode.id=1\n", "lacks version, cluster.id or node.id"),
-        ("version=1\ncluster.id=abc\nnode.id=one\n", "lacks version, cluster.id or node.id"),
-        ("", "lacks version, cluster.id or node.id"),
+        ("version=0\ncluster.id=abc\nnode.id=1\n", "has version 0"),
+        ("version=1\nnode.id=1\n", "has no version, cluster.id or node.id"),
+        ("version=1\ncluster.id=abc\nnode.id=one\n", "has no version, cluster.id or node.id"),
+        ("", "has no version, cluster.id or node.id"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, sentence: str):

@@ -242,7 +242,7 @@ async def test_health_says_that_the_disk_is_full_until_it_takes_data(watched: Wa
     status, text = await watched.get("/healthz")
     assert (status, text) == (
         503,
-        "the data folder takes no data: No space left on device (1 partitions refused records)\n",
+        "the data folder is not writable: No space left on device (1 partitions refused records)\n",
     )
     watched.disk.full = False
     assert await watched.get("/healthz") == (200, "serving\n")
@@ -256,7 +256,7 @@ async def test_health_while_zookeeper_does_not_answer(watched: Watched) -> None:
 
     before, watched.broker.coordination = watched.broker.coordination, InDoubt.__new__(InDoubt)
     try:
-        assert await watched.get("/healthz") == (503, "ZooKeeper does not answer: groups wait for it\n")
+        assert await watched.get("/healthz") == (503, "ZooKeeper does not answer: groups are waiting for it\n")
     finally:
         watched.broker.coordination = before
     assert (await watched.get("/healthz"))[0] == 200
@@ -273,7 +273,7 @@ async def test_health_of_one_that_is_not_registered(watched: Watched) -> None:
         Among.is_registered = True
         assert (await watched.get("/healthz"))[0] == 200
         Among.lost.set()
-        assert await watched.get("/healthz") == (503, "it cannot go on, and stops\n")
+        assert await watched.get("/healthz") == (503, "it has failed and is stopping\n")
     finally:
         watched.broker._among = None
 

@@ -81,7 +81,7 @@ def test_a_topic_whose_deletion_cannot_be_stored_still_exists(tmp_path: Path):
 )
 def test_a_file_that_cannot_be_understood(tmp_path: Path, content: str):
     (tmp_path / FILE).write_text(content)
-    with pytest.raises(ConfigError, match="cannot be understood"):
+    with pytest.raises(ConfigError, match="cannot be parsed"):
         TopicCatalogue.load(tmp_path)
 
 

@@ -535,7 +535,7 @@ async def test_partitions_added_to_the_topic_of_groups_leave_no_group_without_a_
             assert (await coordinator(two, name)) == (0, node)
             assert await commit(brokers[node], name, 7) == 0, name
             assert await committed(brokers[node], name) == (0, 7)
-    assert sum("has 5 partitions in place of 4" in line for line in said(caplog, "muster.broker")) == 2
+    assert sum("has 5 partitions instead of 4" in line for line in said(caplog, "muster.broker")) == 2
 
 
 def all_led(broker: Broker, topic: str, partitions: int) -> bool:

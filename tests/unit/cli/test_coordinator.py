@@ -56,9 +56,9 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
         ([*NEEDED, "-o", "num.partitions=3"], "num.partitions means nothing to a coordinator"),
         ([*NEEDED, "-o", "group.coordinator.store=log"], "group.coordinator.store means nothing to a coordinator"),
         ([*NEEDED, "-o", "no.such=3"], "there is no setting 'no.such'"),
-        ([*NEEDED, "--draft-listener", "nowhere"], "draft.listener is one address"),
+        ([*NEEDED, "--draft-listener", "nowhere"], "draft.listener must be one address"),
         ([*NEEDED, "--port", "70000"], "--port is 0 to 65535, not 70000"),
-        ([*NEEDED, "--host", "0.0.0.0"], "name one that they can reach"),
+        ([*NEEDED, "--host", "0.0.0.0"], "set one that they can reach"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words: list[str], said: str) -> None:

@@ -50,7 +50,7 @@ def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (["--config", "none.toml"], "cannot read none.toml"),
         (["--port", "0", "--data-dir", "file"], "cannot use file as the data folder"),
         (["--port", "0", "--host", "256.0.0.1", "--data-dir", "data"], "cannot listen on 256.0.0.1:0"),
-        (["--port", "0", "--host", "0.0.0.0", "--data-dir", "data"], "which clients cannot be told"),
+        (["--port", "0", "--host", "0.0.0.0", "--data-dir", "data"], "to which clients cannot connect"),
     ],
 )
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path, arguments: list[str], sentence: str):

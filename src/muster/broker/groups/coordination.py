@@ -1,9 +1,9 @@
-"""The coordinators of groups: the one place where a broker decides which broker has a group, and where it is kept.
+"""Coordination of groups: the one place where a broker decides which broker has a group, and where it is stored.
 
-Groups are in slots, by their names (`protocol/group_partitions.py`). A `Coordination` knows which broker has which
-slot, tells the coordinator of this broker (`Slots`) which are its own and under which epochs, and has their store.
-Here are those that keep the groups in the topic `__consumer_offsets`, in which a slot is a partition: the coordinator
-of a slot is the leader of that partition, under its leader epoch.
+Groups are hashed to slots by their ids (`protocol/group_partitions.py`). A `Coordination` knows which broker has which
+slot, notifies this broker's coordinator (`Slots`) of its own slots and their epochs, and provides their store. The ones
+in this file keep the groups in the topic `__consumer_offsets`, in which a slot is a partition: a slot's coordinator is
+that partition's leader, under its leader epoch.
 """
 
 from __future__ import annotations
@@ -29,89 +29,88 @@ log = logging.getLogger("muster.broker")
 
 
 class Slots(Protocol):
-    """The coordinator of this broker, as it is told of its slots (service.py)."""
+    """This broker's coordinator, as a `Coordination` sees it (service.py)."""
 
     def serve(self, slots: int) -> None:
-        """There are so many slots. From now on requests are served in those that this broker leads."""
+        """Start to serve requests, in the slots that `lead` brings; `slots` is the total number."""
 
     def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
-        """This broker has all slots, of which `written` may hold something: these are read now."""
+        """This broker has all slots; those in `written` may not be empty, and are read now."""
 
     def lead(self, slot: int, epoch: int) -> None:
-        """A slot is this broker's, under an epoch that is newer than all before it."""
+        """This broker has the slot, under an epoch newer than all before it."""
 
     def resign(self, slot: int, epoch: int | None = None) -> None:
-        """A slot is this broker's no longer; `epoch` is that of its next coordinator, if it is known."""
+        """This broker no longer has the slot; `epoch` is that of its next coordinator, if known."""
 
     def is_rebalancing(self, slot: int) -> bool:
-        """Whether a group in a slot of this broker rebalances."""
+        """Whether a group in one of this broker's slots is rebalancing."""
 
     def release_durable(self) -> None:
-        """The store has learned something: that records are durable, or never will be, or what there is to read."""
+        """The store has news: records are durable, or never will be, or there is more to read."""
 
     def leave(self) -> None:
-        """There are no slots any more: all groups are gone. Epochs may begin anew."""
+        """There are no slots any more: all groups are gone. Epochs may start over."""
 
 
 class Coordination(Protocol):
-    """Which broker coordinates which group. Of what happens to partitions and topics it may take no notice; that is
-    the default."""
+    """Which broker coordinates which group. By default it ignores changes of partitions and topics."""
 
     def store(self) -> Store:
-        """Where this broker's coordinator keeps its groups; asked for once, before the start."""
+        """Where this broker's coordinator keeps its groups; called once, before the start."""
 
     def start(self, groups: Slots) -> None:
-        """Begin to tell the coordinator of its slots. The port is not open yet."""
+        """Start to notify the coordinator of its slots. The port is not open yet."""
 
     def stop(self) -> None:
-        """The broker stops."""
+        """The broker is stopping."""
         return
 
     def record_fits(self, record: GroupMetadataRecord) -> bool:
-        """Whether the store takes a group as large as this."""
+        """Whether the store accepts a group of this size."""
         return True
 
     record_too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
-    """The error of one that it does not take."""
+    """The error for a group that is too large."""
 
     is_leased: bool = False
-    """Whether slots are this broker's for a time only: then `may_serve` is asked before each request."""
+    """Whether this broker's slots can expire: then `may_serve` is called before each request."""
 
     def may_serve(self) -> bool:
-        """Whether the slots that the coordinator was told of are still this broker's. If not, `ensure` is called before
-        the request is handled."""
+        """Whether this broker still has the slots that the coordinator serves. If not, `ensure` is called before the
+        request is handled."""
         return True
 
     def followed(self) -> None:
-        """A broker among others has everything that its image of the cluster says."""
+        """A broker of a cluster has caught up with its image of the cluster."""
         return
 
     def ensure(self) -> bool:
-        """Have what groups need; called when there is a request of a group, and none is served yet. Returns whether it
-        is there; why not is logged. Without it there is no coordinator."""
+        """Create what groups need; called for a group's request while none is served yet. Returns whether it succeeded;
+        a failure is logged. Without it there is no coordinator."""
 
     def coordinator(self, group_id: str) -> Node | None:
         """The coordinator of a group, None while there is none."""
 
     def leads(self, topic: Topic, index: int, epoch: int) -> None:
-        """This broker leads a partition of any topic from now on, under an epoch; its log is open."""
+        """This broker has become the leader of a partition of any topic; its log is open."""
         return
 
     def resigns(self, name: str, index: int, epoch: int) -> None:
-        """Another broker leads a partition now, or none, under an epoch. Its log is still open."""
+        """Another broker, or none, now leads a partition, under `epoch`. Its log is still open."""
         return
 
     def topic_created(self, topic: Topic) -> None:
-        """A broker alone has created a topic."""
+        """A standalone broker has created a topic."""
         return
 
     def topic_deleted(self, name: str) -> None:
-        """A topic is deleted; its logs are still there."""
+        """A topic is being deleted; its logs still exist."""
         return
 
 
 class InTopic(Coordination):
-    """What is the same for a broker alone and for one among others, with groups in their topic."""
+    """The common part of standalone brokers and brokers of a cluster that keep groups in their topic."""
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class InTopic(Coordination):
     record_too_large = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def record_fits(self, record: GroupMetadataRecord) -> bool:
-        """Whether its batch has no more than `max.message.bytes` of its log, as Kafka asks."""
+        """Whether its batch is within its log's `max.message.bytes`, as Kafka requires."""
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         slot = group_partition(record.key.group, topic.partitions) if topic is not None else 0
         found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
@@ -142,7 +141,7 @@ class InTopic(Coordination):
         return batch.size <= found.config.max_message_bytes
 
     def ensure(self) -> bool:
-        """Create the topic of the groups if it does not exist: the first request of any group does."""
+        """Create the groups' topic if it does not exist, on the first request of any group."""
         if self._topics.get(GROUP_METADATA_TOPIC) is not None:
             return True
         settings = {
@@ -161,7 +160,7 @@ class InTopic(Coordination):
         return True
 
     def topic_deleted(self, name: str) -> None:
-        """With their topic all groups go."""
+        """All groups are deleted with their topic."""
         if name == GROUP_METADATA_TOPIC:
             self._groups.leave()
 
@@ -176,14 +175,14 @@ class InTopic(Coordination):
 
 
 class Alone(InTopic):
-    """A broker alone coordinates every group."""
+    """A standalone broker coordinates every group."""
 
     def store(self) -> Store:
         """The logs of the topic's partitions, whatever epochs they hold."""
         return LogStore(self._open_log, alone=True)
 
     def start(self, groups: Slots) -> None:
-        """Serve the groups that are in the topic, if there is one."""
+        """Serve the groups in the topic, if it exists."""
         self._groups = groups
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
@@ -196,13 +195,13 @@ class Alone(InTopic):
         return self._cluster.node
 
     def topic_created(self, topic: Topic) -> None:
-        """Groups can be coordinated once their topic is there."""
+        """Groups can be coordinated once their topic exists."""
         if topic.name == GROUP_METADATA_TOPIC:
             self._groups.serve_all(topic.partitions, [], LEADER_EPOCH)
 
 
 class ByLeaders(InTopic):
-    """A broker among others coordinates the groups whose partitions it leads."""
+    """A broker of a cluster coordinates the groups whose partitions it leads."""
 
     def store(self) -> Store:
         """The logs of the partitions that this broker leads; older epochs are fenced."""
@@ -212,11 +211,11 @@ class ByLeaders(InTopic):
         """No slot yet: `leads` brings them."""
         self._groups = groups
         self._slots = 0
-        """As many as the topic has partitions; 0 while it is not known."""
+        """The topic's number of partitions; 0 while it is unknown."""
         groups.serve(self._config.integer("offsets.topic.num.partitions"))
 
     def followed(self) -> None:
-        """Also a broker that leads none of the partitions that were added finds its groups by their new number."""
+        """Even a broker that leads none of the added partitions must look up groups by the new number of partitions."""
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
             self._serve(topic)
@@ -225,13 +224,13 @@ class ByLeaders(InTopic):
         if topic.partitions == self._slots:
             return
         if self._slots:
-            text = "%s has %d partitions in place of %d: other ones have most groups now, without their offsets"
+            text = "%s has %d partitions instead of %d: most groups now map to other ones, without their offsets"
             log.error(text, topic.name, topic.partitions, self._slots)
         self._slots = topic.partitions
         self._groups.serve(topic.partitions)
 
     def coordinator(self, group_id: str) -> Node | None:
-        """The leader of the group's partition, as far as this broker has heard."""
+        """The leader of the group's partition, as far as this broker knows."""
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         if topic is None:
             return None

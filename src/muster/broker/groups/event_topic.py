@@ -1,17 +1,16 @@
-"""Keeps the events of groups in the internal topic `__group_events`: what happened to a group, when and why.
+"""Writes the events of groups to the internal topic `__group_events`: what happened to a group, when and why.
 
 A record's key is the group's id; its value is a JSON object in one line: `{"v":1,"event":"RebalanceStarted","at_ms":…}`
-and the event's fields, by the names that `--events` has too. Apache Kafka has no such topic, and its coordinator writes
-such things to its own log alone.
+and the event's fields, named as by `--events`. Apache Kafka has no such topic: its coordinator only logs such events.
 
-Events are no part of the rules, and nothing waits for them. They are collected while requests are handled, and written
-a moment later in one append, when the answers are out: a group of a thousand that forms costs a few appends. A kill of
-the process can take the events of that moment. Where they cannot be written (the disk is full, this broker leads no
-partition of the topic), events are lost and nothing else; one line of the log says so, until it works again.
+The rules do not depend on events, and nothing waits for them. They are collected while requests are handled, and
+written together a moment later, after the answers have gone out: a thousand members that join cost a few appends.
+Killing the process can lose the events of that moment. If they cannot be written (the disk is full, this broker leads
+no partition of the topic), only the events are lost; this is logged once until it works again.
 
 The topic is created by the first event, with one partition. In a cluster each broker writes to a partition that it
 leads, and adds one if there is none (`zookeeper/cluster/own_partition.py`): a group's events are in the partitions of
-the brokers that coordinated it, in the order of their time.
+the brokers that coordinated it, in chronological order.
 """
 
 from __future__ import annotations
@@ -39,29 +38,29 @@ from muster.protocol.records.record_batch import BatchBuilder
 log = logging.getLogger("muster.broker")
 
 DELAY_S = 0.01
-"""How long events wait for others, and for the answers before them."""
+"""How long events are collected; answers go out before them."""
 
 RETRY_S = 1.0
-"""After which a partition is looked for again."""
+"""How long to wait before looking for a partition again."""
 
 AT_ONCE = 500
-"""Events of one append; more are written in the next turn of the loop. It takes a few milliseconds."""
+"""The most events in one append, which takes a few milliseconds; more are written in the next turn of the loop."""
 
 MOST_KEPT = 10_000
-"""Events that wait for a partition; of more the oldest are lost."""
+"""The most events that wait for a partition; beyond that the oldest are lost."""
 
 LONGEST_TEXT = 1_000
-"""Characters of a text in a record: ids and reasons are the clients', and may be long."""
+"""The longest text in a record, in characters: ids and reasons come from clients, and may be long."""
 
 SEGMENT_BYTES = 16 * 1024 * 1024
 DAY_MS = 86_400_000
 
 
 class Elsewhere(Protocol):
-    """A cluster, in which topics are not created here (zookeeper_cluster.py)."""
+    """A cluster, which creates the topic for all brokers (zookeeper_cluster.py)."""
 
     def own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
-        """Have this broker lead a partition of a topic, soon: a new one, of a new topic if it does not exist."""
+        """Give this broker a new partition of a topic to lead, soon; creates the topic if it does not exist."""
 
 
 class Place(NamedTuple):
@@ -72,7 +71,7 @@ class Place(NamedTuple):
 
 
 def settings_of(config: BrokerConfig) -> dict[str, str]:
-    """The settings with which the topic is created. Retention removes whole segments, so their time is limited too."""
+    """The settings of the new topic. Retention removes whole segments, so their time is limited too."""
     retention_ms = config.integer("group.events.retention.ms")
     segment_ms = DAY_MS if retention_ms < 0 else min(max(retention_ms // 7, 1), DAY_MS)
     return {
@@ -84,8 +83,8 @@ def settings_of(config: BrokerConfig) -> dict[str, str]:
 
 
 class EventTopic:
-    """Writes events to the topic. `on_written` is called when records were appended; `elsewhere` is the cluster, None
-    for a broker alone."""
+    """Writes events to the topic. `on_written` is called after each append; `elsewhere` is the cluster, None for a
+    standalone broker."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class EventTopic:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[GroupEvent] = []
         self._times: list[int] = []
-        """When each of them was, in milliseconds. (A tuple for each takes more memory than the times.)"""
+        """The events' times in milliseconds. (A tuple for each event would take more memory.)"""
         self._timer: asyncio.TimerHandle | None = None
         self._trouble = ""
         self._stopped = False
@@ -121,17 +120,17 @@ class EventTopic:
             self._timer = self._loop.call_later(DELAY_S, self._write)
 
     def start(self) -> None:
-        """A topic that is there is kept by the settings of this start; a cluster keeps those of its creation."""
+        """Apply the settings of this start to an existing topic; in a cluster it keeps those of its creation."""
         topic = self._topics.get(GROUP_EVENTS_TOPIC)
         if self._elsewhere is None and topic is not None and topic.internal and topic.settings != self._settings:
             try:
                 self._topics.change_all([(topic, topic.partitions, self._settings)])
             except OSError as error:
-                log.warning("%s keeps its former settings: %s", GROUP_EVENTS_TOPIC, error)
+                log.warning("%s keeps its previous settings: %s", GROUP_EVENTS_TOPIC, error)
             self._partitions.configure(topic)
 
     def stop(self) -> None:
-        """Write what there is."""
+        """Write the events collected so far."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -139,7 +138,7 @@ class EventTopic:
             self._write()
 
     def ensure(self) -> None:
-        """Have the topic: a client asks for it before the first event."""
+        """Create the topic: a client asks for it before the first event."""
         self._place()
 
     # ------------------------------------------------------------------------------------- writing
@@ -168,7 +167,7 @@ class EventTopic:
             self._timer = self._loop.call_later(0, self._write)
 
     def _keep(self) -> None:
-        """There is no partition now. In a cluster there will be one in a moment, on a full disk when it has room."""
+        """There is no partition now. In a cluster there will be one soon; on a full disk, once there is space."""
         most = 0 if self._stopped else MOST_KEPT
         if len(self._waiting) > most:
             self._fails(self._trouble or "this broker leads no partition of it")
@@ -181,7 +180,7 @@ class EventTopic:
 
     def _fails(self, why: str) -> None:
         if self._trouble != why:
-            log.error("events of groups are lost, they cannot be written to %s: %s", GROUP_EVENTS_TOPIC, why)
+            log.error("events of groups are being lost: cannot write to %s: %s", GROUP_EVENTS_TOPIC, why)
         self._trouble = why
 
     def _works(self) -> None:
@@ -192,12 +191,12 @@ class EventTopic:
     # ------------------------------------------------------------------------------------- where to
 
     def _place(self) -> Place | None:
-        """A partition that this broker leads; it is asked for if there is none."""
+        """A partition that this broker leads; if there is none, one is requested."""
         topic = self._topics.get(GROUP_EVENTS_TOPIC)
         if topic is None and self._elsewhere is None:
             topic = self._create()
         if topic is not None and not topic.internal:
-            self._fails("a topic of that name is there already, which no broker has made for this. It stays as it is")
+            self._fails("a topic of that name exists that was not created for events; it is left unchanged")
             self._drop(len(self._waiting))
             return None
         found = self._led(topic) if topic is not None else None
@@ -228,7 +227,7 @@ _text = json.encoder.encode_basestring_ascii
 
 
 def encoded(at_ms: int, event: GroupEvent) -> bytes:
-    """The value of an event's record. Thousands may come at once, and `json.dumps` takes six times as long."""
+    """The value of an event's record. Thousands may arrive together, and `json.dumps` takes six times as long."""
     known = _KINDS.get(type(event))
     layout, values = known if known is not None else _learn(type(event))
     shown = [_text(one) if type(one) is str else "null" if one is None else _other(one) for one in values(event)]
@@ -246,7 +245,7 @@ def _learn(kind: type[GroupEvent]) -> tuple[str, _Values]:
 
 
 def _other(value: object) -> str:
-    """A value of any kind, as JSON; a text that is too long is cut."""
+    """A value of any type as JSON; a text that is too long is truncated."""
     if isinstance(value, str):
         return _text(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")
     return str(value)

@@ -1,4 +1,4 @@
-"""Writes the coordinator's events: as lines of the log for operators, and as lines of JSON for programs."""
+"""Writes the coordinator's events: as log messages for operators, and as lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ log = logging.getLogger("muster.groups")
 
 _MOVES = (effects.MemberJoined, effects.MemberLeft)
 _SAID_BEFORE = (effects.RebalanceStarted, effects.RebalanceCompleted)
-"""Before the line about one of these comes the line about the members that have moved."""
+"""Before one of these events is logged, the members that joined and left are."""
 
 
 class GroupLines:
-    """Writes events of groups as lines of the log: which member, why, how long.
+    """Logs the events of groups: which member, why, how long.
 
-    A single member that joins or leaves has a line of its own, with its reason. If many do in one rebalance, one line
-    says how many, before the line that the rebalance is done; at level DEBUG each member has its line.
+    A single member that joins or leaves gets its own message, with the reason. If many do in one rebalance, one message
+    gives their number, before the one about the completed rebalance; at level DEBUG each member gets a message.
     """
 
     def __init__(self) -> None:
         self._unsaid: dict[str, _Moves] = {}
 
     def __call__(self, event: effects.GroupEvent) -> None:
-        """Write a line about an event, or keep it for the line about several."""
+        """Log an event, or keep it for a message about several."""
         if isinstance(event, _MOVES):
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("group %s: %s", event.group_id, _moved(event))
@@ -55,7 +55,7 @@ class GroupLines:
 
 
 class _Moves:
-    """How many members of a group have come and gone since the last line about it; the first of them."""
+    """How many members of a group have joined and left since its last message, and the first of them."""
 
     __slots__ = ("first", "joined", "left")
 
@@ -124,8 +124,8 @@ def _who(member_id: str, client_id: str, instance_id: str | None) -> str:
 class EventFile:
     """Appends each event of a group to a file, a JSON object a line: `at` (ms since the epoch), `event`, its fields.
 
-    A line is handed to the operating system at once, so that it survives a kill of the process. A file that was renamed
-    or removed (by logrotate) is created again under its name.
+    Each line is written through to the operating system, so that it survives a kill of the process. A file that was
+    renamed or removed (by logrotate) is created again.
 
     Raises:
         OSError: the file cannot be opened.
@@ -138,7 +138,7 @@ class EventFile:
         self._open()
 
     def __call__(self, event: effects.GroupEvent) -> None:
-        """Write an event. If that fails (a full disk), events are lost; one line says so until it works again."""
+        """Write an event. If that fails (a full disk), events are lost; this is logged once until it works again."""
         line = json.dumps({"at": now_ms(), "event": type(event).__name__, **asdict(event)})
         try:
             file = self._file if self._file is not None and self._is_in_place(self._file) else self._open()
@@ -147,7 +147,9 @@ class EventFile:
         except OSError as error:
             if not self._failing:
                 self._failing = True
-                logging.getLogger("muster.broker").error("events are lost: %s: %s", self.path, error)
+                logging.getLogger("muster.broker").error(
+                    "events are being lost: cannot write to %s: %s", self.path, error
+                )
         else:
             self._failing = False
 

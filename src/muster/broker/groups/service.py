@@ -1,4 +1,4 @@
-"""The groups of this broker: runs their coordinator on the loop, with its time and its slots (coordination.py)."""
+"""This broker's groups: runs their coordinator on the event loop, with its clock and its slots (coordination.py)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.model import Node
 
 LOAD_BEFORE_START_S = 1.0
-"""How long the start waits for the groups to be read."""
+"""How long the start waits for the groups to load."""
 
 
 class KnownTopics(Protocol):
-    """The topics that exist: a broker's catalogue, or what a coordinator has read of another's."""
+    """The existing topics: a broker's catalogue, or Kafka's topics as a coordinator has read them."""
 
     def names(self) -> Iterable[str]: ...
 
@@ -35,7 +35,7 @@ class KnownTopics(Protocol):
 
 
 class GroupTopics:
-    """What the coordinator asks about topics (`TopicResolver`): the catalogue knows them, the cluster their leaders."""
+    """The coordinator's `TopicResolver`: the catalogue knows the topics, the cluster their leaders."""
 
     def __init__(self, topics: KnownTopics, cluster: ClusterView) -> None:
         self.partition_count = topics.partition_count
@@ -55,15 +55,15 @@ class GroupTopics:
         return [index for index in range(count) if leadership(topic, index).leader != NO_LEADER]
 
     def changed(self) -> list[str]:
-        """The topics that came, went or have other partitions or leaders since this was asked last. A cluster tells of
-        much that is nothing to groups, and to compare the shares of all of them takes long."""
+        """The topics created, deleted, or with changed partitions or leaders since the last call. Most changes in a
+        cluster do not concern groups, and comparing the assignments of all groups takes long."""
         before, self._led = self._led, {name: self.led_partitions(name) for name in self._names()}
         return [name for name in before.keys() | self._led.keys() if before.get(name) != self._led.get(name)]
 
 
 class Groups:
-    """Coordinates groups on the running loop. `on_written` is called when records of the groups are in their logs,
-    `listeners` with each event of a group."""
+    """Coordinates groups on the running loop. `on_written` is called after records of groups are appended, `listeners`
+    with each event of a group."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Groups:
         listeners: Sequence[Callable[[GroupEvent], None]] = (),
     ) -> None:
         self.serving = False
-        """Whether the coordinator serves: what groups need is there."""
+        """Whether the coordinator serves: everything that groups need exists."""
         self.may_serve = coordination.may_serve if coordination.is_leased else None
-        """Whether the slots are still this broker's; asked before each request. None: always."""
+        """Whether this broker still has its slots; called before each request. None: always."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._topics = topics
@@ -106,8 +106,8 @@ class Groups:
         )
 
     def start(self) -> None:
-        """Serve the groups that this broker coordinates. Those that can be read in a moment are read before the first
-        request; the rest is read between requests."""
+        """Serve the groups that this broker coordinates. Those that load quickly are loaded before the first request,
+        the rest between requests."""
         self._coordination.start(self)
         until = time.monotonic() + LOAD_BEFORE_START_S
         while self.runtime.is_loading and time.monotonic() < until:
@@ -115,14 +115,14 @@ class Groups:
         self._arm_deadline()
 
     def stop(self) -> None:
-        """Stop the deadlines; write the records that were decided."""
+        """Stop the deadlines; write the pending records."""
         self._coordination.stop()
         if self._deadline is not None:
             self._deadline.cancel()
         self._flush()
 
     def ensure(self) -> bool:
-        """Have what groups need, before the first request of one. Returns whether it is there; without it the
+        """Create what groups need, before the first request of one. Returns whether it exists; without it the
         coordinator refuses all requests."""
         return self._coordination.ensure()
 
@@ -133,13 +133,13 @@ class Groups:
     # ------------------------------------------------------------------------------------- slots (coordination.Slots)
 
     def serve(self, slots: int) -> None:
-        """There are so many slots; requests are served in those that `lead` brings."""
+        """As `Slots.serve`."""
         self.runtime.config.offsets_topic_num_partitions = slots
         self.runtime.take_none()
         self.serving = True
 
     def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
-        """This broker has all slots; `written` are those that may hold something."""
+        """As `Slots.serve_all`."""
         self.runtime.config.offsets_topic_num_partitions = slots
         self.runtime.load_all(written, epoch)
         self.serving = True
@@ -149,40 +149,40 @@ class Groups:
         self.runtime.load(slot, epoch)
 
     def resign(self, slot: int, epoch: int | None = None) -> None:
-        """Coordinate the groups of a slot no longer."""
+        """Stop coordinating the groups of a slot."""
         self.runtime.unload(slot, epoch)
 
     def is_rebalancing(self, slot: int) -> bool:
-        """Whether a group in a slot rebalances."""
+        """Whether a group in a slot is rebalancing."""
         return self.runtime.is_rebalancing(slot)
 
     def release_durable(self) -> None:
-        """The store has learned something."""
+        """As `Slots.release_durable`."""
         self.runtime.release_durable()
         self._deadline_moved()
 
     def leave(self) -> None:
-        """All groups are gone, and their members are sent away."""
+        """All groups are gone; their members get NOT_COORDINATOR."""
         self.serving = False
         self.runtime.unload_all()
 
     # ------------------------------------------------------------------------------------- topics
 
     def topic_created(self, topic: Topic) -> None:
-        """A broker alone has created a topic."""
+        """A standalone broker has created a topic."""
         self._coordination.topic_created(topic)
 
     def topic_deleted(self, name: str) -> None:
-        """A topic is deleted; its logs are still there."""
+        """A topic is being deleted; its logs still exist."""
         self._coordination.topic_deleted(name)
 
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
-        """Topics came, went or have other partitions or leaders; None: any may have."""
+        """Topics were created or deleted, or their partitions or leaders changed; None means any topic."""
         if self.serving and self.runtime.assigns and (some := self._topics.changed() if names is None else names):
             self.runtime.topics_changed(some)
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
-        """Forget the offsets that were committed for deleted topics, a slice at a time."""
+        """Remove the committed offsets of deleted topics, a slice at a time."""
         yield from self.runtime.topics_deleted(names)
 
     # ------------------------------------------------------------------------------------- turns of the loop, and time
@@ -202,7 +202,7 @@ class Groups:
         self._loop.call_soon(load_and_arm)
 
     def _schedule_flush(self) -> None:
-        """The coordinator has records: write them together with all others of this turn of the loop."""
+        """The coordinator has records: write all those of this turn of the loop together."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -213,7 +213,7 @@ class Groups:
         self._on_written()
 
     def _arm_deadline(self) -> None:
-        """Wake up when the earliest deadline of a group comes."""
+        """Set the timer for the earliest deadline of a group."""
         due = self.runtime.next_deadline()
         if due == self._deadline_at:
             return
@@ -225,7 +225,7 @@ class Groups:
             self._deadline = self._loop.call_later(max(due - self._clock(), 0) / 1000 + 0.001, self._on_deadline)
 
     def _deadline_moved(self) -> None:
-        """The earliest deadline has moved: set the timer once for this turn of the loop, after all its reads."""
+        """There is an earlier deadline: set the timer once in this turn of the loop, after all its reads."""
         if not self._arming:
             self._arming = True
             self._loop.call_soon(self._arm_moved)
@@ -257,14 +257,14 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
 
 
 def _new_member_id(prefix: str) -> str:
-    """A member id as Kafka makes them: the member's client id or instance id, and a random part."""
+    """A member id in Kafka's format: the member's client id or instance id, and a random part."""
     raw = next(_RANDOM)
     # A UUID of version 4, as Java's.
     return f"{prefix}-{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{_VARIANT[raw[16]]}{raw[17:20]}-{raw[20:]}"
 
 
 def _random_hex() -> Iterator[str]:
-    """Sixteen random bytes after the other; to ask the system for each takes longer than all the rest of an id."""
+    """Sixteen random bytes at a time; asking the system for each takes longer than the rest of an id."""
     while True:
         some = os.urandom(4096).hex()
         for start in range(0, len(some), 32):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
-from muster.broker.dynamic_settings import GivenSettings
+from muster.broker.dynamic_settings import DynamicSettings
 from muster.broker.groups.service import Groups
 from muster.broker.handlers import (
     alter_configs,
@@ -63,7 +63,7 @@ class Rooms(NamedTuple):
     loop: Loop
     side_thread: SideThread
     producer_ids: producer_ids.Source
-    given: GivenSettings
+    given: DynamicSettings
     elsewhere: Elsewhere | None = None
 
 

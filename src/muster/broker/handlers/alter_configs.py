@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from muster.broker import dynamic_settings as given_settings
 from muster.broker.cluster_view import ClusterView
-from muster.broker.dynamic_settings import GivenSettings
+from muster.broker.dynamic_settings import DynamicSettings
 from muster.broker.handlers.configs import BROKER, BROKER_LOGGER, NOT_KEPT, TOPIC
 from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.settings import Source
@@ -52,7 +52,7 @@ class Needs(NamedTuple):
     cluster: ClusterView
     topics: TopicCatalogue
     partitions: Partitions
-    given: GivenSettings
+    given: DynamicSettings
     elsewhere: Elsewhere | None
 
 

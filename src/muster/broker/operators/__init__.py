@@ -1,1 +1,1 @@
-"""What operators look at: metrics, health, garbage collection."""
+"""Metrics and garbage collection."""

@@ -1,9 +1,8 @@
-"""When the garbage collector looks at all objects: not while a large request is under way.
+"""When full garbage collections run: not during a large request.
 
-One request may have a million objects. They are in no cycles and go when the request is over. But while they exist, a
-full collection stops all requests for some 150 ms, and Python starts one whenever the objects have grown by a quarter.
-So young objects are left to Python, and a full collection runs when `look` is called: between two large requests, or
-when there is none.
+One request may have a million objects. They form no cycles and are freed with the request. But while they exist, a full
+collection stops all requests for about 150 ms, and Python starts one whenever the number of objects has grown by a
+quarter. So young objects are left to Python, and a full collection runs when `look` is called: between large requests.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 YOUNG = 7_000
-"""New objects before those that are still there are looked at. With 700, Python's own number, a rebalance of a thousand
-members was interrupted eighty times, which took a twentieth of its time."""
+"""New objects that trigger a collection of the youngest generation. With 700, Python's default, a rebalance of a
+thousand members was interrupted eighty times, for a twentieth of its time."""
 
 DUE = 4
 """Collections of the middle generation, of 77,000 new objects each, before a full one."""
@@ -26,14 +25,14 @@ _NEVER = 2**31 - 1
 
 
 class Garbage:
-    """Decides about full collections for this process, from `take_over` on."""
+    """Controls full collections in this process, from `take_over` on."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._again = float("-inf")
 
     def take_over(self) -> None:
-        """Freeze the objects that exist now, and keep Python from full collections of its own."""
+        """Freeze the existing objects, and stop Python's own full collections."""
         gc.freeze()
         gc.set_threshold(YOUNG, 10, _NEVER)
 

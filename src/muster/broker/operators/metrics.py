@@ -1,10 +1,10 @@
-"""What a broker, or a coordinator, can be counted by: families of samples, made of its parts as they are.
+"""The metrics of a broker or coordinator: families of samples, read from its parts.
 
-Nothing here counts: the parts do that in plain additions, and this reads them when it is asked. Each function is
-given values or parts that it only reads. With many partitions the reading is done a slice at a time (`Steps`).
+The parts count with plain additions; this file reads the counters on request. The functions only read the parts. With
+many partitions this is done a slice at a time (`Steps`).
 
-Names: `muster.metrics.families`. Where a number of Kafka's means nothing here, such as one of replication, it is left
-out, but for those that dashboards take for a sign of life (UnderReplicatedPartitions).
+Names: `muster.metrics.families`. Metrics of Kafka's that mean nothing here, such as those of replication, are left out,
+except those that dashboards expect (UnderReplicatedPartitions).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from muster.log import PartitionLog, Traffic
 from muster.metrics.families import Family, Kind, counter, gauge
 
 SLICE = 500
-"""Logs, or groups, that are read in one go."""
+"""How many logs or groups are read in one slice."""
 
 Steps = Generator[None, None, list[Family]]
 
@@ -36,12 +36,12 @@ _TOPICS = "kafka_server_brokertopicmetrics_"
 
 
 def of_state(started: bool, started_at: int | None, version: str) -> list[Family]:
-    """Whether it serves, and since when."""
+    """Whether the process serves, and since when."""
     state = gauge("kafka_server_kafkaserver_brokerstate", "1 while it starts, 3 while it runs.")
     state.add(_RUNNING if started else _STARTING)
     found = [state, gauge("muster_info", "Always 1; the version is a label.").add(1, version=version)]
     if started_at is not None:
-        text = "When it began to serve, in seconds since the epoch."
+        text = "When it started serving, in seconds since the epoch."
         found.append(gauge("muster_started_timestamp_seconds", text).add(started_at / 1e3))
     return found
 
@@ -50,12 +50,12 @@ def of_state(started: bool, started_at: int | None, version: str) -> list[Family
 
 
 def of_requests(apis: Iterable[Api]) -> list[Family]:
-    """Requests by kind and version, and how long they took."""
-    requests = counter("kafka_network_requestmetrics_requests_total", "Requests by kind and version.")
+    """Requests by API and version, and how long they took."""
+    requests = counter("kafka_network_requestmetrics_requests_total", "Requests by API and version.")
     took = Family(
         "kafka_network_requestmetrics_totaltimems",
         Kind.HISTOGRAM,
-        "Milliseconds from a request's last bytes to its answer; of a fetch or a join, waiting is a part of it.",
+        "Milliseconds from a request's last byte to its answer; for a fetch or a join this includes waiting.",
     )
     for api in {id(api): api for api in apis}.values():  # tables of two listeners may share some
         name = api.request.__name__.removesuffix("Request")
@@ -72,10 +72,10 @@ def of_connections(connections: Connections) -> list[Family]:
     start = "kafka_server_socket_server_metrics_connection_"
     there, admitted = len(connections), connections.admitted
     return [
-        gauge(f"{start}count", "Connections of clients that are open.").add(there),
-        Family(f"{start}creation_total", Kind.COUNTER, "Connections that were accepted.").add(admitted),
-        Family(f"{start}close_total", Kind.COUNTER, "Connections that have ended.").add(admitted - there),
-        gauge("muster_unread_response_bytes", "Bytes of answers that clients do not take.").add(
+        gauge(f"{start}count", "Open client connections.").add(there),
+        Family(f"{start}creation_total", Kind.COUNTER, "Accepted connections.").add(admitted),
+        Family(f"{start}close_total", Kind.COUNTER, "Closed connections.").add(admitted - there),
+        gauge("muster_unread_response_bytes", "Bytes of responses that clients have not read.").add(
             connections.unread_bytes
         ),
     ]
@@ -85,13 +85,14 @@ def of_connections(connections: Connections) -> list[Family]:
 
 
 def of_logs(logs: Sequence[PartitionLog], former: Traffic) -> Steps:
-    """Sizes, offsets and traffic of the partitions, and the traffic of all, also of those that are gone (`former`)."""
+    """Sizes, offsets and traffic of the partitions, and total traffic, including that of deleted partitions
+    (`former`)."""
     text = "of each partition that this broker leads."
     size, segments = (
         gauge("kafka_log_log_size", f"Bytes {text}"),
         gauge("kafka_log_log_numlogsegments", f"Files {text}"),
     )
-    start = gauge("kafka_log_log_logstartoffset", f"The first offset that can be read, {text}")
+    start = gauge("kafka_log_log_logstartoffset", f"The first readable offset, {text}")
     end = gauge("kafka_log_log_logendoffset", f"The offset of the next record, {text}")
     by_topic: dict[str, Traffic] = {}
     total = Traffic()
@@ -120,24 +121,24 @@ def of_logs(logs: Sequence[PartitionLog], former: Traffic) -> Steps:
 
 
 _TRAFFIC: Mapping[str, tuple[str, Callable[[Traffic], int]]] = {
-    "messagesin": ("Records that were written", lambda traffic: traffic.records_in),
-    "bytesin": ("Bytes that were written", lambda traffic: traffic.bytes_in),
-    "bytesout": ("Bytes that were fetched", lambda traffic: traffic.bytes_out),
+    "messagesin": ("Records written", lambda traffic: traffic.records_in),
+    "bytesin": ("Bytes written", lambda traffic: traffic.bytes_in),
+    "bytesout": ("Bytes fetched", lambda traffic: traffic.bytes_out),
     "totalproducerequests": (
-        "Batches that producers and coordinators sent, one for each partition of a request",
+        "Batches sent by producers and coordinators, one for each partition of a request",
         lambda traffic: traffic.appends + traffic.refused_appends,
     ),
     "totalfetchrequests": ("Reads, one for each partition of a fetch", lambda traffic: traffic.reads),
-    "failedproducerequests": ("Batches that were refused", lambda traffic: traffic.refused_appends),
-    "failedfetchrequests": ("Reads that were refused", lambda traffic: traffic.refused_reads),
+    "failedproducerequests": ("Batches rejected", lambda traffic: traffic.refused_appends),
+    "failedfetchrequests": ("Reads rejected", lambda traffic: traffic.refused_reads),
 }
 
 
 def of_traffic(total: Traffic, by_topic: Mapping[str, Traffic]) -> list[Family]:
-    """What went in and out: of all topics together, which is the sample without labels, and of each."""
+    """Traffic of each topic, and of all topics together (the sample without labels)."""
     found = []
     for name, (text, read) in _TRAFFIC.items():
-        family = counter(f"{_TOPICS}{name}_total", f"{text}; without the label topic: of all.").add(read(total))
+        family = counter(f"{_TOPICS}{name}_total", f"{text}; without the label topic: in total.").add(read(total))
         for topic, traffic in by_topic.items():
             family.add(read(traffic), topic=topic)
         found.append(family)
@@ -148,7 +149,7 @@ def of_traffic(total: Traffic, by_topic: Mapping[str, Traffic]) -> list[Family]:
 
 
 def of_groups(runtime: CoordinatorRuntime, events: Mapping[type[effects.GroupEvent], int]) -> Steps:
-    """Groups by state, what was committed, what has happened to them."""
+    """Groups by state, committed offsets, and events."""
     states: Counter[str] = Counter()
     offsets = 0
     for shard in runtime.shards():
@@ -164,9 +165,9 @@ def of_groups(runtime: CoordinatorRuntime, events: Mapping[type[effects.GroupEve
 def groups_counted(
     states: Mapping[str, int], offsets: int, counts: GroupCounts, events: Mapping[type[effects.GroupEvent], int]
 ) -> list[Family]:
-    """The same, of numbers."""
+    """The same, from numbers."""
     total = sum(states.values())
-    by_state = gauge(f"{_COORDINATOR}classic_group_count", "Groups of the classic protocol in each state.")
+    by_state = gauge(f"{_COORDINATOR}classic_group_count", "Classic groups in each state.")
     old = [gauge(f"{_MANAGER}numgroups", "Groups.").add(total), gauge(f"{_MANAGER}numoffsets", "Offsets.").add(offsets)]
     for state in STATES:
         number = states.get(state, 0)
@@ -175,11 +176,11 @@ def groups_counted(
     return [
         gauge(f"{_COORDINATOR}group_count", "Groups by protocol.").add(total, protocol="classic"),
         by_state,
-        gauge(f"{_COORDINATOR}offset_count", "Committed offsets that are kept.").add(offsets),
-        _count("offset_commit", "Offsets that were committed.", counts.offsets_committed),
-        _count("offset_expiration", "Offsets that have expired.", counts.offsets_expired),
-        _count("offset_deletion", "Offsets that were deleted with their topics.", counts.offsets_deleted),
-        _count("group_completed_rebalance", "Rebalances that are done.", events.get(effects.RebalanceCompleted, 0)),
+        gauge(f"{_COORDINATOR}offset_count", "Stored committed offsets.").add(offsets),
+        _count("offset_commit", "Offsets committed.", counts.offsets_committed),
+        _count("offset_expiration", "Offsets expired.", counts.offsets_expired),
+        _count("offset_deletion", "Offsets deleted with their topics.", counts.offsets_deleted),
+        _count("group_completed_rebalance", "Completed rebalances.", events.get(effects.RebalanceCompleted, 0)),
         *old,
         _of_events(events),
     ]
@@ -190,9 +191,7 @@ def _count(name: str, text: str, value: int) -> Family:
 
 
 def _of_events(events: Mapping[type[effects.GroupEvent], int]) -> Family:
-    found = counter(
-        "muster_group_events_total", "What has happened to groups, by kind (docs/reference/group-events.md)."
-    )
+    found = counter("muster_group_events_total", "Events of groups, by type (docs/reference/group-events.md).")
     for kind, count in sorted(events.items(), key=lambda item: item[0].__name__):
         found.add(count, event=kind.__name__)
     return found

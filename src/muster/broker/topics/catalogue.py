@@ -113,7 +113,7 @@ class TopicCatalogue:
         """The folder's catalogue, an empty one if it has none.
 
         Raises:
-            ConfigError: the file cannot be understood.
+            ConfigError: the file cannot be parsed.
         """
         catalogue = cls(folder, files)
         try:
@@ -126,7 +126,7 @@ class TopicCatalogue:
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{catalogue._path} cannot be understood: {error}") from None
+            raise ConfigError(f"{catalogue._path} cannot be parsed: {error}") from None
         return catalogue
 
     def __iter__(self) -> Iterator[Topic]:
