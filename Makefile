@@ -1,6 +1,7 @@
 # make demo    the main job on real data (QUICK=1: the first 30,000 flights)
 # make compare one workload under each scheme of group coordination (QUICK=1: with five members only, in two minutes)
 # make test    the tests (ARGS="-k name": some of them)
+# make quick   tests of a minute that need Python alone; most mistakes are seen here
 # make check   format, lint, types, layers, generated files and locks fresh, mutants that can be planted
 # make soak    the seeded simulations, kill -9 tests and schedules of kills at length (SEEDS=20000 KILLS=20 SCHEDULES=50)
 # make mutants plant known bugs one at a time and see that the tests notice each (ARGS="-k fetch": some of them)
@@ -35,7 +36,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo compare test class-data collected check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
+.PHONY: help demo compare quick test class-data collected check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -50,6 +51,11 @@ compare: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 # Where nothing may be left out, the Java from PyPI is tested beside the machine's own.
 test: class-data $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
+
+# Rules, wire, short simulations, and clients beside our own broker; no program but Python.
+QUICK_TESTS := $(addprefix tests/,unit wire simulation architecture) $(addprefix tests/integration/test_,broken_clients.py broken_drafts.py group_events.py group_topic.py serve.py any_requests.py)
+quick: $(VENV)/.stamp-dev
+	@MUSTER_QUICK=1 MUSTER_FIRST_SEED=0 MUSTER_SEEDS=2 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not peers" $(QUICK_TESTS) $(ARGS)
 
 # Have the class data made that Kafka's JVMs in tests share.
 class-data: $(VENV)/.stamp-dev $(VENV)/.stamp-java
@@ -99,7 +105,7 @@ compiled: wheel
 test-compiled: $(VENV)/.stamp-dev
 	@rm -rf build/unpacked
 	@$(BIN)/python -m zipfile -e dist/compiled/*.whl build/unpacked
-	@PYTHONPATH="$(CURDIR)/build/unpacked" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not interpreted" $(COMPILED_TESTS) $(ARGS)
+	@PYTHONPATH="$(CURDIR)/build/unpacked" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not interpreted and not slow" $(COMPILED_TESTS) $(ARGS)
 
 bench: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 	@$(BIN)/python -m benchmarks $(ARGS)

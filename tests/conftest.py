@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,12 +32,25 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)  # this process goes on, what it starts does not inherit it
 
 
-# Every Spark that a test starts, in whatever process, reads its defaults there.
-os.environ.setdefault("SPARK_CONF_DIR", str(peers.PEERS / "spark"))
+# Every Spark that a test starts, in whatever process, has these options of its JVM.
+if not peers.is_quick():
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", shlex.join(peers.spark_java_options()))
 
 # Hypothesis is to find what is wrong, not how busy the machine is: a process that is held up for 200 ms is no failure.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile("quick", settings.get_profile("untimed"), max_examples=10)
+settings.load_profile("quick" if peers.is_quick() else "untimed")
+
+
+# What a test that asks for one of these needs beside Python: `make quick` leaves it out.
+OTHERS = {"chromium", "java", "kcat", "postgres", "kafka_broker", "kafka_cluster", "secure_kafka"}
+OTHERS |= {"zookeeper", "own_zookeeper"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what needs programs of others."""
+    if OTHERS.intersection(getattr(item, "fixturenames", ())):
+        item.add_marker("peers")
 
 
 def pytest_configure() -> None:

@@ -18,6 +18,7 @@ ENOUGH = 10
 """Fewer rows of a cause say little of it."""
 
 
+@pytest.mark.slow
 def test_random_lives_are_explained():
     """Floors, below what the page says: other lives would come of the same seeds if members behaved in another way."""
     told = [each for lived in lives(range(1001, 1007)) for each in of_life(lived)]

@@ -25,7 +25,7 @@ def total(run: dict[str, Any], figure: str, steps: slice = slice(None)) -> int:
     return sum(step[figure] for step in run["steps"][steps])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(135)
 @pytest.mark.timeout(LIMIT_S)
 def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium) -> None:
     require("Java 17 or newer", find_java(), "ZooKeeper runs on it")

@@ -21,7 +21,7 @@ LIMIT_S = 1800  # against hanging only: it takes about a minute
 DEMO = [sys.executable, "-m", "muster", "demo", "--quick"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(130)
 @pytest.mark.timeout(LIMIT_S)
 def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chromium) -> None:
     require("Java 17 or newer", find_java(), "Spark runs on it")

@@ -24,7 +24,7 @@ from tests.support.spark_cluster import SparkCluster
 LIMIT_S = 1800  # against hanging only
 
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(250)
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}

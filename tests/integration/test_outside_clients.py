@@ -23,7 +23,7 @@ from tests.support.brokers import BrokerProcess
 from tests.support.outsiders import CLIENTS, PATIENCE_S, SESSION_TIMEOUT_MS, Cluster, Feed, Member, Share, until
 from tests.support.peers import run_kafka_class
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(85)
 
 PARTITIONS = 4
 MIXED_PARTITIONS = 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,11 @@ document.body.append(frame);
 </script></body>"""
 
 
-@pytest.mark.parametrize("text", [render(sample()), doctor.render(history_report.sample())], ids=["demo", "doctor"])
-def test_a_phone_shows_every_cell_of_its_tables(chromium: Chromium, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "drawn", [lambda: render(sample()), lambda: doctor.render(history_report.sample())], ids=["demo", "doctor"]
+)
+def test_a_phone_shows_every_cell_of_its_tables(chromium: Chromium, tmp_path: Path, drawn: Callable[[], str]) -> None:
+    text = drawn()
     page = tmp_path / "narrow.html"
     page.write_text(NARROW.format(page=json.dumps(text).replace("</", "<\\/")), encoding="utf-8")
     dom = chromium.dom(page)

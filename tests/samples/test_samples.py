@@ -28,7 +28,7 @@ from tests.support.secure_kafka import PASSWORDS, SecureKafka
 from tests.support.token_endpoint import token_endpoint
 from tests.support.zookeepers import ZooKeeperServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(190)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

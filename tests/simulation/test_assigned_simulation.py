@@ -28,6 +28,7 @@ def test_whatever_happens_the_coordinator_assigns_as_promised(chunk: range) -> N
     live(simulate_assigned, chunk, __file__, "promised")
 
 
+@pytest.mark.slow
 def test_lives_differ_and_are_eventful() -> None:
     lives = [simulate_assigned(seed) for seed in range(26)]
     told = "\n".join(cluster.story for cluster in lives)

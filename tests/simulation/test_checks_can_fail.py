@@ -56,6 +56,7 @@ def test_a_coordinator_that_does_not_count_generations_up(monkeypatch):
     assert_caught(r"generation \d+ gives|own t\d|was given|goes on rebalancing|stable after")
 
 
+@pytest.mark.slow
 def test_a_coordinator_whose_generations_go_back_after_a_restart(monkeypatch):
     real = ClassicGroup.apply
 

@@ -49,6 +49,7 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
     assert told[0].split()[0] == hashlib.sha256(simulate(2).story.encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_lives_differ_and_are_eventful() -> None:
     """The seeds reach what they are meant to: rebalances, every fault, every way of losing a partition."""
     lives = [simulate(seed) for seed in range(100)]

@@ -37,6 +37,7 @@ def assert_caught(pattern: str, **like: Any) -> None:
     assert re.search(pattern, said), said
 
 
+@pytest.mark.slow
 def test_an_offset_is_told_before_it_is_durable(monkeypatch):
     real = ServedShard.answer
 

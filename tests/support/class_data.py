@@ -1,4 +1,4 @@
-"""Class data of Kafka's programs: a JVM that maps what another has read and checked starts in half the CPU.
+"""Class data of Kafka and of Spark: a JVM that maps what another has read and checked starts in half the CPU.
 
 `make test` has it made (making_class_data.py), once for each Java and each set of jars, and it is kept beside them
 (peers.py). Where it is missing, or is not of the Java that runs, programs start as ever: it changes how long that takes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from muster.demo.course import Course, Outage
 from muster.demo.data.events import Delays
 from muster.demo.data.flights import QUICK_FLIGHTS, airlines, flights
@@ -48,6 +50,7 @@ def course(outage: Outage) -> Course:
     return found
 
 
+@cache
 def sample() -> DemoReport:
     """The report of a run in which all went well."""
     names = airlines()

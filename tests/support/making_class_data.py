@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,8 +21,29 @@ _CLIENTS = {
     "org.apache.kafka.tools.VerifiableConsumer": (*_TOPIC, "--group-id", "g", "--reset-policy", "earliest"),
     "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand": ("--bootstrap-server", "{address}", "--list"),
 }
+_SPARK = """
+import sys
+from pyspark.sql import functions as f
+from muster.spark import session
+
+folder = sys.argv[1]
+spark = session("class-data", "local[2]")
+spark.sparkContext.setLogLevel("ERROR")
+rows = spark.createDataFrame([(n, f"k{n}") for n in range(9)], "n int, k string")
+rows.mapInPandas(lambda parts: parts, rows.schema).write.parquet(f"{folder}/rows")
+read = spark.read.parquet(f"{folder}/rows")
+read.join(rows, "n").groupBy(rows.k).agg(f.sum("n")).orderBy("k").collect()
+stream = spark.readStream.schema(read.schema).parquet(f"{folder}/rows").withColumn("at", f.current_timestamp())
+counted = stream.withWatermark("at", "1 minute").groupBy(f.window("at", "1 minute"), "k").count()
+started = counted.writeStream.outputMode("update").foreachBatch(lambda batch, number: batch.collect())
+started.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+process = spark.sparkContext._gateway.proc
+process.stdin.close()
+process.wait()
+"""
 _KEPT = 3
-_PATIENCE_S = 120
+_PATIENCE_S = 600
 _NOT_TO_BE_MADE = (
     pytest.skip.Exception,
     pytest.fail.Exception,
@@ -61,15 +84,22 @@ def _record_kafka(data: Path, folder: Path) -> None:
     _run(peers.java_command([*options, class_data.QUIETLY, "-cp", peers.kafka_classpath()]))
 
 
+def _record_spark(data: Path, folder: Path) -> None:
+    """A session writes down what it has loaded when it ends."""
+    options = shlex.join([*class_data.SMALL, f"-XX:ArchiveClassesAtExit={data}", class_data.QUIETLY])
+    _run([sys.executable, "-c", _SPARK, str(folder)], {**os.environ, "SPARK_SUBMIT_OPTS": options})
+
+
 def _lines(files: Iterable[Path]) -> Iterator[str]:
     for file in files:
         yield from file.read_text().splitlines()
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], environment: dict[str, str] | None = None) -> None:
     """Run it to its end; when that is too long in coming, nothing that it has started stays."""
     with subprocess.Popen(
         command,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -86,11 +116,15 @@ def _run(command: list[str]) -> None:
 
 def main() -> None:
     """Make what is not there yet."""
-    try:
-        if (data := peers.kafka_class_data()) is not None:
-            _make(data, _record_kafka)
-    except _NOT_TO_BE_MADE as error:
-        print(f"Kafka's programs have no class data to share, so tests take longer: {error}")
+    for name, find, record in (
+        ("Kafka's programs", peers.kafka_class_data, _record_kafka),
+        ("Spark", peers.spark_class_data, _record_spark),
+    ):
+        try:
+            if (data := find()) is not None:
+                _make(data, record)
+        except _NOT_TO_BE_MADE as error:
+            print(f"{name}: no class data to share, so tests take longer: {error}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -45,6 +46,11 @@ CHROMIUMS = (
 )
 
 
+def is_quick() -> bool:
+    """Whether this is `make quick`, which starts no program of others and draws fewer examples."""
+    return os.environ.get("MUSTER_QUICK") == "1"
+
+
 def missing(what: str, how: str) -> NoReturn:
     """Skip the test that needs `what`, or fail it when everything must be there (MUSTER_REQUIRE_ALL=1)."""
     sentence = f"{what} is not available here: {how}"
@@ -55,6 +61,8 @@ def missing(what: str, how: str) -> NoReturn:
 
 def require(what: str, found: T | None, how: str = "install it") -> T:
     """Return what was found; when it is None, skip loudly or fail (see `missing`)."""
+    if is_quick():
+        pytest.skip(f"{what}: `make quick` does without it")
     return missing(what, how) if found is None else found
 
 
@@ -116,6 +124,20 @@ def kafka_classpath() -> str:
 def kafka_class_data() -> Path | None:
     """What JVMs with Kafka's class path may share (class_data.py)."""
     return class_data.data_of("kafka", kafka_jars(), java, peers_home()) if (java := find_java()) else None
+
+
+@cache
+def spark_class_data() -> Path | None:
+    """What JVMs of this environment's Spark may share."""
+    found, java = find_spec("pyspark"), find_java()
+    if java is None or found is None or found.origin is None:
+        return None
+    return class_data.data_of("spark", Path(found.origin).parent / "jars", java, peers_home())
+
+
+def spark_java_options() -> list[str]:
+    """The options of a Spark that lives for seconds."""
+    return [*class_data.SMALL, *class_data.mapped(spark_class_data())]
 
 
 def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:

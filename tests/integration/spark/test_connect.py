@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.faces import rest, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+pytestmark = [pytest.mark.slow(85), pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 
 @pytest.mark.parametrize("cluster", ["muster"], indirect=True)

@@ -44,7 +44,7 @@ from tests.support.faces import PATIENCE_S
 from tests.support.history_topic import Written
 from tests.support.spark_query import QUIET
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+pytestmark = [pytest.mark.slow(65), pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 PARTITIONS = 3
 SCENARIOS = ["life-java-range.muster", "life-java-consumer", "crash-confluent-cooperative.muster"]

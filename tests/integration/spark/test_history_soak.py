@@ -20,7 +20,7 @@ from tests.support.history_soak import carry_out
 from tests.support.peers import KafkaBroker
 from tests.support.spark_query import QUIET
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+pytestmark = [pytest.mark.slow(85), pytest.mark.soak, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 KILLED = Schedule(
     seed=-1,

@@ -18,7 +18,7 @@ from tests.support.peers import KafkaCluster
 from tests.support.schedules import Schedule, Step, draw, judge
 from tests.support.spark_soak import Drivers, carry_out
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+pytestmark = [pytest.mark.slow(65), pytest.mark.soak, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 KILLED = Schedule(
     seed=-1,

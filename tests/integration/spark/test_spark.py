@@ -35,7 +35,7 @@ from tests.support.peers import require
 from tests.support.queries import audit, grid
 from tests.support.spark_query import QUIET, Stream, write_batch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+pytestmark = [pytest.mark.slow(60), pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 
 @pytest.fixture(scope="module")

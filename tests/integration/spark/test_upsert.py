@@ -27,7 +27,7 @@ from tests.support.killed_upsert import TABLE, write_numbers
 from tests.support.queries import grid
 from tests.support.spark_query import QUIET
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow(100), pytest.mark.timeout(600)]
 
 SCHEMA = "origin string, hour int, flights long, mean double"
 KEYS = ["origin", "hour"]

@@ -24,7 +24,7 @@ from tests.support.outsiders import Member
 from tests.support.peers import find_java, require
 from tests.support.zookeepers import ZooKeeperServer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(95)
 
 GROUP, TOPIC = "billing", "flights"
 

@@ -22,6 +22,8 @@ from tests.support.brokers import broker_config
 from tests.support.logs import NOW, batch, read_all
 from tests.support.power import RecordingDisk, Unsynced, cuts
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("a", "b", "n" * 249)
 SETTINGS = {"fsync": "always", "log.retention.check.interval.ms": 10**9, "log.cleaner.backoff.ms": 10**9}
 

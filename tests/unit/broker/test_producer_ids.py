@@ -116,6 +116,7 @@ def test_no_id_that_a_log_knows_is_given_again_though_the_clock_is_set_back(step
         assert len(set(history.given)) == len(history.given)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from([-(10**7), -1, 0, 1, 10**7]), max_size=6))
 def test_the_file_alone_keeps_ids_apart(shifts: list[int]):

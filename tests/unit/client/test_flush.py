@@ -12,6 +12,8 @@ from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode
 from tests.support.producer_harness import TOPIC, ProducerHarness
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = (
     ErrorCode.NONE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,

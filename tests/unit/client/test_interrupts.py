@@ -26,6 +26,8 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from tests.support.brokers import beside
 from tests.support.interrupts import InterruptAt
 
+pytestmark = pytest.mark.slow
+
 MANY = 6_000
 ZERO = TopicPartition("numbers", 0)
 

@@ -35,6 +35,7 @@ def departure(row: dict[str, int | str | None]) -> tuple[object, ...]:
     return row["year"], row["month"], row["day"], left
 
 
+@pytest.mark.slow
 def test_every_flight_of_the_file_comes_once_and_in_order_of_departure(
     year: list[Flight], rows: list[dict[str, str]]
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_limit_takes_the_first_in_order(year: list[Flight]) -> None:
     assert list(source.flights(source.QUICK_FLIGHTS)) == year[: source.QUICK_FLIGHTS]
 
 
+@pytest.mark.slow
 def test_carriers_and_airports_have_names(year: list[Flight]) -> None:
     assert {str(flight.row["carrier"]) for flight in year} == source.airlines().keys()
     airports = source.airports()

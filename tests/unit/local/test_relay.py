@@ -98,6 +98,7 @@ def test_a_target_that_listens_a_moment_later_is_reached():
                 assert exactly(far, 5) == b"early"
 
 
+@pytest.mark.slow
 def test_where_nothing_comes_to_listen_the_connection_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(muster.local.relay, "_PATIENCE_S", 0.1)
     (port,) = free_ports(1)

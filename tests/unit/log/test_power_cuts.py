@@ -14,6 +14,8 @@ from muster.log import FsyncPolicy
 from tests.support.power import RecordingDisk, cuts
 from tests.support.power_story import COMPACTION, DELETION, KEYED, MIXED, PLAIN, RESTARTS, Life, check
 
+pytestmark = pytest.mark.slow
+
 STORIES = [MIXED, COMPACTION, RESTARTS, DELETION]
 STEPS = 25
 HISTORIES = 14

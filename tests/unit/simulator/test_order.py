@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from tests.support.order import slow_first
 
-FILES = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=12)
+FILES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=12)
 
 
-def collected(files: list[tuple[bool, int]]) -> list[Any]:
+def collected(files: list[tuple[int, int]]) -> list[Any]:
+    """Tests of files that take so many seconds and have so many tests; a mark without a number means one second."""
+    marks = [None, SimpleNamespace(args=()), SimpleNamespace(args=(2,)), SimpleNamespace(args=(3,))]
     return [
-        SimpleNamespace(path=number, name=(number, test), slow=slow, get_closest_marker=lambda mark, slow=slow: slow)
+        SimpleNamespace(
+            path=number, name=(number, test), slow=slow, get_closest_marker=lambda _, slow=slow: marks[slow]
+        )
         for number, (slow, count) in enumerate(files)
         for test in range(count)
     ]
@@ -24,7 +28,7 @@ def collected(files: list[tuple[bool, int]]) -> list[Any]:
 
 @given(files=FILES, workers=st.integers(1, 5))
 def test_every_test_runs_once_and_those_of_a_slow_file_one_after_the_other(
-    files: list[tuple[bool, int]], workers: int
+    files: list[tuple[int, int]], workers: int
 ) -> None:
     items = collected(files)
     ordered: list[Any] = list(slow_first(items, workers))
@@ -37,10 +41,16 @@ def test_every_test_runs_once_and_those_of_a_slow_file_one_after_the_other(
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_each_worker_begins_with_its_share_of_the_slow_files(workers: int) -> None:
-    items = collected([(number % 5 == 0, 3) for number in range(40)])
+    items = collected([(int(number % 5 == 0), 3) for number in range(40)])
     ordered: list[Any] = list(slow_first(items, workers))
     share = len(items) // workers
     for worker in range(workers):
         mine = [item.slow for item in ordered[worker * share : (worker + 1) * share]]
         assert mine == sorted(mine, reverse=True)
         assert sum(mine) == 24 // workers
+
+
+def test_the_longest_files_begin_side_by_side() -> None:
+    items = collected([(seconds, 2) for seconds in (0, 1, 2, 0, 3, 1, 0, 3, 2, 0, 0, 0)])
+    ordered: list[Any] = list(slow_first(items, 2))
+    assert [item.slow for item in ordered] == [3, 3, 2, 2, 1, 1, 0, 0, 0, 0, 0, 0] * 2

@@ -6,6 +6,7 @@ their beginning, are deleted and created again. Records are numbers of their own
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from muster.model import TopicPartition
 from muster.spark.offsets import INITIAL, Topic, from_json, to_json
 from muster.spark.source.bounds import Verdict, judge
 from muster.spark.source.claims import BatchState, QueryClaims
+
+pytestmark = pytest.mark.slow
 
 FAR = 10**9
 P0, P1, P2 = (TopicPartition("t", partition) for partition in range(3))

@@ -209,6 +209,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Written], list[Written], list[int]]
     return records, events, sorted(draw(st.lists(st.integers(0, len(records)), max_size=4)))
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @settings(max_examples=len(seeds(15)))
 @given(histories(), st.sampled_from([LIMITS, SHORT]))

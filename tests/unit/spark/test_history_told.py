@@ -84,6 +84,7 @@ class Stream:
         return {name: ordered([*final[name], *still.get(OPEN + name, [])]) for name in TABLES}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(TOLD), min_size=1, max_size=3, unique=True), st.data())
 def test_in_pieces_each_row_is_told_once(names: list[str], data: st.DataObject) -> None:

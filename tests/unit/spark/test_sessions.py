@@ -142,6 +142,7 @@ def test_a_wrapper_for_names_with_spaces(monkeypatch, tmp_path):
         assert done.stdout.splitlines() == [rest, "[-m]", "[a b]"]
 
 
+@pytest.mark.slow
 def test_a_session_whose_workers_lack_muster_is_refused(tmp_path):
     """Else the first query ends with pages that say: No module named 'muster'."""
     other = tmp_path / "python3"
