@@ -19,7 +19,7 @@ from tests.samples.test_samples import EXAMPLES, Place, serve
 from tests.support.peers import missing
 from tests.support.postgres import HOW, find_postgres
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(150)
 
 PIPELINES = EXAMPLES / "pipelines"
 
@@ -129,12 +129,13 @@ def test_pipelines(place: Place, java: str, request: pytest.FixtureRequest) -> N
     assert "orders-archive" in place.run("muster groups list")
     assert database is None or orders_in(database) == [("o1", 120.0), ("o2", 30.0), ("o3", 5.5), ("o4", -1.0)]
 
-    # More orders, and everything once more from where it was.
+    # More orders, for those whose results must then hold both.
     new = {"order_id": "o6", "customer": "ada", "amount": 200.0, "at": "2026-11-01T10:20:00Z"}
     changed = {"order_id": "o4", "customer": "cy", "amount": 1.0, "at": "2026-11-01T11:00:00Z"}
     nobodys = {"order_id": "o7", "amount": 3.0, "at": "2026-11-01T10:20:00Z"}
     produce(place, "orders", [("o6", new), ("o4", changed), ("o7", nobodys)])
-    run(place, *begun, *others)
+    again = [["topic_to_topic.py"], ["windows.py"], *([["postgres.py"]] if database else [])]
+    run(place, begun[0], *again)
     assert [json.loads(value)["order_id"] for value in read(place, "large-orders")] == ["o1", "o6"]
     assert revenue(place)[0] == ("ada", "2026-11-01 10:00:00", 3, 325.5)
     assert table(place, "orders-archive").num_rows == 8
