@@ -335,7 +335,7 @@ def grows_by_counts_848(before: dict[str, int], after: dict[str, int], members: 
 def test_other_counts_of_partitions_are_other_metadata():
     row = grows_by_counts_848({"t": 4, "u": 2}, {"t": 4, "u": 5}, [A, B])
     assert (row.cause, row.confidence < 0.6) == (Cause.NOT_KNOWN, True)
-    assert "metadata of the topics changed" in row.evidence[0]
+    assert "topics' metadata changed" in row.evidence[0]
     assert Cause.PARTITIONS_ADDED in {each.cause for each in row.alternatives}
 
 

@@ -314,4 +314,4 @@ def test_a_member_that_comes_back_is_said_to():
     log = dies().wait(30_000).commit("t:0-3").wait(1_000).generation(3, [A, B.with_(id="b-2")])
     died, back = log.history().rebalances[-2:]
     assert any("was back" in sentence for sentence in died.evidence)
-    assert any("was a member until" in sentence for sentence in back.evidence)
+    assert any("rejoined" in sentence for sentence in back.evidence)

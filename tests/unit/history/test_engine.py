@@ -145,7 +145,7 @@ def test_what_the_broker_told_replaces_what_was_inferred_which_is_kept_beside_it
     assert (row.cause, row.confidence, row.source) == (Cause.LEFT, 1.0, "events")
     assert (row.duration_ms, row.duration_is, row.alternatives) == (1010, "exact", ())
     assert row.evidence == (
-        "The broker says: left by client, with the reason: bye; meanwhile also joined.",
+        "The broker reports: left by client, with the reason: bye; during it also joined.",
         "From the records alone it would be session_expired (confidence 0.60).",
     )
 

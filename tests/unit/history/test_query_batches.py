@@ -20,12 +20,12 @@ AGAIN = M("spark-2", "t:0-1")
 LEFT = [B.with_(has="t:0-3")]
 
 SLOW = (
-    "Spark query q had batch 3 done right before all had joined, 20.0 s after the one before: a query joins when "
-    "its batch is done."
+    "Spark query q finished batch 3 right before all members had joined, 20.0 s after the previous batch: a query joins "
+    "when its batch is finished."
 )
-WENT = "Spark query q, with batch 2 done, was a member that went; "
-ON = f"{WENT}it went on as another member: it was started again, or had been removed from the group meanwhile."
-NOT_BACK = f"{WENT}no commit of it followed soon."
+WENT = "Spark query q left as a member after finishing batch 2; "
+ON = f"{WENT}it continued as another member: it was restarted, or had been removed from the group in between."
+NOT_BACK = f"{WENT}it did not commit again soon."
 
 
 def works(note: str = "spark:q/{}", before: str = "t:0-1") -> GroupLog:

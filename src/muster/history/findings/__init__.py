@@ -1,13 +1,13 @@
 """The doctor's findings: what is wrong with a group, since when, what it cost, and which setting to change to what.
 
-A rule looks at one group's rows and says nothing, or one sentence (rebalances.py, offsets.py). A figure
-in an advice comes from the evidence (how long a member was away, the timeout that it asked for), never from a table of
-good values alone.
+A rule reads one group's rows and returns nothing or one finding (rebalances.py, offsets.py). A figure in its advice
+comes from the evidence (how long a member was gone, the timeout that it requested), never only from a table of good
+values.
 
-Costs are what was seen, and upper bounds: a partition counts as stopped from the last commit before a rebalance to the
-first after it, so the time between two commits is in it. The cost of a rebalance is counted under one finding. Another
-that speaks of it, too (how a group rebalances, beside why), refers to that one. A figure for a day is given where the
-same was seen to come back over a day or longer: an incident that is over makes no rate.
+Costs are observed upper bounds: a partition counts as stopped from its last commit before a rebalance to its first
+commit after it, which includes the normal interval between two commits. The cost of a rebalance is counted under one
+finding; other findings about the same rebalance (how a group rebalances, as opposed to why) refer to that one. A daily
+rate is given only if the problem recurred over a day or longer: a single incident has no rate.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _DAY_MS = 86_400_000
 Rule: TypeAlias = Callable[[View], Said | None]
 
 RULES: tuple[Rule, ...] = (*rebalance_findings.RULES, *offset_findings.RULES)
-"""Of the rules that speak of the same rebalances, the first has their cost."""
+"""If several rules report the same rebalances, the first one carries their cost."""
 
 _HOW = frozenset({"never_at_rest", "stops_the_world", "needless_moves"})
 """Findings about how a group rebalances."""
 
 
 def findings(views: Iterable[View]) -> list[Finding]:
-    """What there is to say about these groups: the group with the most costly finding first. Of a group, first what
-    makes it rebalance, then how it does: how makes each rebalance dearer, but does not answer why there is one."""
+    """The findings about these groups, the group with the most costly finding first. Within a group, why it rebalances
+    comes before how it does: the latter makes each rebalance more expensive, but is not what triggers it."""
     found = [finding for view in views for finding in _of_group(view)]
     dearest: dict[str, int] = {}
     for each in found:
@@ -56,7 +56,7 @@ def findings(views: Iterable[View]) -> list[Finding]:
 def _of_group(view: View) -> list[Finding]:
     found = []
     counted: dict[int, str] = {}
-    """The finding that has the cost of a rebalance, by the row's `id`."""
+    """The rule under which a rebalance's cost is counted, by the row's `id`."""
     for rule in RULES:
         said = rule(view)
         if said is None or (
@@ -72,7 +72,7 @@ def _of_group(view: View) -> list[Finding]:
 def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
     if not said.seen:
         cost, since_ms = said.stopped_partition_ms, said.since_ms
-        until_ms = since_ms  # one state that lasts, of which no rate is made
+        until_ms = since_ms  # a lasting state has no rate
         sentence = f"{said.what}."
     else:
         since_ms, until_ms = said.seen[0].at_ms, said.seen[-1].at_ms
@@ -81,7 +81,7 @@ def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
         sentence = f"{said.what}: {times(view, said.seen)}{_stood_still(cost)}."
         others = {counted[id(each)]: None for each in whole if id(each) in counted and each.stopped}
         if others:
-            sentence += f" {'More of the' if cost else 'The'} cost is counted under {listed(others)}."
+            sentence += f" {'Further' if cost else 'Its'} cost is counted under {listed(others)}."
     if said.then:
         sentence += f" {said.then}"
     return Finding(
@@ -96,7 +96,7 @@ def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
 
 
 def _stood_still(cost_ms: int) -> str:
-    return f"; partitions stood still for up to {duration(cost_ms)} in total" if cost_ms else ""
+    return f"; partitions were stopped for up to {duration(cost_ms)} in total" if cost_ms else ""
 
 
 def _a_day(cost_ms: int, seen_ms: int, span_ms: int) -> int | None:

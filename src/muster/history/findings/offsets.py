@@ -1,4 +1,4 @@
-"""The doctor's rules over a group's committed offsets and its lag."""
+"""The doctor's rules about a group's committed offsets and lag."""
 
 from __future__ import annotations
 
@@ -15,39 +15,42 @@ _HANGING_MS = 2 * 60_000
 
 
 def lost_records(view: View) -> Said | None:
-    """Retention was faster than the group."""
+    """Retention removed records before the group read them."""
     lost = [each for each in view.lag_now if each.lost_records]
     if not lost:
         return None
     worst = max(lost, key=lambda each: each.lost_records)
     what = (
         f"Retention has removed {sum(each.lost_records for each in lost)} records that the group had not read, most in "
-        f"{worst.topic}-{worst.partition} ({worst.lost_records}): it has committed {worst.committed_offset}, the log "
-        f"begins at {worst.log_start_offset}"
+        f"{worst.topic}-{worst.partition} ({worst.lost_records}): the committed offset is {worst.committed_offset}, "
+        f"the log starts at {worst.log_start_offset}"
     )
-    advice = "Raise the topic's retention.ms or retention.bytes, or the group's throughput; what is gone stays gone."
+    advice = (
+        "Raise the topic's retention.ms or retention.bytes, or the group's throughput; the removed records cannot be "
+        "recovered."
+    )
     return Said("lost_records", what, advice, since_ms=worst.committed_ms)
 
 
 def beyond_the_end(view: View) -> Said | None:
-    """Committed offsets that the log does not have: the topic was made anew, or its log was cut off."""
+    """Committed offsets beyond the end of the log: the topic was recreated, or its log truncated."""
     wrong = [each for each in view.lag_now if each.committed_offset > each.log_end_offset]
     if not wrong:
         return None
     worst = wrong[0]
     what = (
-        f"The committed offset {worst.committed_offset} of {worst.topic}-{worst.partition} lies beyond the log's end "
-        f"{worst.log_end_offset} ({count(len(wrong), 'partition')}): the topic was created again, or its log cut off"
+        f"The committed offset {worst.committed_offset} of {worst.topic}-{worst.partition} is beyond the log's end "
+        f"{worst.log_end_offset} ({count(len(wrong), 'partition')}): the topic was recreated, or its log truncated"
     )
     advice = (
-        "Reset the group's offsets to where it should continue (kafka-consumer-groups --reset-offsets); else its "
-        "members apply auto.offset.reset, or wait until the log has grown past it and skip what came before."
+        "Reset the group's offsets to where it should continue (kafka-consumer-groups --reset-offsets); otherwise its "
+        "members apply auto.offset.reset, or wait until the log has grown past that offset and skip what came before."
     )
     return Said("committed_beyond_end", what, advice, since_ms=worst.committed_ms)
 
 
 def stuck(view: View) -> Said | None:
-    """Partitions that wait while others of the group go on."""
+    """Partitions that make no progress while others of the group do."""
     now, owners = view.lag_now, _owners(view)
     newest = max((each.committed_ms for each in now), default=0)
     waiting = [
@@ -60,9 +63,9 @@ def stuck(view: View) -> Said | None:
     longest, worst = max(waiting, key=lambda found: found[0])
     owner = owners.get((worst.topic, worst.partition))
     what = (
-        f"{count(len(waiting), 'partition')} of {len(now)} {'has' if len(waiting) == 1 else 'have'} records and "
-        f"{'was' if len(waiting) == 1 else 'were'} not committed while others were: {worst.topic}-{worst.partition}"
-        f"{f' of {named(owner)}' if owner else ''} for {duration(longest)} ({worst.lag_records} behind)"
+        f"{len(waiting)} of {count(len(now), 'partition')} {'has' if len(waiting) == 1 else 'have'} records to read "
+        f"but no commits, while others are committed: {worst.topic}-{worst.partition}"
+        f"{f' of {named(owner)}' if owner else ''} for {duration(longest)} (lag {worst.lag_records})"
     )
     return Said(
         "stuck",
@@ -74,7 +77,7 @@ def stuck(view: View) -> Said | None:
 
 
 def _owners(view: View) -> dict[TopicPartition, Member]:
-    """The members of now, by what they are assigned."""
+    """The current members by assigned partition."""
     latest = view.latest
     if latest is None or latest.ended_ms is not None:
         return {}
@@ -82,7 +85,7 @@ def _owners(view: View) -> dict[TopicPartition, Member]:
 
 
 def _waited_ms(row: Lag, newest_ms: int) -> int:
-    """For how long a partition's records have waited while others were committed."""
+    """How long a partition's records have waited while other partitions were committed."""
     if row.lag_records <= 0:
         return 0
     silent_ms = newest_ms - row.committed_ms
@@ -90,8 +93,8 @@ def _waited_ms(row: Lag, newest_ms: int) -> int:
 
 
 def _patience_ms(owner: Member | None) -> int:
-    """How long records may wait. A client whose poll interval is not above the usual patience finds out for itself when
-    its handler hangs, and leaves; that of another goes on to heartbeat for as long as it asked for."""
+    """How long records may wait. A client with a usual max.poll.interval.ms leaves the group when its handler hangs;
+    one with a longer interval keeps sending heartbeats until that elapses."""
     return _HANGING_MS if owner is not None and _is_endless(owner) else _STUCK_MS
 
 
@@ -100,21 +103,21 @@ def _is_endless(owner: Member) -> bool:
 
 
 def _stuck_advice(worst: Lag, owner: Member | None, *, has_members: bool) -> str:
-    where = f"look at the record at offset {worst.committed_offset} of {worst.topic}-{worst.partition}"
+    where = f"check the record at offset {worst.committed_offset} of {worst.topic}-{worst.partition}"
     if owner is None:
-        nobody = "No member is assigned it: see what the members subscribe to; or " if has_members else ""
-        return f"{nobody}a record cannot be handled, or the partition is paused: {where}."
+        nobody = "It is not assigned to any member: check the members' subscriptions. Or " if has_members else ""
+        return f"{nobody or 'Either '}a record cannot be handled, or the partition is paused: {where}."
     if not _is_endless(owner):
-        return f"A record that cannot be handled, or a paused partition: {where}."
+        return f"Either a record cannot be handled, or the partition is paused: {where}."
     return (
-        f"If one poll's records do not take that long, {named(owner)} hangs: {where}, and restart the process. "
-        f"Its max.poll.interval.ms is {duration(owner.rebalance_timeout_ms or 0)}, and for so long a member that "
-        "heartbeats and does not poll keeps its partitions: set it to little more than the longest handling takes."
+        f"Unless one poll's records really take that long, {named(owner)} hangs: {where}, and restart the process. "
+        f"Its max.poll.interval.ms is {duration(owner.rebalance_timeout_ms or 0)}: a member that sends heartbeats "
+        "without polling keeps its partitions that long. Set it slightly above the longest handling time."
     )
 
 
 def offsets_expire(view: View) -> Said | None:
-    """Offsets that will be gone soon, and with them the place to go on from."""
+    """Offsets that will soon expire, and with them the position to continue from."""
     soon = [
         each
         for each in view.lag_now
@@ -123,14 +126,14 @@ def offsets_expire(view: View) -> Said | None:
     if not soon:
         return None
     first = min(each.expires_ms or 0 for each in soon)
-    left = duration(first - view.now_ms) if first > view.now_ms else "no time"
+    left = f"in {duration(first - view.now_ms)}" if first > view.now_ms else "now"
     what = (
-        f"Committed offsets of {count(len(soon), 'partition')} expire, the first in {left}: no member of the "
-        f"group reads {listed(sorted({each.topic for each in soon}))} now"
+        f"Committed offsets of {count(len(soon), 'partition')} are about to expire, the first {left}: no member of the "
+        f"group currently reads {listed(sorted({each.topic for each in soon}))}"
     )
     advice = (
-        "Start a member, or commit again, before that; or raise offsets.retention.minutes on the brokers. A group "
-        "whose offsets are gone begins by auto.offset.reset: all over, or with a gap."
+        "Start a member or commit again before that; or raise offsets.retention.minutes on the brokers. A group "
+        "without offsets starts by auto.offset.reset: it processes everything again, or skips records."
     )
     return Said("offsets_expire", what, advice, since_ms=soon[0].committed_ms)
 
@@ -143,30 +146,30 @@ def rewinds(view: View) -> Said | None:
     worst = max(seen, key=lambda note: note.previous_offset - note.offset)
     again = sum(note.previous_offset - note.offset for note in seen)
     what = (
-        f"Committed offsets went back {count(len(seen), 'time')}, most in {worst.topic}-{worst.partition}, from "
-        f"{worst.previous_offset} to {worst.offset}: {again} records are handled again where a member began there"
+        f"Committed offsets went backwards {count(len(seen), 'time')}, furthest in {worst.topic}-{worst.partition}, "
+        f"from {worst.previous_offset} to {worst.offset}: up to {again} records are processed again"
     )
     advice = (
-        "If no operator reset them, an owner that had lost its partition committed late, or a member began below its "
-        "group's offset: commit in on_partitions_revoked, and only what was handled. As a coordinator moves, a client "
-        "may also send a commit again after a later one; its next one mends that."
+        "If no operator reset them, a former owner committed late, or a member started below the group's offset: "
+        "commit in on_partitions_revoked, and only what was processed. When a coordinator moves, a client may also "
+        "resend a commit after a later one; its next commit corrects that."
     )
     return Said("rewinds", what, advice, since_ms=seen[0].at_ms)
 
 
 def commits_by_others(view: View) -> Said | None:
-    """Offsets of partitions that no member has: Kafka takes them from members, in transactions, and while the group is
-    empty from any client."""
+    """Offsets of partitions that no member owned: Kafka accepts them from members, in transactions, and from any
+    client while the group is empty."""
     seen = [note for note in view.notes if note.kind == "non_member"]
     if not seen or not any(each.members for each in view.generations):
         return None
     places = listed(sorted({f"{note.topic}-{note.partition}" for note in seen}))
     advice = (
-        "If a program that assigns its partitions by hand shares this group.id, give it one of its own: the two "
-        "overwrite each other. Else a member commits partitions that it does not own, or a transactional producer "
+        "If a program that assigns its partitions manually shares this group.id, give it its own: the two overwrite "
+        "each other's offsets. Otherwise a member commits partitions that it does not own, or a transactional producer "
         "sends offsets without the group's metadata."
     )
-    what = f"Offsets were committed for partitions that no member had: {places}"
+    what = f"Offsets were committed for partitions that no member owned: {places}"
     return Said("commits_by_others", what, advice, since_ms=seen[0].at_ms)
 
 

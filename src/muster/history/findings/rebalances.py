@@ -1,7 +1,7 @@
-"""The doctor's rules over a group's rebalances: first why there are any, then how the group rebalances.
+"""The doctor's rules about a group's rebalances: first why they happen, then how the group rebalances.
 
-Why: each rebalance is of one kind, by the pattern that it is part of or else by its cause, so no two of these rules
-speak of the same. How: they speak of all.
+Why: each rebalance is classified by the pattern that it is part of, or else by its cause, so no two of these rules
+report the same one. How: these rules cover all rebalances.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from muster.history.rules.wording import count, duration, listed, settings_value
 
 _HOUR_MS = 3_600_000
 _OFTEN = 3
-"""How many times make a habit."""
+"""How many times count as recurring."""
 _ENDLESS = 10
 _SURE = 0.6
-"""A cause with less confidence is told as what it most likely was."""
+"""A cause with less confidence is reported as the most likely one."""
 _RESTLESS_MS = 120_000
 _RESTLESS_FOR_MS = 180_000
 _REST_MS = 600_000
-"""A group that has not rebalanced for so long is at rest."""
+"""A group that has not rebalanced for this long is at rest."""
 _SHORT_SESSION_MS = 10_000
 _USUAL_SESSION_MS = 45_000
 """Kafka's default session.timeout.ms since 3.0 (KIP-735)."""
 _EAGER = frozenset({"range", "roundrobin", "sticky"})
 _STICKY = frozenset({"sticky", "cooperative-sticky", "uniform"})
-"""These keep what they can with its member."""
+"""These keep partitions with their members where possible."""
 _QUERY = "muster-spark"
 """The client.id of queries of muster's Spark source, unless they set another."""
 _AWAY_MS = 1_000
-"""A member that is back sooner did not wait for its handler."""
+"""A member that returns sooner was not waiting for its handler."""
 _SCALED_AT_ONCE_MS = 60_000
 _APART_MS = 60_000
-"""For how long members without a topic in common are in a group before they are called two applications."""
+"""Members without a topic in common count as two applications once they have shared the group for this long."""
 
 
 # ---------------------------------------------------------------------------------------------- why: two groups in one
 
 
 def shared_group_id(view: View) -> Said | None:
-    """Several applications have one group id: each rebalances with the others, for topics that are none of its own."""
+    """Several applications use one group id: each rebalances with the others, for topics that it does not read."""
     found: list[_Application] = []
     shared: set[int] = set()
     apart_ms = whole_ms = 0
@@ -57,12 +57,12 @@ def shared_group_id(view: View) -> Said | None:
                 found, apart_ms = applications, apart_ms + long_ms
                 shared.add(each.generation)
     if not found or apart_ms < _APART_MS or 2 * apart_ms < whole_ms:
-        return None  # as when one program takes the place of another
+        return None  # as when one program replaces another
     who = "; ".join(f"{distinct(members)} to {listed(sorted(topics))}" for members, topics in found[:_OFTEN])
     return Said(
         "shared_group_id",
         f"{count(len(found), 'application')} with no topic in common share this group id ({who}), so each rebalances "
-        "whenever a member of another comes or goes",
+        "whenever a member of another joins or leaves",
         "Give each application a group.id of its own. Copy its committed offsets to the new group first "
         "(muster groups reset-offsets, kafka-consumer-groups --reset-offsets --from-file).",
         [row for row in view.real if row.generation in shared and row.members_before],
@@ -74,7 +74,7 @@ _Application: TypeAlias = tuple[list[Member], set[str]]
 
 
 def _applications(each: Generation) -> list[_Application]:
-    """The members of a generation by topics that they have in common; none where it is not known what one reads."""
+    """The members of a generation, grouped by the topics that they share; empty if a member's topics are not known."""
     found: list[_Application] = []
     for member in each.members:
         if each.protocol_type != "consumer" or member.topic_regex or not member.topics:
@@ -86,11 +86,11 @@ def _applications(each: Generation) -> list[_Application]:
     return found
 
 
-# ------------------------------------------------------------------------------------------- why: members that go
+# ------------------------------------------------------------------------------------------- why: members that leave
 
 
 def poll_interval_exceeded(view: View) -> Said | None:
-    """A handler is slower than the client allows, so members leave and come back."""
+    """Handlers take longer than max.poll.interval.ms, so members leave and come back."""
     seen = view.of(Cause.POLL_INTERVAL_EXCEEDED)
     if not seen:
         return None
@@ -109,9 +109,9 @@ def poll_interval_exceeded(view: View) -> Said | None:
 
 
 def _handled_ms(away: Iterable[Absence]) -> int | None:
-    """How long the slowest handler took that was seen to end: it went on from the member's last poll until the member
-    joined again, and the poll interval was over when the member had to leave. One that was back at once left late, as
-    it polled again: how long it had handled records by then is not known."""
+    """How long the slowest handler took among those that were seen to finish. It ran from the member's last poll until
+    the member rejoined; the poll interval had elapsed when the member had to leave. A member that was back immediately
+    left late, on its next poll: how long it had been handling records by then is not known."""
     ended = [each for each in away if (each.away_ms or 0) >= _AWAY_MS and each.member.rebalance_timeout_ms]
     return max(((each.member.rebalance_timeout_ms or 0) + (each.away_ms or 0) for each in ended), default=None)
 
@@ -119,10 +119,10 @@ def _handled_ms(away: Iterable[Absence]) -> int | None:
 def _handling(away: Sequence[Absence]) -> str:
     handled_ms = _handled_ms(away)
     if handled_ms is None:
-        return "The handler takes longer than the client allows; for how long is not known."
+        return "Its handler takes longer than that; how much longer is not known."
     longest = max(each.away_ms or 0 for each in away)
     return (
-        f"The slowest was back {duration(longest)} after it had to leave, so its handler took about "
+        f"The slowest rejoined {duration(longest)} after it had to leave, so its handler took about "
         f"{duration(handled_ms)}."
     )
 
@@ -138,11 +138,11 @@ def _poll_advice(away: Sequence[Absence], limit_ms: int) -> str:
         least = f", more than {duration(limit_ms)}," if limit_ms else ""
         return f"Measure how long one poll's records take{least} and set max.poll.interval.ms above that; or {others}"
     value = settings_value(handled_ms + handled_ms // 4)
-    return f"Set max.poll.interval.ms above what the handler takes, such as {value}; or {others}"
+    return f"Set max.poll.interval.ms above the handler's longest time, for example to {value}; or {others}"
 
 
 def session_expired(view: View) -> Said | None:
-    """Members went without a word: killed, frozen, or cut off."""
+    """Members disappeared without leaving the group: killed, paused, or disconnected."""
     seen = [row for row in view.of(Cause.SESSION_EXPIRED) if not _is_static_stop(row)]
     if not seen:
         return None
@@ -152,19 +152,19 @@ def session_expired(view: View) -> Said | None:
     where = f", most on {hosts[0][0].lstrip('/')} ({hosts[0][1]})" if hosts and hosts[0][1] >= _OFTEN else ""
     if all(member.instance_id for member in members):
         advice = (
-            "Members with an instance id do not leave when they are closed: their partitions wait for the session "
-            "timeout. If these were stopped for good, remove them as they stop (muster groups remove-members). If not, "
-            "see whether the processes were killed, paused, or away for longer than that."
+            "Static members (group.instance.id) do not leave the group when they are closed: their partitions wait for "
+            "the session timeout. If these were stopped for good, remove them (muster groups remove-members). If not, "
+            "check whether the processes were killed, paused, or restarted too slowly."
         )
     elif 0 < session < _SHORT_SESSION_MS:
         advice = (
-            f"{_session_setting(view)} is {session}: a pause of the process (garbage collection, a throttled "
-            f"container) is taken for death. Set it to {_USUAL_SESSION_MS}, the default since Kafka 3.0."
+            f"{_session_setting(view)} is {session}: a short pause (garbage collection, a throttled container) "
+            f"expires the member. Set it to {_USUAL_SESSION_MS}, the default since Kafka 3.0."
         )
     else:
         advice = (
-            "See whether the processes were killed (out of memory, kill -9 by a deploy that does not wait) or paused. "
-            "Close consumers on SIGTERM: a member that leaves hands its partitions over at once."
+            "Check whether the processes were killed (out of memory, kill -9 by a deploy that does not wait) or "
+            "paused. Close consumers on SIGTERM: a member that leaves hands over its partitions immediately."
         )
     return Said(
         "session_expired",
@@ -178,17 +178,17 @@ def session_expired(view: View) -> Said | None:
 
 
 def members_vanish(view: View) -> Said | None:
-    """Members go without a sign of why, and come back: a crash loop of a group at rest, perhaps. Those that stay away
-    may have been scaled in."""
+    """Members disappear for no visible reason and come back, perhaps a crash loop in a group with no traffic. Those
+    that do not return may have been scaled in."""
     away = [each for each in absences(view, view.of(Cause.MEMBER_GONE)) if each.back is not None]
     seen = list({id(each.went): each.went for each in away}.values())
     if len(seen) < _OFTEN:
         return None
     return Said(
         "members_vanish",
-        f"Members go and come back, and the records do not show why they go ({distinct(each.member for each in away)})",
-        f"See {BROKER_LOG}. If they expire, the processes die or stand still: look for kills (out of memory, kill -9), "
-        "and close consumers on SIGTERM, so that a member that is stopped leaves. If they leave, a supervisor or a "
+        f"Members disappear and come back, and the records do not show why ({distinct(each.member for each in away)})",
+        f"Check {BROKER_LOG}. If they expire, the processes die or hang: look for kills (out of memory, kill -9), and "
+        "close consumers on SIGTERM, so that a stopped member leaves the group. If they leave, a supervisor or a "
         "deploy restarts them: give each a group.instance.id.",
         seen,
         back=returns(view, away),
@@ -196,28 +196,28 @@ def members_vanish(view: View) -> Said | None:
 
 
 def _likely(seen: Iterable[Rebalance]) -> str:
-    """How a sentence begins whose cause is not sure in any of these rebalances."""
+    """The start of a sentence whose cause is not certain in any of these rebalances."""
     return "" if any(row.confidence >= _SURE for row in seen) else "Most likely "
 
 
 def _or_else(seen: Sequence[Rebalance]) -> str:
-    """What else it may have been, if that is not sure, and what would tell."""
+    """If the cause is not certain: what else it may have been, and how to find out."""
     surest = max(seen, key=lambda row: row.confidence)
     if surest.confidence >= _SURE or not surest.alternatives:
         return ""
     other = surest.alternatives[0]
-    return f" It may also be {other.cause}; what tells them apart: {other.told_apart_by}."
+    return f" It may also be {other.cause}; to find out, check {other.told_apart_by}."
 
 
 def _is_static_stop(row: Rebalance) -> bool:
-    """The members that go as the group is stopped have an instance id: such members do not leave when they are closed,
-    so a group that is stopped in good order expires."""
+    """The group was stopped and its members are static: these do not leave when they are closed, so they expire even
+    after a clean shutdown."""
     members = went(row)
     return (row.is_stop or not row.members_after) and bool(members) and all(each.instance_id for each in members)
 
 
 def _session_ms(view: View, members: Iterable[Member]) -> int:
-    """The shortest session timeout of these members; 0 where it is not known. KIP-848's members have their group's."""
+    """The shortest session timeout of these members; 0 if not known. KIP-848 members have that of their group."""
     known = [member.session_timeout_ms for member in members if member.session_timeout_ms]
     if not known and view.is_modern:
         limits = view.limits
@@ -226,52 +226,53 @@ def _session_ms(view: View, members: Iterable[Member]) -> int:
 
 
 def _session_setting(view: View) -> str:
-    """What sets the session timeout of the group's members."""
+    """The setting that holds the members' session timeout."""
     return "consumer.session.timeout.ms of the group" if view.is_modern else "session.timeout.ms"
 
 
 def rolling_restart(view: View) -> Said | None:
-    """Deploys that move every partition, though the members come back."""
+    """Deploys that move every partition although the members come back."""
     seen = view.part_of(Pattern.ROLLING_RESTART)
     if len(rounds(seen)) < 2:
-        return None  # of one that is left over, the others are part of another pattern
+        return None  # a single one: the others are part of another pattern
     longest_ms = max((_restarted_ms(view, each) for each in absences(view, seen)), default=0)
     longest = f" (the slowest restart took about {duration(longest_ms)})" if longest_ms else ""
     value = settings_value(max(2 * longest_ms, _USUAL_SESSION_MS))
-    above = f"set {_session_setting(view)} above the time a restart takes{longest}, such as {value}"
+    above = f"set {_session_setting(view)} above the time a restart takes{longest}, for example to {value}"
     members = gone(seen)
     if members and all(member.instance_id for member in members):
         advice = f"The members are static already, but a restart takes longer than their session: {above}."
     else:
         advice = (
             "Give each member a group.instance.id that survives the restart (a StatefulSet's pod name) and "
-            f"{above}: then a deploy causes no rebalance at all."
+            f"{above}: a deploy then causes no rebalance."
         )
-    return Said("rolling_restart", "The group was restarted member by member, and rebalanced each time", advice, seen)
+    return Said("rolling_restart", "The group was restarted member by member and rebalanced each time", advice, seen)
 
 
 def _restarted_ms(view: View, found: Absence) -> int:
-    """From when a member stopped until it was back: one that did not leave was a member for its session."""
+    """From when a member stopped until it was back: one that did not leave stayed a member until its session
+    expired."""
     if found.back is None or found.back is found.went:
         return 0
     expired = found.went.cause is Cause.SESSION_EXPIRED
     return found.back.at_ms - found.went.at_ms + (_session_ms(view, [found.member]) if expired else 0)
 
 
-_WHY_IT_GOES: dict[Cause, str] = {
+_WHY_IT_LEAVES: dict[Cause, str] = {
     Cause.POLL_INTERVAL_EXCEEDED: (
-        "its handler is slower than max.poll.interval.ms allows; lower max.poll.records, or raise it"
+        "its handler takes longer than max.poll.interval.ms; lower max.poll.records or raise the interval"
     ),
-    Cause.SESSION_EXPIRED: "it dies or stands still without leaving (kill -9, out of memory), and is restarted",
+    Cause.SESSION_EXPIRED: "it dies or hangs without leaving the group (kill -9, out of memory), and is restarted",
     Cause.LEFT: (
-        "it leaves in good order and is started again (a supervisor, an autoscaler, a job that visits for a short "
-        "time, a crash that still closes the consumer)"
+        "it leaves cleanly and is started again (by a supervisor or an autoscaler, as a short-lived job, or after a "
+        "crash that still closes the consumer)"
     ),
 }
 
 
 def flapping(view: View) -> Said | None:
-    """One member comes and goes for ever."""
+    """One member keeps joining and leaving."""
     seen = view.part_of(Pattern.FLAPPING)
     if not seen:
         return None
@@ -279,34 +280,37 @@ def flapping(view: View) -> Said | None:
     found = Counter(member for each in patterns for member in each.members)
     most = max(found.values())
     often = [member for member, number in found.items() if 2 * number >= most]
-    who = f"The client {often[0]} joins and goes" if len(often) == 1 else f"The clients {listed(often)} join and go"
+    who = (
+        f"The client {often[0]} joins and leaves" if len(often) == 1 else f"The clients {listed(often)} join and leave"
+    )
     them = "that process" if len(often) == 1 else "each of these processes"
     it = "it" if len(often) == 1 else "them"
     if all(row.is_stop for row in seen if went(row)):
-        what = "and each time no member is left"
-        then = "Where an autoscaler stops the whole group, have it wait longer before it does."
+        what = "and each time the group is empty afterwards"
+        then = "If an autoscaler stops the whole group, make it wait longer before it does."
     else:
         what = "and each time the whole group rebalances"
-        then = f"Until that is mended, stop {it}: the others rebalance for {it}."
-    advice = f"Look at {them} first: {_why_it_goes(seen)}. {then}"
+        then = f"Stop {it} until that is fixed: every member rebalances because of {it}."
+    advice = f"Check {them} first: {_why_it_leaves(seen)}. {then}"
     return Said("flapping", f"{who} again and again, {what}", advice, seen)
 
 
-def _why_it_goes(seen: Sequence[Rebalance]) -> str:
-    """As the pattern has it, of members that were back at once, too; where that says little, as its rebalances do."""
+def _why_it_leaves(seen: Sequence[Rebalance]) -> str:
+    """By the causes in the pattern, which include members that were back immediately; if these are inconclusive, by
+    the causes of the rebalances."""
     causes = Counter(cause for each in seen if each.pattern is not None for cause in each.pattern.went)
-    certain, number = max(((each, causes[each]) for each in _WHY_IT_GOES), key=lambda found: found[1])
+    certain, number = max(((each, causes[each]) for each in _WHY_IT_LEAVES), key=lambda found: found[1])
     if 2 * number >= causes.total():
-        return _WHY_IT_GOES[certain]
-    told = Counter(each.cause for each in seen if went(each))
-    likely, number = max(((each, told[each]) for each in _WHY_IT_GOES), key=lambda found: found[1])
-    if number and 2 * number >= told.total():
-        return f"most likely {_WHY_IT_GOES[likely]}"
+        return _WHY_IT_LEAVES[certain]
+    of_rows = Counter(each.cause for each in seen if went(each))
+    likely, number = max(((each, of_rows[each]) for each in _WHY_IT_LEAVES), key=lambda found: found[1])
+    if number and 2 * number >= of_rows.total():
+        return f"most likely {_WHY_IT_LEAVES[likely]}"
     return "it crashes and is restarted, or its handler is too slow"
 
 
 def instance_id_contested(view: View) -> Said | None:
-    """Processes with one instance id take the place from one another; nothing rebalances, and nothing gets on."""
+    """Processes with the same instance id fence one another: nothing rebalances, and no records get processed."""
     taken: dict[str, list[int]] = {}
     for row in view.rebalances:
         for change in row.replaced if row.is_takeover else ():
@@ -323,53 +327,53 @@ def instance_id_contested(view: View) -> Said | None:
     span = duration(often[worst][-1] - often[worst][0])
     return Said(
         "instance_id_contested",
-        f"The place of a static member was taken over again and again by a process with the same group.instance.id "
-        f"({listed(sorted(often))}), that of {worst} {count(len(often[worst]), 'time')} within {span}",
+        "A static member was replaced repeatedly by a process with the same group.instance.id "
+        f"({listed(sorted(often))}): {worst} {count(len(often[worst]), 'time')} within {span}",
         "If two processes have that group.instance.id, each fences the other (FencedInstanceIdException in their "
-        "logs): give each one of its own. If there is but one, it ends and is started again each time: see why.",
+        "logs): give each its own. If there is only one, it keeps restarting: find out why.",
         since_ms=often[worst][0],
     )
 
 
 def departures(view: View) -> Said | None:
-    """Members leave and join by their own will so often that it hurts: an autoscaler, short-lived jobs."""
+    """Members leave and join so often that it is costly: an autoscaler, short-lived jobs."""
     seen = [row for row in view.within if row.cause in (Cause.LEFT, Cause.JOINED) and row.pattern is None]
     number = len(rounds(seen))
     if number < 2 * _OFTEN or not _is_dense(seen):
         return None
-    # Members of KIP-848 wait for no other: each that joins makes an epoch, also where all are started together.
+    # KIP-848 members do not wait for one another: each join bumps the epoch, even if all are started together.
     at_once = 0 if view.is_modern else _joins_at_once(seen)
     turns = sum(one.cause is not other.cause for one, other in pairwise(rounds(seen)))
     if turns < _OFTEN + 1 and at_once < 2 * _OFTEN - 1:
-        return None  # a group that grows, or is scaled in
+        return None  # a group that is scaled out or in
     joined = [change.member for each in seen for change in each.joined]
     left = [member for each in seen for member in each.left]
     if at_once >= _OFTEN:
         advice = (
-            f"{at_once} joins came within {duration(_SCALED_AT_ONCE_MS)} of the one before: start members together and "
-            "raise group.initial.rebalance.delay.ms on the broker, so that one rebalance takes them all in."
+            f"{at_once} joins came within {duration(_SCALED_AT_ONCE_MS)} of the previous one: start members together "
+            "and raise group.initial.rebalance.delay.ms on the broker, so that one rebalance admits them all."
         )
     else:
         advice = (
-            "If a deploy or a supervisor restarts them, see why; if an autoscaler does it, let it wait longer between "
-            f"steps, above the time that a rebalance takes.{_gentler(view)}"
+            "If a deploy or a supervisor restarts them, find out why; if an autoscaler does, make it wait longer "
+            f"between steps than a rebalance takes.{_gentler(view)}"
         )
     return Said(
         "members_come_and_go",
-        f"Members come and go by themselves, {len(joined)} joined and {len(left)} left ({distinct([*joined, *left])})",
+        f"Members come and go: {len(joined)} joined and {len(left)} left ({distinct([*joined, *left])})",
         advice,
         seen,
     )
 
 
 def _gentler(view: View) -> str:
-    """What stops fewer partitions in a rebalance than what the group has; nothing where there is no such thing."""
+    """A protocol that stops fewer partitions in a rebalance than the group's current one; "" if there is none."""
     if view.is_modern:
         return ""
     stay = "partitions that stay with their member are not stopped"
     if view.assignor in _EAGER:
         return f" With cooperative-sticky, or group.protocol=consumer on Kafka 4.0 and newer, {stay}."
-    return " With group.protocol=consumer (Kafka 4.0 and newer) no member waits for another to join."
+    return " With group.protocol=consumer (Kafka 4.0 and newer), no member waits for another to join."
 
 
 def _is_dense(rebalances: Sequence[Rebalance]) -> bool:
@@ -379,7 +383,7 @@ def _is_dense(rebalances: Sequence[Rebalance]) -> bool:
 
 
 def _joins_at_once(rebalances: Sequence[Rebalance]) -> int:
-    """How many members joined soon after another, while none left."""
+    """How many members joined shortly after another one, with no departure in between."""
     return sum(
         earlier.cause is later.cause is Cause.JOINED and later.at_ms - earlier.at_ms <= _SCALED_AT_ONCE_MS
         for earlier, later in pairwise(rounds(rebalances))
@@ -387,36 +391,36 @@ def _joins_at_once(rebalances: Sequence[Rebalance]) -> int:
 
 
 def leader_rejoins(view: View) -> Said | None:
-    """Rebalances for which no member came or went."""
+    """Rebalances in which no member joined or left."""
     seen = view.of(Cause.LEADER_REJOINED, Cause.SUBSCRIPTION_CHANGED)
     if len(rounds(seen)) < _OFTEN or _are_workers(view):
         return None
     if not any(each.cause is Cause.SUBSCRIPTION_CHANGED for each in seen):
         advice = (
             "Look for calls of enforceRebalance(), for rack ids that change, and for clients whose list of topics "
-            "flickers (a pattern that matches short-lived topics)."
+            "keeps changing (a pattern that matches short-lived topics)."
         )
     elif _agree(view):
         advice = (
-            "All members subscribe to the same topics by now, as when topics that their pattern matches are created "
-            "and deleted: create such topics together, or subscribe by a pattern that matches no short-lived ones."
+            "All members now subscribe to the same topics, as when topics that match their pattern are created and "
+            "deleted: create such topics together, or use a pattern that does not match short-lived topics."
         )
     else:
         advice = (
             "Members change their subscriptions. If two versions of a program subscribe to different topics in one "
             "group, give each its own group.id."
         )
-    return Said("rejoins", "Members joined anew though none came or went", advice, seen)
+    return Said("rejoins", "Members rejoined although none joined or left the group", advice, seen)
 
 
 def _are_workers(view: View) -> bool:
-    """Members that are no consumers, as Kafka Connect's workers: these join again for each connector that is changed,
-    and to hand its tasks over."""
+    """Members that are not consumers, such as Kafka Connect's workers: these rejoin for each change of a connector, and
+    to hand over its tasks."""
     return any(each.members and each.protocol_type != "consumer" for each in view.generations)
 
 
 def _agree(view: View) -> bool:
-    """Whether the members that were there last subscribe to the same topics."""
+    """Whether the latest members all subscribe to the same topics."""
     latest = next((each for each in reversed(view.generations) if each.members), None)
     return latest is not None and len({frozenset(member.topics) for member in latest.members}) == 1
 
@@ -428,7 +432,7 @@ def coordinator_moves(view: View) -> Said | None:
         return None
     advice = (
         f"Members that find the new coordinator within {_session_setting(view)} keep their partitions. If brokers were "
-        f"restarted in turn, set it above the time a restart takes; {_USUAL_SESSION_MS} is the default."
+        f"restarted one by one, set it above the time a restart takes; {_USUAL_SESSION_MS} is the default."
     )
     return Said(
         "coordinator_moved", "The group's coordinator moved to another broker, and a rebalance followed", advice, seen
@@ -439,7 +443,7 @@ def coordinator_moves(view: View) -> Said | None:
 
 
 def never_at_rest(view: View) -> Said | None:
-    """A group that has not come to rest by now."""
+    """A group that keeps rebalancing up to now."""
     seen = _restless(rounds(view.real), view.now_ms)
     gaps = sorted(later.at_ms - earlier.at_ms for earlier, later in pairwise(seen))
     if len(seen) < _ENDLESS or gaps[len(gaps) // 2] > _RESTLESS_MS or view.latest is None or not view.latest.members:
@@ -450,20 +454,20 @@ def never_at_rest(view: View) -> Said | None:
     clients = Counter(
         f"{member.client_id!r}" for each in seen for member in (*(change.member for change in each.joined), *each.left)
     )
-    by = f"Most come with {listed(name for name, _ in clients.most_common(2))}." if clients else ""
+    by = f"Most involve {listed(name for name, _ in clients.most_common(2))}." if clients else ""
     what = (
-        f"The group does not come to rest, every second rebalance follows within {duration(gaps[len(gaps) // 2])} "
+        f"The group keeps rebalancing, half of the time within {duration(gaps[len(gaps) // 2])} of the previous rebalance "
         f"({', '.join(f'{cause} {number}' for cause, number in causes.most_common(3))})"
     )
     advice = (
-        f"Begin with the most frequent cause, {causes.most_common(1)[0][0]}; the other rebalances are often its echo: "
-        "a member that waits for a rebalance does not commit and does not poll."
+        f"Start with the most frequent cause, {causes.most_common(1)[0][0]}; the other rebalances often follow from "
+        "it: a member that waits for a rebalance neither commits nor polls."
     )
     return Said("never_at_rest", what, advice, seen, by, is_last_resort=True)
 
 
 def _restless(rebalances: Sequence[Rebalance], now_ms: int) -> list[Rebalance]:
-    """The latest rebalances up to now between which there was no rest."""
+    """The latest rebalances up to now without a pause between them."""
     found: list[Rebalance] = []
     for each in reversed(rebalances):
         if now_ms - each.at_ms > _REST_MS:
@@ -474,7 +478,7 @@ def _restless(rebalances: Sequence[Rebalance], now_ms: int) -> list[Rebalance]:
 
 
 def held_up(view: View) -> Said | None:
-    """Rebalances for which all waited until a busy member polled."""
+    """Rebalances in which all members waited until a busy one polled."""
     seen = [row for row in view.real if row.waited_for]
     if not seen:
         return None
@@ -484,13 +488,13 @@ def held_up(view: View) -> Said | None:
     said = []
     if len(queries) < len(members):
         said.append(
-            "A member joins when it polls next, and all others wait for it: lower its max.poll.records, so that one "
+            "A member rejoins when it next polls, and all others wait for it: lower its max.poll.records, so that one "
             "poll's records are handled in a few seconds."
         )
     if queries:
         said.append(
-            "A Spark query joins when its batch is done: lower its maxOffsetsPerTrigger, so that a batch takes a few "
-            "seconds; its drain.timeout bounds the wait."
+            "A Spark query rejoins when its batch is finished: lower its maxOffsetsPerTrigger, so that a batch takes a "
+            "few seconds; its drain.timeout bounds the wait."
         )
     advice = f"{' '.join(said)}{_gentler(view)}"
     what = (
@@ -514,16 +518,17 @@ def stops_the_world(view: View) -> Said | None:
     if kept < _OFTEN or kept * 4 < stopped:
         return None
     what = f"The assignor {latest.protocol!r} stops all partitions in every rebalance"
-    then = f"Of {stopped} stops, {kept} were of partitions that stayed with their member."
+    then = f"{kept} of {stopped} stops were of partitions that stayed with their member."
     advice = (
-        "Set partition.assignment.strategy to cooperative-sticky (first to both, deploy, then to it alone), or "
-        "group.protocol=consumer on Kafka 4.0 and newer: partitions that stay are not stopped."
+        "Set partition.assignment.strategy to cooperative-sticky (deploy first with both assignors, then with "
+        "cooperative-sticky alone), or group.protocol=consumer on Kafka 4.0 and newer: partitions that stay are not "
+        "stopped."
     )
     return Said("stops_the_world", what, advice, seen, then)
 
 
 def _is_unrest(view: View) -> bool:
-    """Whether a group that has its members rebalances again and again: how it does so costs little while it grows."""
+    """Whether a complete group keeps rebalancing: while a group grows, how it rebalances costs little."""
     rebalances = [row for row in rounds(view.within) if not _is_growth(row)]
     return len(rebalances) >= _OFTEN
 
@@ -533,7 +538,7 @@ def _is_growth(row: Rebalance) -> bool:
 
 
 def needless_moves(view: View) -> Said | None:
-    """Partitions move though their owner stays."""
+    """Partitions move although their owner stays."""
     moves = sum(each.moved for each in view.real)
     needless = sum(each.moved_needlessly for each in view.real)
     too_few = needless < _OFTEN or needless * 4 < moves
@@ -541,16 +546,16 @@ def needless_moves(view: View) -> Said | None:
         return None
     seen = [each for each in view.real if each.moved_needlessly]
     then = (
-        f"{needless} of {moves} moves of partitions were needless: their member stayed, and an even assignment was "
-        "possible without."
+        f"{needless} of {moves} partition moves were needless: the owner stayed, and an even assignment was possible "
+        "without them."
     )
     better = "Set group.remote.assignor to uniform" if view.is_modern else "Use cooperative-sticky"
-    advice = f"{better}, which keeps what it can with its member; caches and state then stay warm."
+    advice = f"{better}, which keeps partitions with their members where possible; caches and state then stay warm."
     return Said("needless_moves", f"The assignor {view.assignor!r} moves partitions needlessly", advice, seen, then)
 
 
 def session_above_poll_interval(view: View) -> Said | None:
-    """A dead member is noticed later than a slow one."""
+    """A dead member is detected later than a slow one."""
     latest = view.latest
     wrong = [
         member
@@ -561,8 +566,8 @@ def session_above_poll_interval(view: View) -> Said | None:
         return None
     member = wrong[0]
     what = (
-        f"{distinct(wrong)} asked for session.timeout.ms {member.session_timeout_ms}, above "
-        f"max.poll.interval.ms {member.rebalance_timeout_ms}: a dead process is noticed later than a slow handler"
+        f"{distinct(wrong)} requested session.timeout.ms {member.session_timeout_ms}, above "
+        f"max.poll.interval.ms {member.rebalance_timeout_ms}: a dead process is detected later than a slow handler"
     )
     advice = f"Set session.timeout.ms below max.poll.interval.ms; the defaults are {_USUAL_SESSION_MS} and 300000."
     return Said("session_above_poll_interval", what, advice, since_ms=latest.started_ms)

@@ -1,4 +1,4 @@
-"""One group's rows as the doctor's rules look at them, and what a rule says of them."""
+"""One group's rows as the doctor's rules read them, and the result of a rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.history.rules.wording import count, duration, listed, named
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One group's rows, each list in the order of time, and the time up to which the history reaches."""
+    """One group's rows, each list in order of time, and the end of the history."""
 
     group: str
     generations: Sequence[Generation]
@@ -25,21 +25,21 @@ class View:
     limits: Limits = field(default_factory=Limits)
 
     def of(self, *causes: Cause) -> list[Rebalance]:
-        """Its rebalances with one of these causes, but for those that are part of a pattern."""
+        """Its rebalances with one of these causes, except those that are part of a pattern."""
         return [each for each in self.real if each.cause in causes and each.pattern is None]
 
     def part_of(self, kind: Pattern) -> list[Rebalance]:
-        """Its rebalances that are part of such a pattern."""
+        """Its rebalances that are part of this pattern."""
         return [each for each in self.real if each.pattern is not None and each.pattern.kind is kind]
 
     @property
     def real(self) -> list[Rebalance]:
-        """Without rows in which a static member took its place again, for which nothing rebalanced."""
+        """Without rows in which a static member was replaced, which is not a rebalance."""
         return [each for each in self.rebalances if each.generation != each.previous_generation]
 
     @property
     def within(self) -> list[Rebalance]:
-        """Those in which the group had members before and after, and was not being stopped."""
+        """Those with members before and after, while the group was not being stopped."""
         return [each for each in self.real if each.members_before and each.members_after and not each.is_stop]
 
     @property
@@ -48,24 +48,24 @@ class View:
 
     @property
     def lag_now(self) -> list[Lag]:
-        """The latest look at each partition."""
+        """The latest lag of each partition."""
         found = {(each.topic, each.partition): each for each in self.lag}
         return list(found.values())
 
     @property
     def is_modern(self) -> bool:
-        """It speaks KIP-848's protocol."""
+        """It uses the KIP-848 protocol."""
         return self.latest is not None and self.latest.kind is GroupKind.CONSUMER
 
     @property
     def assignor(self) -> str | None:
-        """The latest that is known: a generation without members has none."""
+        """The latest known assignor: a generation without members has none."""
         return next((each.protocol for each in reversed(self.generations) if each.protocol), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a rule says. The sentence is `what`; how often, when and at what cost, if rebalances were seen; `then`."""
+    """A rule's result. Its sentence is `what`; how often, when and at what cost, if it is about rebalances; `then`."""
 
     rule: str
     what: str
@@ -73,16 +73,16 @@ class Said:
     seen: Sequence[Rebalance] = ()
     then: str = ""
     back: Sequence[Rebalance] = ()
-    """In which members that went in `seen` were back: their cost is part of the same, but they are not counted."""
+    """Those in which members that left in `seen` returned: their cost is included, but they are not counted."""
     is_last_resort: bool = False
-    """It is only said if no other finding speaks of most of these rebalances."""
+    """Reported only if no other finding covers most of these rebalances."""
     since_ms: int = 0
-    """Without rebalances."""
+    """If it is not about rebalances."""
     stopped_partition_ms: int = 0
-    """Without rebalances."""
+    """If it is not about rebalances."""
 
 
-# ------------------------------------------------------------------------------------------- what was seen of members
+# ------------------------------------------------------------------------------------------- members that left
 
 
 def distinct(members: Iterable[Member]) -> str:
@@ -91,7 +91,7 @@ def distinct(members: Iterable[Member]) -> str:
 
 
 class Absence(NamedTuple):
-    """A member that went, and the rebalance in which it, or another with its name, was there again; None: in none."""
+    """A member that left, and the rebalance in which it, or another with its name, returned; None: it did not."""
 
     member: Member
     went: Rebalance
@@ -99,22 +99,22 @@ class Absence(NamedTuple):
 
     @property
     def away_ms(self) -> int | None:
-        """For how long the group was without it."""
+        """How long the group was without it."""
         return None if self.back is None else self.back.at_ms - self.went.at_ms
 
 
 def gone(rebalances: Iterable[Rebalance]) -> list[Member]:
-    """The members that went in these, those among them that were back at once too."""
+    """The members that left in these rebalances, including those that were back immediately."""
     return [member for each in rebalances for member in went(each)]
 
 
 def went(row: Rebalance) -> list[Member]:
-    """The members that went in a rebalance, those among them that were back at once too."""
+    """The members that left in a rebalance, including those that were back immediately."""
     return [*row.left, *(change.before for change in row.replaced if change.before is not None)]
 
 
 def absences(view: View, seen: Iterable[Rebalance]) -> list[Absence]:
-    """The members that went in these rebalances, and when they were back."""
+    """The members that left in these rebalances, and when they returned."""
     arrivals = _Arrivals(view.real)
     found: list[Absence] = []
     for row in sorted(seen, key=lambda row: row.at_ms):
@@ -125,7 +125,7 @@ def absences(view: View, seen: Iterable[Rebalance]) -> list[Absence]:
 
 
 class _Arrivals:
-    """Members that came, each to be taken once for one that had gone. Asked in the order of time."""
+    """Members that joined, each matched at most once with one that had left. Query it in order of time."""
 
     def __init__(self, rebalances: Iterable[Rebalance]) -> None:
         self._came: dict[str | tuple[str, ...], deque[tuple[int, Rebalance]]] = {}
@@ -137,7 +137,7 @@ class _Arrivals:
                 self._came.setdefault(key, deque()).append((number, row))
 
     def take(self, member: Member, after_ms: int, until_ms: int) -> Rebalance | None:
-        """Where the same member, or one that has its name, came first after this; it is taken."""
+        """The first rebalance after this in which the same member, or one with its name, joined; marks it as taken."""
         first = [self._first(key, after_ms) for key in (member.member_id, identity(member))]
         number, row = min((each for each in first if each is not None), default=(0, None), key=lambda each: each[0])
         if row is None or row.at_ms > until_ms:
@@ -153,7 +153,7 @@ class _Arrivals:
 
 
 def returns(view: View, away: Iterable[Absence]) -> list[Rebalance]:
-    """The rebalances in which nothing else happened than that these members were back."""
+    """The rebalances in which nothing happened except that these members returned."""
     back: dict[int, int] = {}
     for each in away:
         if each.back is not None and each.back is not each.went:
@@ -166,13 +166,13 @@ def returns(view: View, away: Iterable[Absence]) -> list[Rebalance]:
 
 
 def stopped_ms(rebalances: Iterable[Rebalance]) -> int:
-    """Milliseconds in which partitions stood still, summed over partitions."""
+    """Milliseconds for which partitions were stopped, summed over partitions."""
     return sum(each.stopped_partition_ms for each in rebalances)
 
 
 def rounds(rebalances: Iterable[Rebalance]) -> list[Rebalance]:
-    """Without second phases, as a cooperative rebalance is one, though it takes two generations; and without static
-    members that took their places again, for which nothing rebalanced."""
+    """Without second phases, as a cooperative rebalance counts once although it takes two generations; and without
+    replaced static members, which is not a rebalance."""
     return [each for each in rebalances if each.phase == 1 and not each.is_takeover]
 
 

@@ -1,15 +1,15 @@
-"""Why a group rebalanced: rules, as a table from the strongest evidence to the weakest. The first that fits says it.
+"""Why a group rebalanced: a table of rules from the strongest evidence to the weakest. The first match decides.
 
-A rule looks at a `Case`, one rebalance with all that is known of it, and returns a `Verdict` or None. A confidence
-says in how many of a hundred such cases the cause is right, as far as recorded scenarios tell; what else fits is
-named beside it, with what would tell the two apart. Patterns over several rebalances (patterns.py) stand beside the
-cause, and never replace it.
+A rule reads a `Case`, one rebalance with all that is known about it, and returns a `Verdict` or None. Its confidence
+is the share of such cases in which the cause is right, as far as recorded scenarios show; alternatives that also fit
+are listed with what would tell them apart. Patterns over several rebalances (patterns.py) are reported in addition to
+the cause and never replace it.
 
-What a group's leader does shows less than what members do. A leader of Java's client joins again when the topics of the
-group got partitions, which the next assignment has; when its application calls enforceRebalance, and when its metadata
-changed in another way (its rack), which nothing shows. A follower that joins again with what the coordinator knows is
-simply answered; clients that say what they own (all since Kafka 2.4) bring something else each time, so it may have
-been a follower whose application calls enforceRebalance.
+A rejoining leader shows less than members that join or leave. A leader of the Java client rejoins when the group's
+topics gained partitions, which the next assignment shows; when its application calls enforceRebalance, and when its
+metadata changed in another way (its rack), which nothing shows. A follower that rejoins with the metadata that the
+coordinator has only gets a reply; clients that report their owned partitions (all since Kafka 2.4) send different
+metadata each time, so it may have been a follower whose application calls enforceRebalance.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ JOIN_LOG = "the coordinator's log: 'Preparing to rebalance group … (reason: �
 CONNECT = "connect"
 """The protocol type of Kafka Connect's workers."""
 AT_ONCE_MS = 1_000
-"""How soon a rebalance begins with what makes it begin, as commits show it."""
+"""How soon a rebalance begins after its trigger, as commits show it."""
 ADMIN_LOG = "when the topic's partitions were created, in the controller's log or by `kafka-topics --describe`"
 MOVE_LOG = "the brokers' logs: 'Elected as the group coordinator' (or 'Loading group metadata') at that time"
 
 
 @fixed
 class Verdict:
-    """A cause, how sure it is, why, and what else it could be."""
+    """A cause, its confidence and evidence, and what else it could be."""
 
     cause: Cause
     confidence: float
@@ -46,7 +46,7 @@ class Verdict:
     is_stop: bool = False
 
     def but(self, *more: str, sure: float = 1.0, also: Iterable[Alternative] = ()) -> Verdict:
-        """The same with more to say; `sure` scales the confidence."""
+        """The same with more evidence and alternatives; `sure` scales the confidence."""
         known = {each.cause for each in self.alternatives} | {self.cause}
         added = tuple(each for each in also if each.cause not in known)
         confidence = round(min(0.99, self.confidence * sure), 2)
@@ -60,17 +60,17 @@ class Verdict:
 
 @fixed
 class CoordinatorMove:
-    """Since the generation before, another broker (or the same, started anew) took the group over."""
+    """Since the previous generation another broker (or the same one, restarted) took the group over."""
 
     before_ms: int
-    """When the former one was last seen to write."""
+    """When the former coordinator last wrote."""
     after_ms: int
-    """When the new one was first seen to."""
+    """When the new one first wrote."""
 
 
 @dataclass(slots=True)
 class Case:
-    """One rebalance, and what is known of it. Times are of the group's clock."""
+    """One rebalance, and what is known about it. Times are by the group's clock."""
 
     after: Generation
     before: Generation | None
@@ -78,41 +78,41 @@ class Case:
     at_ms: int
     departures: list[Departure] = field(default_factory=list)
     ended: str = ""
-    """Why there is no generation before: `deleted`, `fell`, or nothing."""
+    """Why there is no previous generation: `deleted`, `fell`, or "" if neither."""
     has_earlier_records: bool = False
-    """The log has something of the group before this."""
+    """The log has earlier records of the group."""
     missed: int = 0
-    """Generations between the two of which there is no record."""
+    """Number of generations between the two that have no record."""
     grown: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Topics of the same subscription that have more partitions than were known before."""
+    """Topics of the same subscription that have more partitions than before."""
     gone_topics: tuple[str, ...] = ()
     handed_out: frozenset[TopicPartition] = frozenset()
-    """Partitions that the generation before took from their owners, and this one gives away."""
+    """Partitions that the previous generation revoked and this one hands out."""
     is_second_phase: bool = False
     second_of: str = ""
-    """Why it is one, if not by partitions handed out."""
+    """Why it is one, if not because of partitions handed out."""
     move: CoordinatorMove | None = None
     metadata_changed: bool = False
-    """KIP-848: the hash of the topics' metadata, or what a regular expression matches, is another."""
+    """KIP-848: the hash of the topics' metadata, or the set that a regular expression matches, has changed."""
     regex_grew: tuple[str, ...] = ()
     signs: list[Signs] | None = None
-    """Of the members that stayed, before."""
+    """Commits of the members that stayed, before the rebalance."""
     returned: dict[str, tuple[Cause, int]] = field(default_factory=dict)
-    """Of members that came: why the one that they were before was gone, and for how long."""
+    """For members that rejoined under a new id: why they had left, and for how long."""
     waited_for: tuple[Member, ...] = ()
     """Members that joined long after the others."""
     waited_ms: int | None = None
-    """For how long the others waited for these."""
+    """How long the others waited for these."""
     queries_gone: dict[str, int] = field(default_factory=dict)
-    """Spark queries whose members went, and the last batch that each had done."""
+    """Spark queries whose members left, and the last batch that each had finished."""
     queries_back: set[str] = field(default_factory=set)
     """Those of them that committed again soon."""
     batches: tuple[str, ...] = ()
-    """What is to be said of the batches of Spark queries."""
+    """Sentences about the batches of Spark queries."""
 
     @property
     def began_by_ms(self) -> int:
-        """When all had joined, by the group's clock."""
+        """When all members had joined, by the group's clock."""
         after = self.after
         if after.prepared_ms is None:
             return self.at_ms
@@ -131,7 +131,7 @@ Rule: TypeAlias = Callable[[Case], Verdict | None]
 
 
 def verdict(case: Case) -> Verdict:
-    """Why a group rebalanced, by one rebalance alone."""
+    """Why a group rebalanced, judged by this rebalance alone."""
     found = next(chain((each for rule in RULES if (each := rule(case)) is not None), [_unknown(case)]))
     if case.missed:
         found = found.but(_missed(case), sure=0.8)
@@ -144,8 +144,8 @@ def verdict(case: Case) -> Verdict:
 def _missed(case: Case) -> str:
     numbers = count(case.missed, "generation")
     return (
-        f"{numbers} between {_number(case.before)} and {case.after.generation} left no record: rebalances that did not "
-        "come to an end, or compaction removed them."
+        f"{numbers} between {_number(case.before)} and {case.after.generation} left no record: those rebalances did "
+        "not complete, or compaction removed them."
     )
 
 
@@ -157,7 +157,7 @@ def _number(generation: Generation | None) -> str:
 
 
 def _no_longer_known(case: Case) -> Verdict | None:
-    """The first record of a group that is there."""
+    """The first known record of a group."""
     if case.before is not None or case.ended == "deleted":
         return None
     if case.ended == "fell":
@@ -173,13 +173,13 @@ def _no_longer_known(case: Case) -> Verdict | None:
     if not case.has_earlier_records and case.after.generation <= 3:
         evidence = f"Nothing of the group is in the log before generation {case.after.generation}."
         return Verdict(Cause.STARTED, 0.6, (evidence,), (Alternative(Cause.JOINED, "older records of the log"),))
-    evidence = f"The log, as it is, begins with generation {case.after.generation}; what was before is not known."
+    evidence = f"The log begins with generation {case.after.generation}; what was before is not known."
     return Verdict(Cause.NOT_KNOWN, 0.0, (evidence,))
 
 
 def _started(case: Case) -> Verdict | None:
     if case.ended == "deleted" and case.after.members:
-        return Verdict(Cause.STARTED, 0.97, (f"The group had been removed, and is new: {_who(case.after.members)}.",))
+        return Verdict(Cause.STARTED, 0.97, (f"The group had been deleted and is new: {_who(case.after.members)}.",))
     if case.before is None or case.before.members or not case.after.members:
         return None
     if case.before.generation == 0:
@@ -189,10 +189,10 @@ def _started(case: Case) -> Verdict | None:
 
 
 def _gone_at_once(case: Case) -> Verdict | None:
-    """Members came to an empty group, and it is empty again."""
+    """Members joined an empty group, and it is empty again."""
     if case.before is None or case.before.members or case.after.members:
         return None
-    evidence = "The group was empty before and is so after: whoever joined was gone before all were there."
+    evidence = "The group was empty before and after: the members that joined left before the rebalance completed."
     return Verdict(Cause.STARTED, 0.9, (evidence,)) if case.after.generation > case.before.generation else None
 
 
@@ -204,76 +204,78 @@ def _who(members: Iterable[Member]) -> str:
 
 
 MOVE_SLACK_MS = 6_000
-"""What a rebalance may take from a member's expiry on, and a little for clocks."""
+"""What a rebalance may take after a member's session has expired, plus a margin for clocks."""
 
 
 def _moved(case: Case) -> Verdict | None:
-    """Members that lost their membership as another broker took over."""
+    """Members that lost their membership when another broker took over."""
     move = case.move
     if move is None or case.before is None or not case.before.members:
         return None
     gone = case.differs.gone
     before = duration(max(0, case.at_ms - move.before_ms))
-    told = (
-        f"The leader epoch of the group's partition grew in the {before} before: another broker coordinates it, "
-        "or the same one was started anew."
+    moved = (
+        f"The leader epoch of the group's partition increased in the {before} before: another broker took over, or "
+        "the same one restarted."
     )
     if gone:
         silent = all(case.at_ms - each.silent_ms <= move.after_ms + 1_000 for each in case.departures)
         came_back = len(case.differs.replaced) == len(gone)
         together = _expired_with_the_move(case, move)
         if case.stayed > len(gone) == 1 and not came_back:
-            return _one_expired(case, told) if silent and together else None
+            return _one_expired(case, moved) if silent and together else None
         if not (silent and (not case.stayed or came_back or together)) or case.differs.joined:
             return None
         if any(change.member.instance_id for change in case.differs.replaced):
-            return None  # one that is back with its instance id was started anew; the move did not do that
-        evidence = f"{count(len(gone), 'member')} lost the membership with it: {listed(map(named, gone))}."
+            return None  # a static member that is back was restarted, which is not due to the move
+        evidence = f"{count(len(gone), 'member')} lost their membership in the move: {listed(map(named, gone))}."
         others = [Alternative(each.cause, MOVE_LOG) for each in case.departures if each.cause is not Cause.LEFT]
-        return Verdict(Cause.COORDINATOR_MOVED, 0.8 if len(gone) > 1 else 0.5, (told, evidence)).but(also=others)
+        return Verdict(Cause.COORDINATOR_MOVED, 0.8 if len(gone) > 1 else 0.5, (moved, evidence)).but(also=others)
     if case.differs.same_members and not case.differs.resubscribed and not case.grown and not case.is_second_phase:
         recent = case.at_ms - move.before_ms <= _patience_ms(case)
         if recent:
             evidence = "Members and subscriptions are the same."
             other = Alternative(Cause.LEADER_REJOINED, MOVE_LOG)
-            return Verdict(Cause.COORDINATOR_MOVED, 0.7, (told, evidence), (other,))
+            return Verdict(Cause.COORDINATOR_MOVED, 0.7, (moved, evidence), (other,))
     return None
 
 
-def _one_expired(case: Case, told: str) -> Verdict | None:
-    """All but one found the new coordinator, which gave that one a whole session, dead or not."""
+def _one_expired(case: Case, moved: str) -> Verdict | None:
+    """All but one found the new coordinator, which waited a full session timeout for that one, dead or not."""
     if case.differs.joined:
         return None
     (gone,) = case.departures
-    evidence = f"{named(gone.member)} was silent for a whole session from then on; the others found the coordinator."
+    evidence = (
+        f"{named(gone.member)} was silent for a full session timeout from then on; the others found the coordinator."
+    )
     others = (Alternative(Cause.COORDINATOR_MOVED, MOVE_LOG), Alternative(gone.cause, CLIENT_LOG), *gone.alternatives)
-    return Verdict(Cause.SESSION_EXPIRED, 0.55, (gone.evidence, told, evidence)).but(also=others)
+    return Verdict(Cause.SESSION_EXPIRED, 0.55, (gone.evidence, moved, evidence)).but(also=others)
 
 
 def _expired_with_the_move(case: Case, move: CoordinatorMove) -> bool:
-    """A new coordinator gives each member a whole session from when it has read the group: those that do not find it
-    expire together when that is over."""
+    """A new coordinator gives each member a full session timeout after it has loaded the group: those that do not find
+    it all expire then."""
     session_ms = max(member.session_timeout_ms or 0 for member in case.differs.gone)
     return session_ms > 0 and 0 <= case.at_ms - move.after_ms - session_ms + 1_000 <= MOVE_SLACK_MS
 
 
 def _patience_ms(case: Case) -> int:
-    """How long after a move a rebalance may be its consequence."""
+    """How long after a move a rebalance may still result from it."""
     timeouts = [each.rebalance_timeout_ms or each.session_timeout_ms or 0 for each in case.after.members]
     return min(max([60_000, *timeouts]), 300_000)
 
 
 def _back_after_move(case: Case) -> Verdict | None:
-    """All that join had lost their membership as the coordinator moved."""
+    """All members that join had lost their membership when the coordinator moved."""
     came = case.differs.came
     why = [case.returned.get(member.member_id) for member in came]
     if not came or case.differs.gone or any(each is None or each[0] is not Cause.COORDINATOR_MOVED for each in why):
         return None
-    evidence = f"{listed(map(named, came))} lost the membership as the coordinator moved, and is back."
+    evidence = f"{listed(map(named, came))} lost membership when the coordinator moved, and rejoined."
     return Verdict(Cause.COORDINATOR_MOVED, 0.75, (evidence,), (Alternative(Cause.JOINED, MOVE_LOG),))
 
 
-# -------------------------------------------------------------------------------------------------- members come and go
+# ------------------------------------------------------------------------------------------------ members come and go
 
 
 def _static_replaced(case: Case) -> Verdict | None:
@@ -283,17 +285,17 @@ def _static_replaced(case: Case) -> Verdict | None:
     evidence = _came_back(replaced)
     if case.before is not None and case.before.generation == case.after.generation:
         return Verdict(
-            Cause.STATIC_MEMBER_REPLACED, 0.98, (evidence, "The group did not rebalance: the generation stayed.")
+            Cause.STATIC_MEMBER_REPLACED, 0.98, (evidence, "The group did not rebalance: the generation is the same.")
         )
     if not _brings_more(case):
         return None  # its session had expired, or another member made the group rebalance
-    why = "What it brings is another assignor or subscription."
+    why = "It brought a different assignor or subscription."
     return Verdict(Cause.STATIC_MEMBER_REPLACED, 0.9, (evidence, why))
 
 
 def _came_back(replaced: Iterable[Change]) -> str:
     who = listed(named(change.member) for change in replaced)
-    return f"{who} came back under a new member id, with the same instance id."
+    return f"{who} returned under a new member id with the same instance id."
 
 
 def _brings_more(case: Case) -> bool:
@@ -314,7 +316,7 @@ def _departed(case: Case) -> Verdict | None:
         found = found.but(*_growth(case), sure=0.85, also=[Alternative(Cause.PARTITIONS_ADDED, JOIN_LOG)])
     if others:
         also = [Alternative(each.cause, JOIN_LOG) for each in others]
-        found = found.but("It is taken as the cause that came first.", sure=0.7, also=also)
+        found = found.but("This cause is assumed to have come first.", sure=0.7, also=also)
     if case.differs.joined and first.cause is Cause.LEFT and not first.is_guess:
         return _left_or_joined(case, found)
     if _was_waited_for(case, first):
@@ -326,20 +328,20 @@ def _departed(case: Case) -> Verdict | None:
     elif _back_at_once(case) and first.cause is not Cause.LEFT:
         found = found.but(also=[Alternative(Cause.JOINED, JOIN_LOG)])
     if not case.after.members:
-        found = found.but("No member is left.")
+        found = found.but("The group is empty now.")
     return found
 
 
 def _left_or_joined(case: Case, found: Verdict) -> Verdict:
-    """One came and one left in the same rebalance: nothing says which was first."""
+    """One member joined and one left in the same rebalance: nothing shows which came first."""
     return found.but(_joined_besides(case), sure=0.6, also=[Alternative(Cause.JOINED, JOIN_LOG)])
 
 
 def _was_waited_for(case: Case, first: Departure) -> bool:
-    """Whether a member came while one was dead that had not expired yet, be it the next life of that one. The rebalance
-    then begins at once, and a classic group waits in it for the dead one's time to be over; one that comes after that
-    has only as long as the others take to join. Not if those still committed, which an eager member does not do in a
-    rebalance. Of a member that is gone for a reason that nothing shows the same is taken."""
+    """Whether a member (possibly the restarted process) joined while another was dead but had not expired. The
+    rebalance then begins immediately, and a classic group waits in it until the dead member's timeout is over; one that
+    joins after that has only as long as the others take to join. Not if the others still committed, which eager members
+    do not do during a rebalance. The same is assumed of a member that is gone for no visible reason."""
     waits = first.is_guess or first.cause in (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
     if case.is_modern or not waits or not _arrived(case):
         return False
@@ -350,16 +352,16 @@ def _was_waited_for(case: Case, first: Departure) -> bool:
 
 
 def _joined_first(case: Case, found: Verdict) -> Verdict:
-    """One came while another was dead, and was waited for."""
-    told = f"{_who(_arrived(case))}, probably first: a group waits for its members until their time is over."
+    """A member joined while the group waited for another that was dead."""
+    joined = f"{_who(_arrived(case))}, probably first: a group waits for its members until their timeouts are over."
     others = [] if found.cause is Cause.MEMBER_GONE else [Alternative(found.cause, JOIN_LOG)]
     alternatives = (*others, *(each for each in found.alternatives if each.cause is not Cause.JOINED))
     sure = {Cause.SESSION_EXPIRED: 0.8, Cause.POLL_INTERVAL_EXCEEDED: 0.55}.get(found.cause, 0.7)
-    return Verdict(Cause.JOINED, sure, (told, *found.evidence), alternatives)
+    return Verdict(Cause.JOINED, sure, (joined, *found.evidence), alternatives)
 
 
 def _arrived(case: Case) -> list[Member]:
-    """New members, and processes that were started anew, but for static ones, which take their places again."""
+    """New members and restarted processes, except static ones, which replace themselves."""
     replaced = [change.member for change in case.differs.replaced if not change.member.instance_id]
     return [*(change.member for change in case.differs.joined), *replaced]
 
@@ -370,7 +372,7 @@ def _joined_besides(case: Case) -> str:
 
 def _back_at_once(case: Case) -> list[str]:
     back = [change.member for change in case.differs.replaced if not change.member.instance_id]
-    return [f"It was back in the same rebalance under a new member id: {listed(map(named, back))}."] if back else []
+    return [f"Back in the same rebalance under a new member id: {listed(map(named, back))}."] if back else []
 
 
 def _joined(case: Case) -> Verdict | None:
@@ -381,29 +383,29 @@ def _joined(case: Case) -> Verdict | None:
     for member in joined:
         if member.member_id in case.returned:
             why, ms = case.returned[member.member_id]
-            gone = "nothing shows why" if why is Cause.MEMBER_GONE else str(why).replace("_", " ")
-            evidence.append(f"{named(member)} was a member until {duration(ms)} before ({gone}), and is back.")
+            gone = "reason not known" if why is Cause.MEMBER_GONE else str(why).replace("_", " ")
+            evidence.append(f"{named(member)} rejoined {duration(ms)} after it was gone ({gone}).")
     return Verdict(Cause.JOINED, 0.97, tuple(evidence))
 
 
-# ------------------------------------------------------------------------------------------ what is subscribed to
+# ---------------------------------------------------------------------------------------------------- subscriptions
 
 
 def _second_phase(case: Case) -> Verdict | None:
-    """Nothing but the second half of the rebalance before. The cause is put in by that one's row."""
+    """Only the second phase of the previous rebalance, whose row provides the cause."""
     if not case.is_second_phase:
         return None
     if case.second_of:
         return Verdict(Cause.NOT_KNOWN, 0.9, (case.second_of,))
     given = len(case.handed_out)
     evidence = (
-        f"Second phase: {count(given, 'partition')} that the members had given up {'was' if given == 1 else 'were'} "
+        f"Second phase: {count(given, 'partition')} that the members had revoked {'was' if given == 1 else 'were'} "
     )
     return Verdict(Cause.NOT_KNOWN, 0.97, (evidence + "handed out.",))
 
 
 def _resolved(case: Case) -> Verdict | None:
-    """What an expression matches is found out after its member has come: the partitions are none that were added."""
+    """A regular expression is resolved after its member has joined: its topics' partitions were not added."""
     return _second_phase(case) if case.second_of else None
 
 
@@ -413,31 +415,31 @@ def _subscription_changed(case: Case) -> Verdict | None:
         return None
     evidence = []
     for change in changed[:3]:
-        told = _topics(_added(change), _dropped(change), change.member)
-        evidence.append(f"{named(change.member)} subscribes to other topics: {told}.")
+        topics = _topics(_added(change), _dropped(change), change.member)
+        evidence.append(f"{named(change.member)} changed its subscription: {topics}.")
     alike = len({_added(change) for change in changed}) == len({_dropped(change) for change in changed}) == 1
     sure = 0.6 if alike and len(changed) == case.stayed > 1 else 0.93
     if gone := _unread(case):
-        evidence.append(f"No member subscribes to {listed(gone)} any more, as when a topic was deleted.")
+        evidence.append(f"No member subscribes to {listed(gone)} any longer, as when a topic is deleted.")
         sure = 0.55
     others = _by_pattern(changed[0]) if alike else ()
     return Verdict(Cause.SUBSCRIPTION_CHANGED, sure, tuple(evidence), others)
 
 
 def _by_pattern(change: Change) -> tuple[Alternative, ...]:
-    """A client that matches topics by itself (all do in the classic protocol) subscribes to others when one that its
-    pattern matches is created or deleted."""
+    """A client that resolves patterns itself (all do in the classic protocol) changes its subscription when a topic
+    that matches is created or deleted."""
     if _added(change) and not _dropped(change):
-        told = "whether the members subscribe by pattern; when the topic was created"
-        return (Alternative(Cause.PARTITIONS_ADDED, told),)
+        apart = "whether the members subscribe by pattern; when the topic was created"
+        return (Alternative(Cause.PARTITIONS_ADDED, apart),)
     if _dropped(change) and not _added(change):
-        told = f"whether {listed(_dropped(change))} was deleted: `kafka-topics --list`"
-        return (Alternative(Cause.NOT_KNOWN, told),)
+        apart = f"whether {listed(_dropped(change))} was deleted: `kafka-topics --list`"
+        return (Alternative(Cause.NOT_KNOWN, apart),)
     return ()
 
 
 def _unread(case: Case) -> tuple[str, ...]:
-    """What all members that changed their subscription dropped, and no more, and no member subscribes to now."""
+    """The topics that all changed subscriptions dropped, without other changes, and that no member subscribes to."""
     dropped = {_dropped(change) for change in case.differs.resubscribed}
     if len(dropped) > 1 or any(map(_added, case.differs.resubscribed)):
         return ()
@@ -454,7 +456,7 @@ def _dropped(change: Change) -> tuple[str, ...]:
 
 
 def _topics(added: Sequence[str], dropped: Sequence[str], member: Member) -> str:
-    parts = [f"{listed(added)} more" if added else "", f"{listed(dropped)} no more" if dropped else ""]
+    parts = [f"added {listed(added)}" if added else "", f"removed {listed(dropped)}" if dropped else ""]
     return ", ".join(filter(None, parts)) or f"the pattern is now {member.topic_regex!r}"
 
 
@@ -462,26 +464,26 @@ def _partitions_added(case: Case) -> Verdict | None:
     if case.grown:
         evidence = _growth(case)
         if case.regex_grew:
-            evidence.append(f"The members' regular expression matches {listed(case.regex_grew)} now.")
+            evidence.append(f"The members' regular expression now matches {listed(case.regex_grew)}.")
         return Verdict(Cause.PARTITIONS_ADDED, 0.95, tuple(evidence))
     if case.regex_grew:
-        evidence = [f"The members' regular expression matches {listed(case.regex_grew)} now."]
+        evidence = [f"The members' regular expression now matches {listed(case.regex_grew)}."]
         return Verdict(Cause.PARTITIONS_ADDED, 0.8, tuple(evidence))
     return None
 
 
 def _growth(case: Case) -> list[str]:
-    return [f"{topic} has {now} partitions, {had} before." for topic, (had, now) in sorted(case.grown.items())]
+    return [f"{topic} grew from {had} to {now} partitions." for topic, (had, now) in sorted(case.grown.items())]
 
 
 def _metadata_changed(case: Case) -> Verdict | None:
     if not case.metadata_changed:
         return None
     if case.gone_topics:
-        evidence = f"Of {listed(case.gone_topics)} no partition is assigned any more: it was deleted."
+        evidence = f"{listed(case.gone_topics)} no longer has assigned partitions: it was deleted."
         return Verdict(Cause.NOT_KNOWN, 0.5, (evidence,))
     evidence = (
-        "The metadata of the topics changed, but not how many partitions are assigned: replicas moved racks, perhaps."
+        "The topics' metadata changed, but not the number of assigned partitions: perhaps replicas moved between racks."
     )
     return Verdict(Cause.NOT_KNOWN, 0.3, (evidence,), (Alternative(Cause.PARTITIONS_ADDED, ADMIN_LOG),))
 
@@ -492,20 +494,20 @@ def _leader_rejoined(case: Case) -> Verdict | None:
     leader = next((each for each in case.after.members if each.member_id == case.after.leader), None)
     who = named(leader) if leader is not None else "the leader"
     evidence = [
-        f"Members, subscriptions and partitions are the same: {who}, the leader, joined again, or a member that was "
-        "told to (enforceRebalance) or has other user data (as those of Kafka Streams)."
+        f"Members, subscriptions and partitions are the same: {who}, the leader, rejoined, or a member that calls "
+        "enforceRebalance or whose user data changed (as in Kafka Streams)."
     ]
     if case.gone_topics:
         evidence = [
-            f"Of {listed(case.gone_topics)} no partition is assigned any more: it was deleted, and {who} joined again."
+            f"{listed(case.gone_topics)} no longer has assigned partitions: it was deleted, and {who} rejoined."
         ]
     if case.after.protocol_type == CONNECT:
         evidence = [
-            "The workers are the same: one joined again, as each does when a connector or its tasks change, and when "
-            "the tasks of a worker that is gone have waited for it long enough (scheduled.rebalance.max.delay.ms)."
+            "The workers are the same: one rejoined, as each does when a connector or its tasks change, and when "
+            "scheduled.rebalance.max.delay.ms has passed for the tasks of a worker that is gone."
         ]
-    told = "the coordinator's log: 'Preparing to rebalance group … (reason: …)'"
-    return Verdict(Cause.LEADER_REJOINED, 0.8, tuple(evidence), (Alternative(Cause.NOT_KNOWN, told),))
+    apart = "the coordinator's log: 'Preparing to rebalance group … (reason: …)'"
+    return Verdict(Cause.LEADER_REJOINED, 0.8, tuple(evidence), (Alternative(Cause.NOT_KNOWN, apart),))
 
 
 def _unknown(case: Case) -> Verdict:

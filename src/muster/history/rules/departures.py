@@ -1,42 +1,39 @@
 """Why a member is gone: it left, its session expired, or it exceeded its poll interval.
 
-The log does not say. What it has is when the member last committed, and what the two time-outs are; what clients do
-before they go leaves its trace there:
+The log does not say. It has the time of the member's last commit and its two timeouts; what clients do before they
+disappear leaves traces there:
 
-- A member that **closes** commits (with auto-commit, as its last act) and leaves: the rebalance begins at once.
-- A member that **dies** goes on committing until then. Its session ends a session timeout after its last heartbeat;
-in the
+- A member that **closes** commits (with auto-commit, as its last action) and leaves: the rebalance begins immediately.
+- A member that **dies** commits until then. Its session expires a session timeout after its last heartbeat; in the
   classic protocol a commit counts as one. So a member that committed less than its session timeout before the rebalance
   began cannot have expired: that is proof.
-- A member whose **handler takes too long** sends heartbeats meanwhile, from another thread, but commits nothing new.
-After
-  max.poll.interval.ms (its rebalance timeout, in the record) that thread leaves the group: the silence is as long as
-  that, give or take its commit interval. Members with an instance id do not leave then (KIP-345): they stop their
-  heartbeats, so it takes a session timeout more.
-- A **static** member that closes does not leave either: it expires. If it goes earlier, an operator removed it.
-- A KIP-848 member that exceeds its poll interval, or was fenced, comes back under the same id; a process started anew
-has
-  a new one.
+- A member whose **handler takes too long** keeps sending heartbeats from another thread, but commits nothing new. After
+  max.poll.interval.ms (its rebalance timeout in the record) that thread leaves the group: the silence lasts that long,
+  give or take its commit interval. Static members do not leave then (KIP-345): they stop sending heartbeats, so it
+  takes another session timeout.
+- A **static** member that closes does not leave either: it expires. If it is gone earlier, an operator removed it.
+- A KIP-848 member that exceeds its poll interval, or was fenced, returns under the same id; a restarted process has a
+  new one.
 
-Silence is measured to when the rebalance began, which the log does not have either: it has when all had joined (the
-others may take long for that) and until when the others committed, which they do not do for long once they rejoin.
-The earlier of the two is taken, unless the rebalance may have begun for another reason: another member went, or one
-came, and the rebalance then waited for the one that was dead. A KIP-848 group waits for no member; its epoch's record
-is when it began.
+Silence is measured up to the start of the rebalance, which is not in the log either. The log has the time when all
+members had joined (the others may take long for that) and the last commits of the others, which stop soon after they
+rejoin. The earlier of the two is used, unless the rebalance may have begun for another reason: another member left or
+joined, and the rebalance then waited for the dead one. A KIP-848 group does not wait for members; the record of its
+epoch is the start.
 
-What makes silence say less:
+Silence shows less if:
 
-- Members that commit rarely (by hand, after large batches): their longest gap between commits says how much.
-- A topic at rest: the others fall silent as well. That looks like a rebalance that began then and waited for a slow
-  member, up to a poll interval. Where no other member got on (it stands still too, or there is none), silence is
-  no proof of death: whatever it fits is a guess.
-- Partitions at rest while others are not: a client that commits only what it handled falls silent with them. Whether
-  they had records shows afterwards, when their next owner gets on with what has come meanwhile (`unproven`): until it
-  does, whatever the silence fits is a guess; where it does not for as long, the silence shows nothing.
-- A member that commits nothing, as on a topic at rest, shows nothing at all once it has been there for a session: it is
-  gone (`MEMBER_GONE`), and that is all that can be said.
-- Commits within transactions do not renew a session, so a member may expire a heartbeat sooner after one. The records
-  do not show which commits are such.
+- Members commit rarely (manually, after large batches): their longest gap between commits is taken into account.
+- A topic has no traffic: the others fall silent as well. That looks like a rebalance that began then and waited for a
+  slow member, up to a poll interval. If no other member made progress (it stalls too, or there is none), silence does
+  not prove death: any cause that it fits is a guess.
+- Some partitions have no traffic while others do: a client that commits only what it processed falls silent with them.
+  Whether they had records shows afterwards, when their next owner processes what has arrived since (`unproven`): until
+  then, any cause that the silence fits is a guess; if that owner is silent for as long, the silence shows nothing.
+- A member commits nothing, as on a topic without traffic. Once it has been a member for a session timeout, nothing can
+  be inferred except that it is gone (`MEMBER_GONE`).
+- Commits are transactional: they do not renew a session, so a member may expire a heartbeat sooner after one. The
+  records do not show which commits are transactional.
 """
 
 from __future__ import annotations
@@ -48,54 +45,54 @@ from muster.history.rules.commit_times import NEVER, Signs
 from muster.history.rules.wording import duration, named
 
 DEFAULT_COMMIT_INTERVAL_MS = 5_000
-"""auto.commit.interval.ms of all known clients, of members that have not shown theirs."""
+"""auto.commit.interval.ms of all known clients, for members whose interval has not been seen."""
 DEFAULT_HEARTBEAT_MS = 3_000
 GUESS = 0.6
-"""A cause with less confidence than this is a guess."""
+"""A cause with lower confidence than this is a guess."""
 UNPROVEN = 0.55
-"""A cause that rests on a silence of which it is not known whether there was anything to commit."""
+"""The confidence of a cause inferred from silence while there may have been nothing to commit."""
 GROUP_HEARTBEAT_MS = 5_000
-"""group.consumer.heartbeat.interval.ms by default, of KIP-848's members."""
+"""The default of group.consumer.heartbeat.interval.ms (KIP-848)."""
 
 BROKER_LOG = (
     "the coordinator's log: 'Member … has failed, removing it' when its session expired, 'has left group … through "
     "explicit LeaveGroup' with a reason when it left"
 )
-AT_REST = "whether its topics were written to in that time: if not, the others had nothing to commit; " + BROKER_LOG
+AT_REST = "whether its topics were written to in that time (if not, the others had nothing to commit); " + BROKER_LOG
 IN_TRANSACTIONS = "whether it commits within transactions, which do not renew a session; " + BROKER_LOG
 CLIENT_LOG = "the client's log: 'consumer poll timeout has expired' when its handler took too long"
 LATE_OR_DEAD = (
-    "whether the process lived on: the client logs 'consumer poll timeout has expired' if it does; a commit interval "
-    "shorter than the difference between max.poll.interval.ms and session.timeout.ms tells them apart in the records"
+    "whether the process survived: if so, the client logs 'consumer poll timeout has expired'; with a commit interval "
+    "shorter than the difference between max.poll.interval.ms and session.timeout.ms the records show it"
 )
 
 
 @fixed
 class Circumstances:
-    """What is known of a member that is gone; times are of the group's clock."""
+    """What is known about a member that is gone; times are by the group's clock."""
 
     member: Member
     signs: Signs
     joined_ms: int
-    """When it was last known to be alive but for its commits: the generation before was there."""
+    """When it was last known to be alive apart from its commits: when the previous generation began."""
     began_by_ms: int
-    """When all had joined the new generation; when the epoch was bumped (KIP-848)."""
+    """When all members had joined the new generation; when the epoch was bumped (KIP-848)."""
     session_ms: int | None
     poll_ms: int | None
     others_until_ms: int = NEVER
-    """Until when those that stayed went on committing; -1 if that says nothing."""
+    """Until when the remaining members committed; -1 if that shows nothing."""
     others_gap_ms: int = NEVER
-    """How far apart their commits are."""
+    """The interval of their commits."""
     others_moved_on_ms: int = NEVER
-    """When any of those that stayed last committed another offset, whatever made the rebalance begin."""
+    """When any remaining member last committed a new offset, whatever triggered the rebalance."""
     before_it_ms: int = NEVER
-    """When any of its partitions was last committed, by former owners too."""
+    """When any of its partitions was last committed, including by former owners."""
     commits_renew_session: bool = True
     """Classic protocol."""
     took_leave: bool = False
-    """A static KIP-848 member that said it would be back."""
+    """A static KIP-848 member that announced a temporary leave."""
     is_replaced: bool = False
-    """Another of its name came in the same rebalance, in which a classic group waits for one that is dead."""
+    """Another with its name joined in the same rebalance, in which a classic group waits for dead members."""
 
 
 @fixed
@@ -108,38 +105,38 @@ class Departure:
     evidence: str
     alternatives: tuple[Alternative, ...]
     triggered_ms: int
-    """About when that made the group rebalance."""
+    """About when that triggered the rebalance."""
     silent_ms: int
-    """How long nothing was heard of it before."""
+    """How long it was silent before."""
 
     @property
     def is_guess(self) -> bool:
-        """Why it is gone is little more than guessed, if it is said at all."""
+        """Whether the cause is no more than a guess, or not known."""
         return self.confidence < GUESS or self.cause is Cause.MEMBER_GONE
 
     @property
     def rests_on_silence(self) -> bool:
-        """It is taken for gone without a word, as it had been silent for long enough. Static members never leave."""
+        """Whether the cause is inferred from long silence alone. Static members never leave."""
         silent = self.cause in (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
         return silent and self.confidence >= GUESS and self.member.instance_id is None
 
     def unproven(self, *, is_over: bool) -> Departure:
-        """The same, where no other member got on with its partitions: they had no records, perhaps. `is_over`: not for
-        as long as this one had been silent, so that its silence shows nothing."""
+        """The same if no other member has progressed on its partitions: perhaps they had no records. `is_over`: this
+        has lasted as long as the member's silence, which therefore shows nothing."""
         if is_over:
-            told = "No other member got on with its partitions for as long afterwards: they may have had no records."
+            doubt = "No other member progressed on its partitions for as long afterwards: they may have had no records."
             cause, confidence, alternatives = _UNKNOWN
         else:
-            told = "It is too soon to see whether its partitions had records."
+            doubt = "It is too early to see whether its partitions had records."
             also = () if _LEFT.cause in {each.cause for each in self.alternatives} else (_LEFT,)
             cause, confidence, alternatives = self.cause, UNPROVEN, (*self.alternatives, *also)
-        evidence = f"{self.evidence} {told}"
+        evidence = f"{self.evidence} {doubt}"
         return replace(self, cause=cause, confidence=confidence, evidence=evidence, alternatives=alternatives)
 
 
 @fixed
 class _Silence:
-    """How long a member was silent before it was gone, beside its time-outs."""
+    """How long a member was silent before it was gone, compared with its timeouts."""
 
     ms: int
     gap_ms: int
@@ -152,20 +149,20 @@ class _Silence:
     is_proof: bool
     """It was too short for an expired session."""
     is_close: bool
-    """Proof, unless the commits were of transactions."""
+    """It is proof unless the commits were transactional."""
     at_rest: bool
-    """Nothing shows that there were records then: no member that stayed got on much longer than this one."""
+    """Nothing shows that there were records then: no remaining member progressed much longer than this one."""
     is_new: bool
-    """It has not committed since it got partitions that others had committed until then."""
+    """It has not committed since it was assigned partitions that others had committed until then."""
 
     @property
     def is_short(self) -> bool:
-        """As of a member that committed as it left."""
+        """It fits a member that committed when it left."""
         return self.ms <= self.gap_ms + self.slack_ms
 
     @property
     def tells_little(self) -> bool:
-        """Of a member whose commits are farther apart than what the two time-outs differ by."""
+        """The member's commits are further apart than the two timeouts."""
         return not self.is_regular and self.gap_ms >= abs(self.poll_ms - self.session_ms)
 
     @property
@@ -179,7 +176,7 @@ class _Silence:
 
 
 def departure(found: Circumstances) -> Departure:
-    """Why a member is gone, by its last signs of life."""
+    """Why a member is gone, inferred from its last signs of life."""
     silence = _silence(found)
     cause, confidence, alternatives = _judge(found, silence)
     last = found.began_by_ms - silence.ms
@@ -224,7 +221,7 @@ _LEFT = Alternative(Cause.LEFT, BROKER_LOG)
 _EXPIRED = Alternative(Cause.SESSION_EXPIRED, BROKER_LOG)
 _LATE = Alternative(Cause.POLL_INTERVAL_EXCEEDED, CLIENT_LOG)
 _UNKNOWN: _Judged = (Cause.MEMBER_GONE, 0.95, (_LEFT, _EXPIRED, _LATE))
-"""That it is gone is certain; why is not even likely."""
+"""It is certain that it is gone; no reason is likelier than another."""
 
 
 def _judge(found: Circumstances, silence: _Silence) -> _Judged:
@@ -249,7 +246,7 @@ def _judge(found: Circumstances, silence: _Silence) -> _Judged:
 
 
 def _took_leave(away_ms: int, session_ms: int) -> _Judged:
-    """Of a static member of KIP-848, whose session goes on as of its last heartbeat, not as of its leave."""
+    """For a static KIP-848 member, whose session runs from its last heartbeat, not from its leave."""
     if away_ms >= session_ms:
         return Cause.SESSION_EXPIRED, 0.95, ()
     if away_ms >= session_ms - min(GROUP_HEARTBEAT_MS, session_ms // 2):
@@ -258,7 +255,7 @@ def _took_leave(away_ms: int, session_ms: int) -> _Judged:
 
 
 def _beyond(silence: _Silence, sure: bool) -> _Judged:
-    """Silence that fits none of the two time-outs."""
+    """Silence that fits neither of the two timeouts."""
     if sure and silence.ms > silence.poll_ms:
         return Cause.POLL_INTERVAL_EXCEEDED, 0.45, (_EXPIRED, _LEFT)
     if sure:
@@ -298,18 +295,19 @@ def _sentence(found: Circumstances, silence: _Silence, cause: Cause) -> str:
     name, silent = named(found.member), duration(silence.ms)
     session, poll = duration(silence.session_ms), duration(found.poll_ms or silence.poll_ms)
     if found.took_leave and cause is Cause.SESSION_EXPIRED:
-        return f"{name} took leave as a static member, and was not back within its session timeout of {session}."
+        return f"{name} left temporarily as a static member and did not return within its session timeout of {session}."
     if found.took_leave:
         away = duration(found.began_by_ms - found.joined_ms)
-        return f"{name} took leave as a static member, and was removed {away} later; its session timeout is {session}."
-    heard = f"last committed {silent} before" if silence.has_commits else f"never committed in the {silent} before"
+        return f"{name} left temporarily as a static member and was removed {away} later; its session timeout is {session}."
+    last = f"last committed {silent} before" if silence.has_commits else f"did not commit in the {silent} before"
     if cause is Cause.SESSION_EXPIRED:
-        return f"{name} {heard} the rebalance began; its session timeout is {session} (poll interval {poll})."
+        return f"{name} {last} the rebalance began; its session timeout is {session} (poll interval {poll})."
     if cause is Cause.POLL_INTERVAL_EXCEEDED:
-        return f"{name} {heard} the rebalance began; its poll interval is {poll} (session timeout {session})."
+        return f"{name} {last} the rebalance began; its poll interval is {poll} (session timeout {session})."
     if silence.is_proof:
         unless = "unless it commits within transactions, " if silence.is_close and not silence.is_short else ""
-        told = f"less than its session timeout of {session}: {unless}it did not expire."
-        return f"{name} {heard} the rebalance began, {told}"
-    rest = " The other members got no further either." if silence.at_rest and found.others_moved_on_ms >= 0 else ""
-    return f"{name} {heard} the rebalance began, longer than its session timeout of {session}.{rest}"
+        return (
+            f"{name} {last} the rebalance began, less than its session timeout of {session}: {unless}it did not expire."
+        )
+    rest = " The other members made no progress either." if silence.at_rest and found.others_moved_on_ms >= 0 else ""
+    return f"{name} {last} the rebalance began, longer than its session timeout of {session}.{rest}"

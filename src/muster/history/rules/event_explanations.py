@@ -1,10 +1,10 @@
-"""Rebalances that the broker itself has explained: its word in place of what the records let us infer.
+"""Rebalances that the broker itself has explained: its events take precedence over what the records let us infer.
 
 muster's broker writes to `__group_events` when each rebalance began and ended, and why. A label belongs to the row of
-the same generation that was written at about the time at which the rebalance ended: numbers come again when a group was
-deleted. What one event cannot tell stays as it was inferred: a member that was too slow, whose client leaves then and
-gives no reason (librdkafka, kafka-python, aiokafka), or lets its session expire because it has an instance id. The
-pattern that a rebalance is part of is inferred as well: events tell of one rebalance each.
+the same generation that was written at about the time at which the rebalance ended: numbers repeat after a group is
+deleted. What a single event cannot show stays inferred: that a member was too slow and its client left without a
+reason (librdkafka, kafka-python, aiokafka), or let its session expire because it has an instance id. The pattern that a
+rebalance is part of is inferred, too: each event is about one rebalance.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from muster.history.rules.query_batches import ABOUT
 
 EVENTS = "events"
 _NEAR_MS = 60_000
-"""The broker's two clocks are one; but what was decided may wait for its log."""
+"""Both times come from the broker's clock, but the log append may lag the decision."""
 
 
 def explained(rebalances: Iterable[Rebalance], labels: Mapping[str, Sequence[Label]]) -> list[Rebalance]:
-    """The same rows; those that the broker explained with its cause, and how long they took exactly."""
+    """The same rows; those that the broker explained carry its cause and their exact duration."""
     return [_explained(row, labels.get(row.group, ())) for row in rebalances]
 
 
 class Event(NamedTuple):
-    """An event, and where it stands. The order is that in which all engines take the events of a group: by time, then
-    as in the log."""
+    """An event and its position. All engines process a group's events in this order: by time, then as in the log."""
 
     at_ms: int
     partition: int
@@ -39,13 +38,13 @@ class Event(NamedTuple):
 
 
 def event_at(partition: int, offset: int, value: bytes | None) -> Event | None:
-    """A record of `__group_events`; None where it is no event of a group."""
+    """A record of `__group_events`; None if it is not an event of a group."""
     event = event_of(value)
     return Event(event["at_ms"], partition, offset, event) if is_told(event) else None
 
 
 def event_of(value: bytes | None) -> Any:
-    """A record's value, decoded; None for what is no JSON."""
+    """A record's decoded value; None if it is not JSON."""
     try:
         return json.loads(value or b"null")
     except (ValueError, RecursionError):
@@ -54,17 +53,17 @@ def event_of(value: bytes | None) -> Any:
 
 @dataclass(slots=True)
 class Heard:
-    """What the broker has told of one group, for an engine that reads on. Plain data, bounded by `forget`.
+    """The broker's events of one group, for an engine that keeps reading. Plain data, bounded by `forget`.
 
-    Events are taken for good once they are so old that none before them can come: those of one group may be in several
-    partitions, of the brokers that coordinated it one after the other."""
+    Events are final once they are so old that no earlier one can arrive: a group's events may be in several partitions,
+    those of the brokers that coordinated it one after another."""
 
     telling: Telling = field(default_factory=Telling)
     waiting: list[Event] = field(default_factory=list)
     done: list[Label] = field(default_factory=list)
-    """Labels of the events that were taken for good."""
+    """Labels of the events that are final."""
     is_all: bool = False
-    """Nothing else tells of the group: no log has it."""
+    """The group has no other records: it is in no log."""
 
     def hear(self, events: Iterable[Event]) -> None:
         """More events, in any order."""
@@ -76,7 +75,7 @@ class Heard:
         return [*self.done, *self.telling.copy().labels(each.fields for each in self.waiting)]
 
     def forget(self, before_ms: int) -> None:
-        """No row of a rebalance from before that time will be asked about."""
+        """Drop what only rows of rebalances before that time would need."""
         old = sum(each.at_ms < before_ms for each in self.waiting)
         self.done += self.telling.labels(each.fields for each in self.waiting[:old])
         del self.waiting[:old]
@@ -84,7 +83,7 @@ class Heard:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept that a row could be explained by."""
+        """Whether nothing is kept that could explain a row."""
         return not self.waiting and not self.done
 
 
@@ -110,8 +109,8 @@ def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
 
 
 def _knows_better(inferred: Cause, label: Label) -> bool:
-    """Whether the records say what the event leaves open: that a member was too slow; that no topic got partitions, so
-    that one was deleted (a leader joins again for either)."""
+    """Whether the records show what the event leaves open: that a member was too slow; or that no topic gained
+    partitions, so one was deleted (a leader rejoins for either)."""
     if label.cause is Cause.PARTITIONS_ADDED:
         return inferred is Cause.LEADER_REJOINED
     return not label.is_sure and inferred is Cause.POLL_INTERVAL_EXCEEDED
@@ -130,9 +129,9 @@ def _label_of(row: Rebalance, labels: Sequence[Label]) -> Label | None:
 def _said(label: Label) -> str:
     whose = f" by {label.client_id or label.member}" if label.client_id or label.member else ""
     reason = f", with the reason: {label.reason}" if label.reason else ""
-    also = f"; meanwhile also {', '.join(label.others)}" if label.others else ""
-    said = f"The broker says: {label.cause}{whose}{reason}{also}."
-    return said.encode("utf-8", "replace").decode()  # JSON can name half a surrogate pair, which is no text
+    also = f"; during it also {', '.join(label.others)}" if label.others else ""
+    said = f"The broker reports: {label.cause}{whose}{reason}{also}."
+    return said.encode("utf-8", "replace").decode()  # JSON can hold half a surrogate pair, which is not valid text
 
 
 def _inferred(row: Rebalance) -> str:

@@ -1,14 +1,14 @@
-"""What the broker's own events say about a group's rebalances: when each began and ended, and why.
+"""A group's rebalances according to the broker's own events: when each began and ended, and why.
 
-muster's broker writes its events to `__group_events` (Apache Kafka has no such topic). They need no inference: where
-they are, they are the truth, and the labels by which inference is measured.
+muster's broker writes its events to `__group_events` (Apache Kafka has no such topic). They need no inference: they are
+the truth where they exist, and the labels against which inference is measured.
 
-A rebalance runs from the first `RebalanceStarted` to the next `RebalanceCompleted`. What begins it is its cause; what
-else happened to the group until it was done are its further causes, in their order: members that came or went meanwhile
-need no start of their own. Two things are told that are no rebalance: a static member that took its place again in a
-stable group, and a coordinator that has read the group (`rebalanced` is False).
+A rebalance runs from the first `RebalanceStarted` to the next `RebalanceCompleted`. The event that starts it is its
+cause; whatever else happens to the group until it completes are its further causes, in order: members that join or
+leave during it have no `RebalanceStarted` of their own. Two kinds of label are not rebalances (`rebalanced` is False):
+a static member that was replaced in a stable group, and a coordinator that has loaded the group.
 
-What one event cannot tell is not here: a rolling restart and a flapping member are patterns of several rebalances.
+Patterns over several rebalances (a rolling restart, a flapping member) are not found here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.history.model import LAST_MS, Cause
 Event = Mapping[str, Any]
 
 MOVED_WITHIN_MS = 60_000
-"""How long after a coordinator has read a group its members' joining again is put down to that."""
+"""How long after a coordinator has loaded a group its members' rejoining is attributed to that."""
 
 _TAKEN_OVER = "static member came back while the group was changing, or with other metadata"
 _CAUSES = {
@@ -39,14 +39,14 @@ _CAUSES = {
     "partitions were added, or have a leader again": Cause.PARTITIONS_ADDED,
     _TAKEN_OVER: Cause.STATIC_MEMBER_REPLACED,
 }
-"""By the cause in a RebalanceStarted. Those of an operator's or a store's limits have no name of their own."""
+"""By the cause in a RebalanceStarted. Limits of the operator or of the store have no cause of their own."""
 
 REVOKED = "member gave partitions up and rejoined"
 _POLL = "poll timeout has expired"
-"""What Java's and muster's clients give as their reason to leave (KIP-800)."""
+"""In the leave reason of Java's and muster's clients (KIP-800)."""
 
 _METADATA = "cached metadata has changed"
-"""What both give as a leader's reason to join again: its topics have other partitions than it assigned."""
+"""In both clients' reason when a leader rejoins because its topics' partitions differ from those it assigned."""
 
 _REJOINS = (Cause.LEADER_REJOINED, Cause.JOINED)
 
@@ -57,42 +57,42 @@ class Label:
 
     group: str
     generation: int | None
-    """The one that it ended in; None: it did not end."""
+    """The resulting generation; None: the rebalance did not complete."""
     started_ms: int
     finished_ms: int | None
     cause: Cause
     member: str
-    """The member that began it, "" if none did."""
+    """The member that triggered it, "" if none did."""
     client_id: str
     reason: str | None
-    """What the member's client gave as its reason, or the coordinator."""
+    """The reason given by the member's client or by the coordinator."""
     others: tuple[Cause, ...]
-    """What else happened until it was done, without repetition."""
+    """What else happened until it completed, without duplicates."""
     members: int | None
-    """How many the generation has."""
+    """Number of members of the generation."""
     phase: int
     """2: the second phase of a cooperative rebalance, with the cause of the first."""
     rebalanced: bool
     events: tuple[Event, ...]
     is_sure: bool = True
-    """False: a member may have been too slow. It left and gave no reason, as clients do that never give one; or its
-    session expired and it has an instance id: such a member stops its heartbeats then, and does not leave (KIP-345)."""
+    """False: a member may have been too slow. It left without a reason, as clients do that never give one; or its
+    session expired and it is static: such a member stops its heartbeats instead of leaving (KIP-345)."""
 
 
 def labels(events: Iterable[Event]) -> list[Label]:
-    """The rebalances of one group, from its events in the order of their time. Values that are none of muster's, or of
-    a later version, are passed over. One that is not done is the last."""
+    """The rebalances of one group, from its events in order of time. Values that are not muster's events, or are of a
+    later version, are skipped. A rebalance that has not completed comes last."""
     telling = Telling()
     return [*telling.labels(events), *telling.rest()]
 
 
 def by_group(events: Iterable[Event]) -> dict[str, list[Label]]:
-    """`labels` of each group, from the events of all: those of several partitions one after the other."""
+    """`labels` of each group, from the events of all groups, partition after partition."""
     return {group: labels(own) for group, own in events_by_group(events).items()}
 
 
 def events_by_group(events: Iterable[Event]) -> dict[str, list[Event]]:
-    """Each group's events in the order of their time, from those of several partitions one after the other."""
+    """Each group's events in order of time, from the events of several partitions, one after another."""
     groups: dict[str, list[Event]] = {}
     for event in events:
         if is_told(event) and isinstance(event.get("group_id"), str):
@@ -101,7 +101,7 @@ def events_by_group(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 
 def is_told(event: Any) -> bool:
-    """Whether a value is an event of a version that is known, at a time that a calendar has."""
+    """Whether a value is an event of a known version with a valid time."""
     if not isinstance(event, Mapping) or event.get("v") != 1:
         return False
     at_ms = event.get("at_ms")
@@ -109,7 +109,7 @@ def is_told(event: Any) -> bool:
 
 
 class Telling:
-    """The events since the last rebalance that was done, and what has to be known from before: plain data."""
+    """The events since the last completed rebalance, and the state carried over from before: plain data."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -121,11 +121,11 @@ class Telling:
 
     @property
     def has_started(self) -> bool:
-        """Whether a rebalance has begun that is not done."""
+        """Whether a rebalance has started and not completed."""
         return self._started
 
     def labels(self, events: Iterable[Event]) -> list[Label]:
-        """Go on with these events, in the order of their time; what is known to be done by them."""
+        """Take more events, in order of time; returns the labels that they complete."""
         found: list[Label] = []
         for event in events:
             if is_told(event):
@@ -133,13 +133,13 @@ class Telling:
         return found
 
     def copy(self) -> Telling:
-        """One that goes on by itself."""
+        """An independent copy."""
         found = copy(self)
         found._events = [*self._events]
         return found
 
     def take(self, event: Event) -> Iterator[Label]:
-        """Take the next event; what is known to be done by it."""
+        """Take the next event; yields the labels that it completes."""
         kind = event.get("event")
         if kind == "GroupLoaded":
             yield from self._loaded(event)
@@ -153,7 +153,7 @@ class Telling:
             yield from self._completed(event)
 
     def rest(self) -> Iterator[Label]:
-        """What is not done."""
+        """The labels of what has not completed."""
         if self._started:
             yield self._label(None)
         else:
@@ -174,11 +174,11 @@ class Telling:
     def _moved(self, event: Event) -> str:
         broker = event.get("broker_id")
         if self._broker is None or self._broker == broker:
-            return f"broker {broker} has read the group"
-        return f"broker {broker} has the group, after broker {self._broker}"
+            return f"broker {broker} loaded the group"
+        return f"broker {broker} took the group over from broker {self._broker}"
 
     def _taken_over(self) -> Iterator[Label]:
-        """Static members that took their places again, and no rebalance followed at once."""
+        """Static members that were replaced without a rebalance following immediately."""
         for event in [event for event in self._events if event.get("event") == "MemberFenced"]:
             self._events.remove(event)
             yield _plain(event, Cause.STATIC_MEMBER_REPLACED, self._generation, None)
@@ -216,7 +216,7 @@ class Telling:
         )
 
     def _causes(self, events: tuple[Event, ...], first: Event) -> list[Cause]:
-        """The cause of the start, and those of all that happened until the end."""
+        """The cause of the start, and those of everything that happened until the end."""
         cause = _cause_of_start(first, events)
         moved_ms, self._loaded_ms = self._loaded_ms, None
         found = [cause]
@@ -248,7 +248,7 @@ def _cause_of_start(start: Event, events: tuple[Event, ...]) -> Cause:
 
 
 def _cause_of(event: Event, events: tuple[Event, ...]) -> Cause | None:
-    """What an event stands for by itself, None if for nothing that brings a rebalance."""
+    """The cause that an event alone stands for; None if it does not trigger a rebalance."""
     match event.get("event"):
         case "RebalanceStarted":
             return _cause_of_start(event, events)
@@ -257,7 +257,7 @@ def _cause_of(event: Event, events: tuple[Event, ...]) -> Cause | None:
         case "MemberLeft":
             return Cause.POLL_INTERVAL_EXCEEDED if _POLL in str(event.get("reason")) else Cause.LEFT
         case "MemberExpired":
-            # A member that heartbeats, and does not join within the rebalance timeout, its max.poll.interval.ms.
+            # It sent heartbeats but did not rejoin within the rebalance timeout, its max.poll.interval.ms.
             slow = str(event.get("kind")).startswith("did not rejoin")
             return Cause.POLL_INTERVAL_EXCEEDED if slow else Cause.SESSION_EXPIRED
         case "MemberFenced":
@@ -269,7 +269,7 @@ def _cause_of(event: Event, events: tuple[Event, ...]) -> Cause | None:
 
 
 def _begins_with(joined: Event, events: tuple[Event, ...]) -> bool:
-    """Whether a member's coming is what a start of a rebalance tells already."""
+    """Whether a RebalanceStarted already covers this member's joining."""
     return any(
         event.get("event") == "RebalanceStarted" and event.get("member_id") == joined.get("member_id")
         for event in events
@@ -284,7 +284,7 @@ def _is_sure(cause: Cause, start: Event, events: tuple[Event, ...]) -> bool:
 
 
 def _left(start: Event, events: tuple[Event, ...]) -> Event:
-    """The MemberLeft of the member that has begun a rebalance."""
+    """The MemberLeft of the member that triggered a rebalance."""
     for event in events:
         if event.get("event") == "MemberLeft" and event.get("member_id") == start.get("member_id"):
             return event

@@ -1,26 +1,25 @@
-"""What only shows over several rebalances: a rolling restart, a member that comes and goes.
+"""Patterns that only several rebalances show: a rolling restart, a member that keeps joining and leaving.
 
-A pattern stands beside the causes of its rebalances. It is made of what the records show, never of guesses: a member
-that is gone for a reason that they do not show may have crashed, been scaled in or been restarted.
+A pattern is reported in addition to the causes of its rebalances. It is based on what the records show, never on
+guesses: a member that is gone for no visible reason may have crashed, been scaled in or been restarted.
 
-A member is followed through its ids: one that comes with the identity (instance id, or client id and host) or the id
-of a member that went within the window is that member again, one `depth` further on the same `chain`. So three
-members that share a client id on one host are told from one that went three times.
+A member is followed through its ids: one that joins with the identity (instance id, or client id and host) or the id of
+a member that left within the window is that member again, at the next `depth` of the same `chain`. So three members
+that share a client id on one host are distinguished from one that left three times.
 
-- **Flapping**: a chain with three departures or more within the window. That it went and was back is in the records;
-  why it went need not be.
-- **Rolling restart**: three members or more, or nearly all of the group, left and came back, one after another: the
-  second went when the first was back, each once. Members that exceeded their poll interval never count. Those that
-  expired may have stood still: such a process comes back under a new id, as one does that was started anew. So they
-  count only if they are static, as such members never leave; if the process was there before its former self had
-  expired, and so were more than two thirds of the group; or if it was all of the group and no other member went
-  meanwhile. Where names change from start to start (a pod's), members that go and new ones that come have to take turns
-  until most of those that were there are replaced.
+- **Flapping**: a chain with three or more departures within the window. The records show that it left and returned,
+  not necessarily why.
+- **Rolling restart**: three or more members, or nearly the whole group, left and returned one after another, each once:
+  the second left when the first was back. Members that exceeded their poll interval never count. Those that expired may
+  only have been paused: such a process returns under a new id, as a restarted one does. So they count only if they are
+  static, as such members never leave; if more than two thirds of the group were back before their former sessions had
+  expired; or if the whole group was affected and no other member left in the meantime. If names change with each start
+  (pods), departures and new members must alternate until most of the former members are replaced.
 
-Members that go until none is left, one soon after the other, are a stop of the group: no part of a rolling restart,
-and of a flapping member only if that one comes back.
+Members that leave one shortly after another until the group is empty are a stop of the group: this is not part of a
+rolling restart, and part of flapping only if the member comes back.
 
-The window is `Limits.pattern_ms` to both sides of a rebalance, so the same rows are found whatever was read at once.
+The window extends `Limits.pattern_ms` to both sides of a rebalance, so the rows do not depend on how the log is split.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ from muster.history.rules.wording import count, duration, listed, named
 
 FLAPPING_DEPARTURES = 3
 IN_TURN = 3
-"""Members that go and come back one after another, as many as make a rolling restart of part of a group."""
+"""How many members must leave and return one after another to count as a rolling restart of part of a group."""
 MOST_TRACES = 512
 STOP_MS = 60_000
-"""How soon after one another the members of a group go that is stopped."""
+"""The longest time between two departures when a group is stopped."""
 
 
 @fixed
 class Leg:
-    """A member that went or came, as a part of its chain."""
+    """A departure or arrival of a member, as part of its chain."""
 
     chain: str
     depth: int
     name: str
     at_ms: int
     cause: Cause | None = None
-    """Why it went; None of one that came."""
+    """Why it left; None for an arrival."""
     is_static: bool = False
     is_guess: bool = False
-    """Why it went is little more than guessed."""
+    """The cause is no more than a guess."""
     is_same: bool = False
-    """It came back under the id that it had: the process lived on."""
+    """It returned under the same id: the process survived."""
     succeeds: str = ""
-    """The chain of a member with the same identity that was still there as this one came."""
+    """The chain of a member with the same identity that was still in the group when this one joined."""
     is_succeeded: bool = False
-    """It expired after such a one had come: the process had been started anew, and no later start ends its absence."""
+    """It expired after such a successor had joined: the process had been restarted; no later arrival is its return."""
 
     @property
     def is_planned(self) -> bool:
@@ -88,7 +87,7 @@ class _Gone:
 
 
 class _Waiting:
-    """Of the members that are gone, those that one of these may be."""
+    """The departed members that one of these may be."""
 
     def __init__(self, gone: Iterable[_Gone], members: Iterable[Member]) -> None:
         self._by_id: dict[str, deque[_Gone]] = {member.member_id: deque() for member in members}
@@ -102,7 +101,7 @@ class _Waiting:
         """By `id`."""
 
     def take(self, member: Member) -> _Gone | None:
-        """The first that went with its id, else the last that went with its identity; each is taken once."""
+        """The first that left with its id, else the last that left with its identity; each is taken once."""
         by_id, by_identity = self._by_id[member.member_id], self._by_identity[identity(member)]
         while by_id and id(by_id[0]) in self.taken:
             by_id.popleft()
@@ -119,16 +118,16 @@ _Heirs: TypeAlias = "dict[tuple[str, ...], deque[str]]"
 
 @dataclass(slots=True)
 class Lineage:
-    """Which member is which, over the ids that it had."""
+    """Which member is which, across its ids."""
 
     living: dict[str, tuple[str, int]] = field(default_factory=dict)
     identities: dict[str, tuple[str, ...]] = field(default_factory=dict)
     succeeded: set[str] = field(default_factory=set)
-    """Of the living: those whose process seems to have been started anew, as another of the same identity came."""
+    """The living whose process seems to have been restarted, as another with the same identity joined."""
     gone: list[_Gone] = field(default_factory=list)
 
     def went(self, member: Member, cause: Cause, at_ms: int, *, is_guess: bool = False) -> Leg:
-        """A member went."""
+        """Record a departure."""
         chain, depth = self.living.pop(member.member_id, (member.member_id, 0))
         succeeded = cause is Cause.SESSION_EXPIRED and member.member_id in self.succeeded
         static = member.instance_id is not None
@@ -137,7 +136,7 @@ class Lineage:
         return leg
 
     def came(self, members: Sequence[Member], at_ms: int, window_ms: int) -> list[tuple[Leg, Leg | None]]:
-        """Members came at once; of each, the leg on which it had gone within the window, if it had."""
+        """Record arrivals in one rebalance; returns each with its departure within the window, if any."""
         self.gone = [each for each in self.gone if each.leg.at_ms >= at_ms - window_ms][-MOST_TRACES:]
         gone, heirs = _Waiting(self.gone, members), self._heirs()
         arrived = [self._arrived(member, at_ms, gone.take(member), heirs) for member in members]
@@ -159,7 +158,7 @@ class Lineage:
         return leg, None if found is None else found.leg
 
     def _heirs(self) -> _Heirs:
-        """The living that a new member may stand in for, by their identity."""
+        """The living that a new member may replace, by identity."""
         found: _Heirs = {}
         for member_id in self.living:
             if member_id in self.identities and member_id not in self.succeeded:
@@ -167,7 +166,7 @@ class Lineage:
         return found
 
     def keep(self, members: Iterable[Member]) -> None:
-        """Forget of the living all but these."""
+        """Forget all living members except these."""
         known = self.living
         self.living, self.identities = {}, {}
         for each in members:
@@ -184,9 +183,9 @@ def trace(
     times: tuple[int, int],
     members_before: int,
 ) -> tuple[Trace, dict[str, tuple[Cause, int]]]:
-    """A rebalance as patterns see it, and why the members that are back had gone, and for how long.
+    """A rebalance as patterns see it; and why the members that are back had left, and for how long.
 
-    `times`: of the rebalance, and how long a member may have been gone to be the same.
+    `times`: the time of the rebalance, and how long a member may have been gone to count as the same.
     """
     at_ms, window_ms = times
     why = {each.member.member_id: each.cause for each in departures}
@@ -206,27 +205,27 @@ def trace(
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """One rebalance, those within a window around it, and what these say of members."""
+    """One rebalance, those within a window around it, and what these show about members."""
 
     own: Trace
     near: Sequence[Trace]
     stops: frozenset[tuple[str, int]]
-    """The legs of members that went as the group was stopped: chain and depth."""
+    """The departures when the group was stopped: chain and depth."""
     back: dict[tuple[str, int], Leg]
-    """Those that were back, by the chain and depth of the leg on which they had gone."""
+    """The returns, by chain and depth of the departure."""
 
     def went(self, trace: Trace) -> list[Leg]:
-        """The members that went in a rebalance, but for those of a stop."""
+        """The departures in a rebalance, except those of a stop."""
         return [leg for leg in trace.went if (leg.chain, leg.depth) not in self.stops]
 
     @property
     def legs(self) -> set[str]:
-        """The chains of members that went in this rebalance, or were back in it."""
+        """The chains of members that left or returned in this rebalance."""
         return {leg.chain for leg in self.went(self.own)} | {leg.chain for leg in self.own.came if leg.depth > 0}
 
 
 def pattern(found: Verdict, own: Trace, others: Sequence[Trace], window_ms: int) -> Verdict:
-    """The verdict on a rebalance, with the pattern that it is part of by those around it, itself among them."""
+    """The verdict on a rebalance, with the pattern that it and the rebalances around it form."""
     if not (own.went or own.came):
         return found
     first_ms, last_ms = own.at_ms - window_ms, own.at_ms + window_ms
@@ -246,7 +245,7 @@ def _rules(found: Verdict) -> tuple[Callable[[_Around], PatternSeen | None], ...
 
 
 def _stops(near: Sequence[Trace]) -> frozenset[tuple[str, int]]:
-    """The legs of members that went one soon after the other until none was left."""
+    """The departures one shortly after another until the group was empty."""
     found: set[tuple[str, int]] = set()
     until_ms = -1
     for each in reversed(near):
@@ -284,13 +283,13 @@ def _flapping(around: _Around) -> PatternSeen | None:
             continue
         span = duration(legs[-1].at_ms - legs[0].at_ms)
         causes = listed(str(_why(leg)).replace("_", " ") for leg in legs)
-        evidence = f"{legs[0].name} went {count(len(legs), 'time')} within {span} ({causes})."
+        evidence = f"{legs[0].name} left {count(len(legs), 'time')} within {span} ({causes})."
         return _seen(Pattern.FLAPPING, 0.9, evidence, legs)
     return None
 
 
 def _is_of(own: Trace, legs: Sequence[Leg], roots: dict[str, str]) -> bool:
-    """Whether one of these legs, or the return after it, is in this rebalance: not so a stop of the group after it."""
+    """Whether one of these departures, or the return from it, is in this rebalance, as opposed to a later stop."""
     went = {(leg.chain, leg.depth) for leg in legs}
     chains = {leg.chain for leg in legs}
     came = any(leg.chain in chains or leg.chain in roots for leg in own.came)
@@ -298,7 +297,7 @@ def _is_of(own: Trace, legs: Sequence[Leg], roots: dict[str, str]) -> bool:
 
 
 def _successors(near: Sequence[Trace]) -> dict[str, str]:
-    """The chains of processes that were started anew before what they were had expired, and what those chains are."""
+    """The chains of processes that were restarted before their former member expired, and the chains that these had."""
     expired = {leg.chain: leg.at_ms for each in near for leg in each.went if leg.cause is Cause.SESSION_EXPIRED}
     roots: dict[str, str] = {}
     for leg in (leg for each in near for leg in each.came if leg.succeeds):
@@ -308,7 +307,7 @@ def _successors(near: Sequence[Trace]) -> dict[str, str]:
 
 
 def _rolling(around: _Around) -> PatternSeen | None:
-    """Members that went and came back, each once, in turn: by their own act, or all of the group."""
+    """Members that left and returned one after another, each once: on their own, or the whole group."""
     restarts = _restarts(around)
     planned = [pair for pair in restarts if _is_own_act(*pair)]
     members = max(each.members_before for each in around.near)
@@ -326,12 +325,12 @@ def _is_own_act(left: Leg, back: Leg) -> bool:
 
 
 def _rolled(went: Sequence[Leg], sure: float) -> PatternSeen:
-    evidence = f"{count(len(went), 'member')} went and came back one after another: {listed(leg.name for leg in went)}."
+    evidence = f"{count(len(went), 'member')} left and came back one after another: {listed(leg.name for leg in went)}."
     return _seen(Pattern.ROLLING_RESTART, sure, evidence, went)
 
 
 def _passes(around: _Around, restarts: Sequence[tuple[Leg, Leg]]) -> Iterator[list[Leg]]:
-    """The members that went in turn and each once, with one that went or was back in this rebalance."""
+    """The members that left one after another, each once, including one that left or returned in this rebalance."""
     for at, (left, back) in enumerate(restarts):
         if around.own.at_ms in (left.at_ms, back.at_ms):
             for turns in _each_once(restarts, at):
@@ -341,13 +340,13 @@ def _passes(around: _Around, restarts: Sequence[tuple[Leg, Leg]]) -> Iterator[li
 
 
 def _all_that_went(around: _Around) -> int:
-    """How many times members went, whyever, but for those of a stop."""
+    """Number of departures for any reason, except those of a stop."""
     return sum(leg.cause is not Cause.STATIC_MEMBER_REPLACED for each in around.near for leg in around.went(each))
 
 
 def _each_once(restarts: Sequence[tuple[Leg, Leg]], at: int) -> list[Sequence[tuple[Leg, Leg]]]:
-    """The longest stretches around one restart in which no member goes twice: as far back as can be and then on, and as
-    far on as can be and then back."""
+    """The longest stretches around one restart in which no member leaves twice: as far backwards as possible and then
+    forwards, and the other way round."""
     found: list[Sequence[tuple[Leg, Leg]]] = []
     for steps in ((-1, 1), (1, -1)):
         chains = {restarts[at][0].chain}
@@ -363,7 +362,7 @@ def _each_once(restarts: Sequence[tuple[Leg, Leg]], at: int) -> list[Sequence[tu
 
 
 def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
-    """The chains of restarts in waves (one member, or some at once) of which each was done before the next began."""
+    """The chains of restarts in waves (of one or more members), each of which ended before the next began."""
     waves: list[set[str]] = []
     began_ms = until_ms = -1
     for left, back in restarts:
@@ -379,8 +378,8 @@ def _in_turn(restarts: Sequence[tuple[Leg, Leg]]) -> set[str]:
 
 
 def _killed_in_turn(around: _Around) -> PatternSeen | None:
-    """Most of the group's processes were killed and started anew at once: each comes under a new id before the old one
-    has expired. That some do shows no deploy: a supervisor starts a process that crashed just so."""
+    """Most of the group's processes were killed and restarted immediately: each joins under a new id before the old one
+    has expired. If only some do, it need not be a deploy: a supervisor restarts a crashed process the same way."""
     near, own = around.near, around.own
     went = [leg for each in near for leg in around.went(each) if not leg.is_guess]
     expired = {leg.chain: leg for leg in went if leg.cause is Cause.SESSION_EXPIRED}
@@ -391,13 +390,15 @@ def _killed_in_turn(around: _Around) -> PatternSeen | None:
     if len(killed) < 2 or 3 * len(killed) <= 2 * members or not here & killed.keys():
         return None
     names = listed(leg.name for leg in killed.values())
-    evidence = f"{count(len(killed), 'member')} came anew before the one with the same name had expired: {names}."
+    evidence = (
+        f"{count(len(killed), 'member')} rejoined before the former member of the same name had expired: {names}."
+    )
     return _seen(Pattern.ROLLING_RESTART, 0.7, evidence, list(killed.values()))
 
 
 def _restarts(around: _Around) -> list[tuple[Leg, Leg]]:
-    """Members that went and were back under new ids, in the order in which they went. It has to be known why they went;
-    where they took their places again, as static members, nothing rebalanced."""
+    """Members that left and returned under new ids, in the order in which they left. Only those with a known cause;
+    replaced static members do not count, as nothing rebalanced."""
     pairs = [
         (leg, back)
         for each in around.near
@@ -411,7 +412,7 @@ def _restarts(around: _Around) -> list[tuple[Leg, Leg]]:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Members that went, or that came, in one rebalance."""
+    """Members that left, or that joined, in one rebalance."""
 
     is_arrival: bool
     members: int
@@ -419,7 +420,7 @@ class _Turn:
 
 
 def _turnover(around: _Around) -> PatternSeen | None:
-    """Members that go and others that come, in turns, until most of those that were there are replaced."""
+    """Members leave and others join alternately until most of the former members are replaced."""
     turns, gone = _turns(around)
     went = sum(turn.members for turn in turns if not turn.is_arrival)
     came = sum(turn.members for turn in turns if turn.is_arrival)
@@ -428,14 +429,14 @@ def _turnover(around: _Around) -> PatternSeen | None:
     if not in_turns or 3 * went < 2 * max(each.members_before for each in around.near):
         return None
     evidence = (
-        f"{count(went, 'member')} left and {count(came, 'new one')} joined in turns: most of the group was replaced."
+        f"{count(went, 'member')} left and {count(came, 'new one')} joined alternately: most of the group was replaced."
     )
     return _seen(Pattern.ROLLING_RESTART, 0.65, evidence, gone)
 
 
 def _turns(around: _Around) -> tuple[list[_Turn], list[Leg]]:
-    """Departures and arrivals in their order, from the first departure on, without members that were back by name, and
-    without visitors, which came and went; and the legs of those that went."""
+    """Departures and arrivals in order, starting with the first departure, without members that returned under their
+    name and without short-lived ones; and the departures among them."""
     near = around.near
     shared = _shared_names(near)
     goes_ms = (leg.at_ms for each in near for leg in around.went(each) if leg.cause is Cause.LEFT and not leg.is_guess)
@@ -460,7 +461,7 @@ def _turns(around: _Around) -> tuple[list[_Turn], list[Leg]]:
 
 
 def _shared_names(near: Sequence[Trace]) -> set[str]:
-    """Names that several members have at once: over a restart, which of them is which cannot be told."""
+    """Names that several members share: across a restart they cannot be told apart."""
     chains: dict[str, set[str]] = {}
     for leg in (leg for each in near for leg in (*each.went, *each.came)):
         chains.setdefault(leg.name, set()).add(leg.chain)
@@ -468,7 +469,7 @@ def _shared_names(near: Sequence[Trace]) -> set[str]:
 
 
 def _back(found: Verdict, around: _Around) -> Verdict:
-    """A member that was back soon lived on, or was started anew at once."""
+    """A member that returned soon survived, or was restarted immediately."""
     for leg in around.own.went:
         back = around.back.get((leg.chain, leg.depth))
         if back is None or back.at_ms <= around.own.at_ms or leg.is_succeeded:
@@ -476,14 +477,14 @@ def _back(found: Verdict, around: _Around) -> Verdict:
         evidence = f"{leg.name} was back {duration(back.at_ms - leg.at_ms)} later."
         others = [each for each in found.alternatives if each.cause is Cause.POLL_INTERVAL_EXCEEDED]
         if back.is_same and found.cause is Cause.LEFT and others:
-            return _lived_on(found, f"{evidence[:-1]}, under the id that it had: its process lived on.")
+            return _survived(found, f"{evidence[:-1]} under the same id: its process survived.")
         return found.but(evidence)
     return found
 
 
-def _lived_on(found: Verdict, evidence: str) -> Verdict:
-    """KIP-848: a member that had to leave as its handler took too long comes back under the id that it had. One that
-    unsubscribes and subscribes again does as well."""
+def _survived(found: Verdict, evidence: str) -> Verdict:
+    """KIP-848: a member that had to leave because its handler took too long returns under the same id. So does one that
+    unsubscribes and subscribes again."""
     other = Alternative(Cause.LEFT, CLIENT_LOG)
     return replace(
         found,

@@ -1,7 +1,7 @@
-"""A rebalance that is not final yet: partitions are still silent, its epoch is still open, a pattern may still show.
+"""A rebalance that is not final yet: partitions are still silent, its epoch is still open, a pattern may still emerge.
 
-Everything in it is known when the rebalance happens, but for three things that come later: until when each partition
-was silent, what a KIP-848 epoch's target is, and what happens around it. So the row is made when it is final.
+Everything in it is known when the rebalance happens, except three things that come later: until when each partition
+was silent, the target of a KIP-848 epoch, and the rebalances around it. So the row is created once these are known.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from muster.history.rules.rebalances import counts, moved
 
 @dataclass(slots=True)
 class Watch:
-    """Of a member that is taken for gone without a word: whether another member gets on with its partitions, as with
-    the records that have come meanwhile, before as much time has passed as it was silent."""
+    """For a member whose departure is inferred from silence: whether another member progresses on its partitions before
+    as much time has passed as the silence lasted."""
 
     member_id: str
     places: tuple[TopicPartition, ...]
@@ -27,18 +27,18 @@ class Watch:
 
 @dataclass(slots=True)
 class Pending:
-    """A rebalance on its way to a row. Times are of the group's clock."""
+    """A rebalance whose row is not complete yet. Times are by the group's clock."""
 
     case: Case
     trace: Trace
     known: dict[str, int]
-    """Partitions by topic, as known before."""
+    """Number of partitions by topic, as known before."""
     duration_ms: int | None
     duration_is: str
     silent_since: dict[TopicPartition, int] = field(default_factory=dict)
     stopped: dict[TopicPartition, int] = field(default_factory=dict)
     is_open: bool = False
-    """Of a KIP-848 epoch: its target may still come."""
+    """A KIP-848 epoch whose target assignment may still arrive."""
     watches: list[Watch] = field(default_factory=list)
 
     @property
@@ -47,16 +47,17 @@ class Pending:
 
     @property
     def rebalanced(self) -> bool:
-        """Whether the generation is another: not where a static member took its place again."""
+        """Whether the generation changed: it does not when a static member is replaced."""
         before, after = self.case.before, self.case.after
         return before is None or before.generation != after.generation or before.kind is not after.kind
 
     def heard(self, place: TopicPartition, at_ms: int) -> None:
-        """A partition was committed for the first time after."""
+        """A partition was committed for the first time after the rebalance."""
         self.stopped[place] = at_ms - self.silent_since.pop(place)
 
     def superseded(self, at_ms: int, window_ms: int) -> dict[TopicPartition, int]:
-        """The next rebalance came: what is silent still, is from then on for that one to say. Returns since when."""
+        """The next rebalance has begun: partitions that are still silent count there from now on. Returns since when
+        each has been silent."""
         within = at_ms - self.at_ms <= window_ms
         if within:
             self.stopped.update({place: at_ms - since for place, since in self.silent_since.items()})
@@ -65,14 +66,14 @@ class Pending:
         return still
 
     def seal(self, after: Generation, duration_ms: int | None, duration_is: str) -> None:
-        """The epoch is as it will be in the row."""
+        """The epoch is complete."""
         self.is_open = False
         self.case.after = after
         self.duration_ms, self.duration_is = duration_ms, duration_is
         look_at_partitions(self.case, self.known)
 
     def judged(self, traces: list[Trace], window_ms: int, first: Verdict | None, now_ms: int) -> tuple[Verdict, int]:
-        """The verdict, and the phase; `first`: the one on the rebalance before; `now_ms`: how far the log has been
+        """The verdict and the phase; `first`: the verdict on the previous rebalance; `now_ms`: how far the log has been
         read."""
         is_over = {each.member_id: each.until_ms <= now_ms for each in self.watches if not each.resumed}
         self.case.departures = [
@@ -119,7 +120,7 @@ class Pending:
 
 
 def look_at_partitions(case: Case, known: dict[str, int]) -> None:
-    """Put into a case what topics gained and lost."""
+    """Note in a case which topics gained partitions and which lost all."""
     now = counts(case.after.members)
     before = case.before
     if before is None or not before.members or not case.after.members:
@@ -136,7 +137,7 @@ def look_at_partitions(case: Case, known: dict[str, int]) -> None:
 
 
 def subscribed(generation: Generation) -> set[str]:
-    """The topics of all members; of those that subscribe by a regular expression, the ones that are assigned."""
+    """The topics of all members; for those that subscribe by regular expression, their assigned topics."""
     by_name = {topic for member in generation.members for topic in member.topics}
     by_regex = {topic for member in generation.members if member.topic_regex for topic, _ in member.assignment}
     return by_name | by_regex

@@ -1,9 +1,9 @@
-"""What a group's commits tell of Spark queries: which query reads a partition, and when its batches were done.
+"""What a group's commits show about Spark queries: which query reads a partition, and when its batches finished.
 
-The metadata of a query's commits is `spark:QUERY/BATCH`, with the number of the last batch that is done. So the first
-commit with a number says that the batch was done by then. It took at most as long as the time since the batch before,
-part of which the query may have waited for records. Of what a commit does not say nothing is guessed: whether a query
-that went on as another member was started again, or had been removed from the group meanwhile, is not in the log.
+The metadata of a query's commits is `spark:QUERY/BATCH`, with the number of the last finished batch. So the first
+commit with a number shows that the batch had finished by then. It took at most the time since the previous batch, part
+of which the query may have waited for records. Nothing beyond that is guessed: whether a query that continued as
+another member was restarted, or had been removed from the group in between, is not in the log.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from muster.history.model import Int64s
 
 ABOUT = "Spark query"
-"""How a sentence about a query begins: it holds whatever the cause is."""
+"""The start of a sentence about a query, which holds whatever the cause is."""
 SLOW_MS = 5_000
-"""A batch that took longer may have held up others."""
+"""A batch that took longer may have delayed other members."""
 MOST = 64
-"""So many queries of a group are remembered: those without a checkpoint have another name at each start."""
+"""How many queries of a group are remembered: those without a checkpoint get a new name at each start."""
 _NOTE = re.compile(r"spark:(.+)/(\d{1,18})")
 
 
 def read_note(metadata: str) -> tuple[str, int] | None:
-    """The query that made a commit, and its last batch; None where another client did."""
+    """The query that made a commit, and its last batch; None if another client did."""
     found = _NOTE.fullmatch(metadata)
     return None if found is None else (found[1], int(found[2]))
 
@@ -42,21 +42,21 @@ class Query:
 
     batch: int
     done_ms: int
-    """When the last batch was first seen to be done."""
+    """When the last batch was first seen to have finished."""
     before_ms: int
-    """When the one before was; -1 where that is not known."""
+    """When the previous one was; -1 if not known."""
 
 
 @dataclass(slots=True)
 class QueryBatches:
-    """The queries of a group, as far as their commits tell."""
+    """The queries of a group, as far as their commits show."""
 
     readers: dict[TopicPartition, tuple[str, int]] = field(default_factory=dict)
-    """Which query has committed a partition last, and when: another client may have since."""
+    """The query that last committed a partition, and when: another client may have committed since."""
     queries: dict[str, Query] = field(default_factory=dict)
 
     def take(self, commits: Commits, times: Int64s, span: range, open_cases: Iterable[tuple[Case, int]]) -> None:
-        """Take in some commits of a chunk. `open_cases` are rebalances whose rows wait, each until a time."""
+        """Take some commits of a chunk. `open_cases` are rebalances whose rows are pending, each until a time."""
         waiting = [(case, until_ms) for case, until_ms in open_cases if case.queries_gone]
         for row, metadata in commits.notes:
             note = read_note(metadata) if row in span else None
@@ -80,7 +80,7 @@ class QueryBatches:
             del self.queries[next(iter(self.queries))]
 
     def _of(self, member: Member, times: CommitTimes) -> str:
-        """The query that a member is: it made the latest commit of each of its partitions that has one."""
+        """The query behind a member: it made the latest commit of each of the member's committed partitions."""
         found = set()
         for place, last_ms in zip(member.assignment, times.lasts(member.assignment), strict=True):
             if last_ms != NEVER:
@@ -89,7 +89,7 @@ class QueryBatches:
         return found.pop() if len(found) == 1 else ""
 
     def look(self, case: Case, times: CommitTimes) -> None:
-        """Note what is known of queries as a group rebalances."""
+        """Note what is known about queries when a group rebalances."""
         if not self.queries or case.before is None:
             return
         gone = {member.member_id for member in case.differs.gone}
@@ -105,21 +105,21 @@ class QueryBatches:
 
 
 def departures(case: Case) -> tuple[str, ...]:
-    """What became of the queries that went, as far as commits tell that came soon after."""
-    on = "it went on as another member: it was started again, or had been removed from the group meanwhile"
+    """What became of the queries that left, as far as the commits shortly afterwards show."""
+    on = "it continued as another member: it was restarted, or had been removed from the group in between"
     return tuple(
-        f"{ABOUT} {name}, with batch {batch} done, was a member that went; "
-        f"{on if name in case.queries_back else 'no commit of it followed soon'}."
+        f"{ABOUT} {name} left as a member after finishing batch {batch}; "
+        f"{on if name in case.queries_back else 'it did not commit again soon'}."
         for name, batch in case.queries_gone.items()
     )
 
 
 def _slow(name: str, query: Query, all_joined_ms: int) -> tuple[str, ...]:
-    """What to say of a batch that was done right before all had joined."""
+    """The sentence about a batch that finished right before all members had joined."""
     took_ms = query.done_ms - query.before_ms
     if query.before_ms == NEVER or took_ms < SLOW_MS or not 0 <= all_joined_ms - query.done_ms <= AT_ONCE_MS:
         return ()
     return (
-        f"{ABOUT} {name} had batch {query.batch} done right before all had joined, {duration(took_ms)} after "
-        "the one before: a query joins when its batch is done.",
+        f"{ABOUT} {name} finished batch {query.batch} right before all members had joined, {duration(took_ms)} after "
+        "the previous batch: a query joins when its batch is finished.",
     )

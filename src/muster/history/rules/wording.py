@@ -1,4 +1,4 @@
-"""How the history's sentences name things: members, lengths of time, lists, values for a settings file."""
+"""How the history's sentences name things: members, durations, lists, values for a settings file."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _LONG = 80
 
 
 def named(member: Member) -> str:
-    """A member as an operator knows it: by its client id, instance id and host; ids that Kafka made say nothing."""
+    """A member as an operator knows it: by client id, instance id and host, not by the id that Kafka generated."""
     static = f", instance {member.instance_id}" if member.instance_id else ""
     return f"{member.client_id!r} at {member.host.lstrip('/')}{static}"
 
 
 def shortened(name: str) -> str:
-    """A name of a group as it is shown: Kafka takes names of thousands of characters."""
+    """A group's name as it is shown: Kafka accepts names of thousands of characters."""
     return name if len(name) <= _LONG else f"{name[: _LONG - 1]}…"
 
 
 def listed(items: Iterable[str]) -> str:
-    """Distinct items in the order in which they come, how many times each, a few of them, and how many more."""
+    """The first few distinct items, each with its number of occurrences, and how many more there are."""
     found = tuple(items)
     if len(found) == 1:  # nearly always
         return found[0]
@@ -42,7 +42,7 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """A length of time for people: 850 ms, 12.4 s, 3.5 min, 2.0 h, 4.2 days."""
+    """A duration for people: 850 ms, 12.4 s, 3.5 min, 2.0 h, 4.2 days."""
     if milliseconds < 1_000:
         return f"{milliseconds} ms"
     for unit, size, below in (("s", 1_000, 120_000), ("min", 60_000, 7_200_000), ("h", 3_600_000, 172_800_000)):
@@ -52,7 +52,7 @@ def duration(milliseconds: int) -> str:
 
 
 def settings_value(milliseconds: int) -> str:
-    """A time for a settings file: rounded up to two digits, so that it reads as a choice."""
+    """A time for a settings file: rounded up to two digits, so that it reads like a deliberate value."""
     digits = max(0, len(str(max(milliseconds, 1))) - 2)
     step = 10**digits
     return str(-(-milliseconds // step) * step)
