@@ -80,8 +80,8 @@ STORIES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "barrier": {"held_up": ("waited in a rebalance for 'barrier-0' at 127.0.0.1", "for up to 21.7 s: once", "poll")},
-    "crash": {"flapping": ("'crash-2' at 127.0.0.1 joins and goes", "7 times", "dies or stands still without leaving")},
-    "cron": {"flapping": ("'cron-kcat' at 127.0.0.1 joins and goes", "a job that visits for a short time")},
+    "crash": {"flapping": ("'crash-2' at 127.0.0.1 joins and leaves", "7 times", "dies or hangs without leaving")},
+    "cron": {"flapping": ("'cron-kcat' at 127.0.0.1 joins and leaves", "as a short-lived job")},
     "deploy": {
         "rolling_restart": ("10 times within 64.2 s", "the slowest restart took about 4.0 s", "group.instance.id")
     },
@@ -93,8 +93,8 @@ STORIES: dict[str, dict[str, tuple[str, ...]]] = {
     "slow2": {
         "poll_interval_exceeded": (
             "'slow2-2' at 127.0.0.1 did not poll within max.poll.interval.ms (20.0 s)",
-            "was back 90.1 s after it had to leave, so its handler took about 110.1 s",
-            "above what the handler takes, such as 140000",
+            "rejoined 90.1 s after it had to leave, so its handler took about 110.1 s",
+            "above the handler's longest time, for example to 140000",
         )
     },
     "static": {

@@ -181,8 +181,10 @@ def test_the_poll_interval_follows_from_how_long_the_member_was_away() -> None:
     gone = rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW,))
     (found,) = findings([view(gone, BACK_LATE)])
     assert "'slow' at 10.0.0.7 did not poll within max.poll.interval.ms (5.0 min) and had to leave" in found.sentence
-    assert "was back 90.0 s after it had to leave, so its handler took about 6.5 min" in found.sentence
-    assert "max.poll.interval.ms above what the handler takes, such as 490000;" in found.advice  # 390 s and a quarter
+    assert "rejoined 90.0 s after it had to leave, so its handler took about 6.5 min" in found.sentence
+    assert (
+        "max.poll.interval.ms above the handler's longest time, for example to 490000;" in found.advice
+    )  # 390 s and a quarter
 
 
 @pytest.mark.parametrize("change", [{"left": (SLOW,)}, {"replaced": (Change(replace(SLOW, member_id="s-2"), SLOW),)}])
@@ -275,10 +277,10 @@ def test_a_rolling_restart_is_told_with_how_long_restarts_took() -> None:
         seen.append(rebalance(Cause.JOINED, ago_ms - 31_000, joined=(back,), pattern=ROLLS))
     (found,) = findings([view(*seen)])
     assert found.sentence.startswith(
-        "The group was restarted member by member, and rebalanced each time: 6 times within 3.9 min"
+        "The group was restarted member by member and rebalanced each time: 6 times within 3.9 min"
     )
     assert "group.instance.id" in found.advice
-    assert "(the slowest restart took about 31.0 s), such as 62000:" in found.advice
+    assert "(the slowest restart took about 31.0 s), for example to 62000:" in found.advice
 
 
 def late_static(*whose: str, pattern: PatternSeen | None = ROLLS) -> list[Rebalance]:
@@ -297,7 +299,7 @@ def test_static_members_are_advised_on_their_timeout() -> None:
     assert (found.rule, found.stopped_partition_ms) == ("rolling_restart", 40_000)
     assert "4 times within" in found.sentence
     assert "static already" in found.advice
-    assert "(the slowest restart took about 60.0 s), such as 120000." in found.advice
+    assert "(the slowest restart took about 60.0 s), for example to 120000." in found.advice
 
 
 def test_static_members_that_were_back_in_time_are_no_restart() -> None:
@@ -362,7 +364,7 @@ def test_a_cost_that_is_in_part_in_another_finding_is_not_counted_twice() -> Non
         ("session_expired", 20_000),
         ("stops_the_world", 100_000),
     ]
-    assert "up to 100.0 s in total. More of the cost is counted under session_expired." in found[1].sentence
+    assert "up to 100.0 s in total. More cost is counted under session_expired." in found[1].sentence
 
 
 def in_turns(number: int, **fields: Any) -> list[Rebalance]:
@@ -454,10 +456,10 @@ HANGING = replace(OWNED, rebalance_timeout_ms=DAY_MS)
         (generation(HANGING), 3 * 60_000, 3 * 60_000, "restart the process. Its max.poll.interval.ms is 24.0 h"),
         (generation(HANGING), 3 * 60_000, 30_000, None),  # there was nothing to read until half a minute ago
         (generation(HANGING), 90_000, 90_000, None),
-        (generation(OWNED), HOUR_MS, HOUR_MS, "A record that cannot be handled, or a paused partition"),
-        (generation(OWNED), HOUR_MS, None, "A record that cannot be handled, or a paused partition"),
+        (generation(OWNED), HOUR_MS, HOUR_MS, "Either a record cannot be handled, or the partition is paused"),
+        (generation(OWNED), HOUR_MS, None, "Either a record cannot be handled, or the partition is paused"),
         (generation(CALM), HOUR_MS, HOUR_MS, "a record cannot be handled, or the partition is paused"),
-        (generation(replace(CALM, assignment=(("orders", 1),))), HOUR_MS, HOUR_MS, "No member is assigned it"),
+        (generation(replace(CALM, assignment=(("orders", 1),))), HOUR_MS, HOUR_MS, "It is not assigned to any member"),
         (None, HOUR_MS, HOUR_MS, "a record cannot be handled, or the partition is paused"),
     ],
 )
@@ -490,7 +492,7 @@ def test_all_that_flap_are_named() -> None:
     seen += times(3, Cause.LEFT, 59_000, **GOES, pattern=replace(one, members=("'b' at h",)))
     seen += times(1, Cause.LEFT, 58_000, **GOES, pattern=replace(one, members=("'c' at h",)))
     (found,) = findings([view(*seen)])
-    assert found.sentence.startswith("The clients 'a' at h and 'b' at h join and go again and again")
+    assert found.sentence.startswith("The clients 'a' at h and 'b' at h join and leave again and again")
 
 
 @pytest.mark.parametrize("cause", [Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED])
@@ -500,7 +502,7 @@ def test_a_cause_that_is_not_sure_is_told_as_such(cause: Cause) -> None:
     )
     (found,) = findings([view(doubt)])
     assert found.sentence.startswith("Most likely 'slow' at 10.0.0.7")
-    assert found.sentence.endswith(" It may also be left; what tells them apart: the log of brokers.")
+    assert found.sentence.endswith(" It may also be left; to find out, check the log of brokers.")
     (found,) = findings([view(doubt, rebalance(cause, ago_ms=60_000, left=(SLOW,)))])
     assert found.sentence.startswith("'slow' at")
     assert "may also" not in found.sentence
@@ -511,7 +513,7 @@ def test_a_member_that_all_waited_for_is_named() -> None:
     (found,) = findings([view(row, latest=EAGER)])
     assert found.sentence == (
         "Members waited in a rebalance for 'slow' at 10.0.0.7, busy handling records, for up to 21.7 s: once, 60.0 min "
-        "ago; partitions stood still for up to 10.0 s in total."
+        "ago; partitions were stopped for up to 10.0 s in total."
     )
 
 

@@ -75,7 +75,7 @@ def test_the_longest_wait_is_told() -> None:
 def test_the_farthest_rewind_is_told() -> None:
     notes = [replace(note("rewind", offset, 50), partition=at) for at, offset in enumerate((45, 10, 49))]
     (found,) = findings([view(notes=notes)])
-    assert "most in orders-1, from 50 to 10: 46 records" in found.sentence
+    assert "furthest in orders-1, from 50 to 10: members that start there process 46 records" in found.sentence
 
 
 @pytest.mark.parametrize(("more", "cost_ms"), [((), 20_000), ((Change(replace(CALM, member_id="calm-9")),), 10_000)])

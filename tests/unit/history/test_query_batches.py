@@ -20,8 +20,8 @@ AGAIN = M("spark-2", "t:0-1")
 LEFT = [B.with_(has="t:0-3")]
 
 SLOW = (
-    "Spark query q finished batch 3 right before all members had joined, 20.0 s after the previous batch: a query joins "
-    "when its batch is finished."
+    "Spark query q finished batch 3 right before all members had joined, 20.0 s after the previous batch: a query "
+    "joins when its batch is finished."
 )
 WENT = "Spark query q left as a member after finishing batch 2; "
 ON = f"{WENT}it continued as another member: it was restarted, or had been removed from the group in between."

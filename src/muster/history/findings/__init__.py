@@ -81,7 +81,7 @@ def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
         sentence = f"{said.what}: {times(view, said.seen)}{_stood_still(cost)}."
         others = {counted[id(each)]: None for each in whole if id(each) in counted and each.stopped}
         if others:
-            sentence += f" {'Further' if cost else 'Its'} cost is counted under {listed(others)}."
+            sentence += f" {'More' if cost else 'The'} cost is counted under {listed(others)}."
     if said.then:
         sentence += f" {said.then}"
     return Finding(

@@ -147,7 +147,7 @@ def rewinds(view: View) -> Said | None:
     again = sum(note.previous_offset - note.offset for note in seen)
     what = (
         f"Committed offsets went backwards {count(len(seen), 'time')}, furthest in {worst.topic}-{worst.partition}, "
-        f"from {worst.previous_offset} to {worst.offset}: up to {again} records are processed again"
+        f"from {worst.previous_offset} to {worst.offset}: members that start there process {again} records again"
     )
     advice = (
         "If no operator reset them, a former owner committed late, or a member started below the group's offset: "

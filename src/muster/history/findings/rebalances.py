@@ -456,7 +456,8 @@ def never_at_rest(view: View) -> Said | None:
     )
     by = f"Most involve {listed(name for name, _ in clients.most_common(2))}." if clients else ""
     what = (
-        f"The group keeps rebalancing, half of the time within {duration(gaps[len(gaps) // 2])} of the previous rebalance "
+        "The group keeps rebalancing, half of the time within "
+        f"{duration(gaps[len(gaps) // 2])} of the previous rebalance "
         f"({', '.join(f'{cause} {number}' for cause, number in causes.most_common(3))})"
     )
     advice = (

@@ -298,7 +298,10 @@ def _sentence(found: Circumstances, silence: _Silence, cause: Cause) -> str:
         return f"{name} left temporarily as a static member and did not return within its session timeout of {session}."
     if found.took_leave:
         away = duration(found.began_by_ms - found.joined_ms)
-        return f"{name} left temporarily as a static member and was removed {away} later; its session timeout is {session}."
+        return (
+            f"{name} left temporarily as a static member and was removed {away} later; "
+            f"its session timeout is {session}."
+        )
     last = f"last committed {silent} before" if silence.has_commits else f"did not commit in the {silent} before"
     if cause is Cause.SESSION_EXPIRED:
         return f"{name} {last} the rebalance began; its session timeout is {session} (poll interval {poll})."
