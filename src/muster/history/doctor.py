@@ -1,6 +1,6 @@
-"""One look at the groups of a cluster or a folder: what `muster doctor` does before it prints.
+"""Reads and diagnoses the groups of a cluster or a folder: what `muster doctor` does before it prints.
 
-Everything that could not be read or known is among the report's warnings.
+Whatever could not be read or determined is listed in the report's warnings.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from muster.history.sources.reading import Topic
 from muster.history.sources.remarks import Remarks
 
 SAMPLE_MS = 30_000
-"""How long groups are watched where their history may not be read."""
-_NOT_TOLD = -1
-"""When an offset was committed, of which the admin API says nothing."""
+"""How long groups are watched if their history may not be read."""
+_UNKNOWN_MS = -1
+"""When an offset was committed: the admin API does not report it."""
 
 
-class Teller(Protocol):
-    """Told what takes long, in a sentence."""
+class Notify(Protocol):
+    """Receives a sentence about what takes long."""
 
     def __call__(self, sentence: str, /) -> None: ...
 
 
 class Engine(Protocol):
-    """What makes rows of a topic's records: `read_history`, or another that makes the same."""
+    """Makes rows of a topic's records: `read_history`, or another engine with the same result."""
 
     def __call__(
         self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
@@ -49,22 +49,22 @@ class Engine(Protocol):
 
 
 class NoSuchGroupError(MusterError):
-    """A group was asked for that is not there."""
+    """A requested group does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be looked at."""
+    """What to read."""
 
     groups: Collection[str] = ()
     """Empty: all."""
     back_ms: int | None = None
-    """Only what happened in this time before the end; None: whatever was read."""
+    """Only what happened in this time before the end; None: everything that was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All that one look has brought, before it is put together."""
+    """Everything that was read, before the report is made."""
 
     asked: Asked
     where: str
@@ -77,7 +77,7 @@ class Look:
     events: Sequence[object] = ()
 
     def report(self, *, with_events: bool = True) -> Report:
-        """The report. Without events every cause is inferred from the records, also where the broker wrote why."""
+        """The report. Without events every cause is inferred from the records, even if the broker recorded it."""
         events = self.events if with_events else ()
         back_ms = self.asked.back_ms
         since_ms = None if back_ms is None else self.until_ms - back_ms
@@ -92,14 +92,14 @@ def at_cluster(
     config: ReaderConfig,
     asked: Asked,
     sample_ms: int | None,
-    tell: Teller,
+    notify: Notify,
     engine: Engine = read_history,
 ) -> Look:
-    """Read a cluster's history. Where it may not be read, or a time to watch is given, the groups are watched.
+    """Read a cluster's history. If it may not be read, or `sample_ms` is given, watch the groups instead.
 
     Raises:
-        NoSuchGroupError: one of the groups is not there.
-        MusterError: the cluster cannot be reached, or answers nothing that helps.
+        NoSuchGroupError: one of the groups does not exist.
+        MusterError: the cluster cannot be reached, or its answers are of no use.
     """
     remarks, groups = Remarks(), asked.groups
     limits = limits_of(admin, remarks)
@@ -111,15 +111,15 @@ def at_cluster(
             topic = LiveTopic(admin, config, OFFSETS_TOPIC, remarks, groups)
             found = engine(topic, limits, groups or None, _now_ms())
         except RefusedError as error:
-            found = _without_records(admin, config, groups, error, remarks, tell)
+            found = _without_records(admin, config, groups, error, remarks, notify)
     if found is None:
         found = sample(admin, groups, sample_ms or SAMPLE_MS, remarks)
     events = _events(admin, config, remarks, groups)
     if sample_ms is None:
-        _add_told(admin, found, events, remarks)
+        _add_groups_of_events(admin, found, events, remarks)
     where = f"the cluster at {','.join(config.bootstrap_servers)}"
     if not found.kinds.keys() >= set(groups):
-        _check(groups, found, where, _groups_there(admin))
+        _check(groups, found, where, _listed_groups(admin))
     now_ms = _now_ms()
     samples = lag_samples(admin, config, found.committed, now_ms, remarks)
     behind = over_time(config, found.past, now_ms, samples, remarks)
@@ -130,49 +130,50 @@ def at_folder(paths: Sequence[Path], asked: Asked, engine: Engine = read_history
     """Read the history in a broker's folders.
 
     Raises:
-        NoSuchGroupError: one of the groups is not there.
-        MusterError: there is no log that can be read.
+        NoSuchGroupError: one of the groups does not exist.
+        MusterError: there is no readable log.
     """
     remarks = Remarks()
     try:
-        topic, told = (FolderTopic(paths, name, remarks) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
+        topic, events_topic = (FolderTopic(paths, name, remarks) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
     except OSError as error:
         raise MusterError(f"{error.filename}: {error.strerror or error}") from error
-    if not any(source.is_named or any(source.records.values()) for source in (topic, told)):
+    if not any(source.is_named or any(source.records.values()) for source in (topic, events_topic)):
         raise missing(paths, OFFSETS_TOPIC)
     limits = Limits()
     found = engine(topic, limits, asked.groups or None, None)
-    events = events_of(told, asked.groups)
+    events = events_of(events_topic, asked.groups)
     found.add(history_of(events, found.kinds, remarks))
     where = ", ".join(map(str, paths))
     _check(asked.groups, found, where)
-    remarks.add("a folder does not tell where the logs of other topics end: the lag is not known")
+    remarks.add("the lag is not known: the log ends of other topics are not in a folder")
     until_ms = _now_ms() if found.until_ms is None else found.until_ms
     return Look(asked, where, until_ms, found, remarks, limits, events=events)
 
 
 def _without_records(
-    admin: Admin, config: ReaderConfig, groups: Collection[str], why: RefusedError, remarks: Remarks, tell: Teller
+    admin: Admin, config: ReaderConfig, groups: Collection[str], why: RefusedError, remarks: Remarks, notify: Notify
 ) -> History | None:
-    """No history of records, where there is nothing to watch groups for; None: they have to be watched."""
+    """An empty history if there is no reason to watch groups; None: they have to be watched."""
     remarks.add(str(why))
     if not admin.list_consumer_groups():
-        return History()  # the topic comes with the first group
+        return History()  # the topic is created with the first group
     if _events(admin, config, remarks, groups):
-        return History()  # the groups are kept elsewhere, and the brokers tell what happened to them
-    tell(f"{why}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample says how long)")
+        return History()  # the groups are stored elsewhere, and the brokers' events report on them
+    notify(f"{why}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample sets how long)")
     return None
 
 
-def _add_told(admin: Admin, found: History, events: Sequence[object], remarks: Remarks) -> None:
-    """Add the groups of which events tell and records do not, with what they have committed."""
-    told = history_of(events, found.kinds, remarks)
-    for group in sorted(told.kinds):
+def _add_groups_of_events(admin: Admin, found: History, events: Sequence[object], remarks: Remarks) -> None:
+    """Add the groups that have events but no records, with their committed offsets."""
+    added = history_of(events, found.kinds, remarks)
+    for group in sorted(added.kinds):
         offsets = offsets_of(admin, group, remarks) or {}
-        told.committed[group] = {
-            (each.topic, each.partition): Committed(said.offset, _NOT_TOLD) for each, said in offsets.items()
+        added.committed[group] = {
+            (place.topic, place.partition): Committed(position.offset, _UNKNOWN_MS)
+            for place, position in offsets.items()
         }
-    found.add(told)
+    found.add(added)
 
 
 def _now_ms() -> int:
@@ -184,13 +185,13 @@ def _events(admin: Admin, config: ReaderConfig, remarks: Remarks, groups: Collec
         topic = LiveTopic(admin, config, EVENTS_TOPIC, remarks)
         if topic.is_internal:
             return events_of(topic, groups)
-        remarks.add(f"the topic {EVENTS_TOPIC} was made by a user, so what it says of causes is not believed")
+        remarks.add(f"the topic {EVENTS_TOPIC} was created by a user, so the causes in it are ignored")
         return []
     except (RefusedError, KafkaError):
         return []  # Apache Kafka has no such topic
 
 
-def _groups_there(admin: Admin) -> list[str]:
+def _listed_groups(admin: Admin) -> list[str]:
     try:
         return [one.group_id for one in admin.list_consumer_groups()]
     except KafkaError:
@@ -203,4 +204,4 @@ def _check(groups: Collection[str], found: History, where: str, others: Iterable
         if group not in found.kinds:
             near = difflib.get_close_matches(group, known - {group}, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise NoSuchGroupError(f"{where} has nothing about a group {group!r}{hint}")
+            raise NoSuchGroupError(f"{where} has no group {group!r}{hint}")

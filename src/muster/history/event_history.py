@@ -1,14 +1,13 @@
-"""The history of groups of which no log has records: muster's brokers tell it in `__group_events`.
+"""The history of groups that have no records in a log, from the events of muster's brokers in `__group_events`.
 
-A cluster that keeps its groups in ZooKeeper has none of them in `__consumer_offsets`. What its brokers tell is written
-down as the records that the coordinator would have written, so that the same rules make the same tables of it: a
-generation where a rebalance ended, whose members are those that came and have not gone. Causes and durations are the
-brokers' (event_explanations.py). What no event has stays unknown: what members subscribe to and own, their timeouts,
-commits.
+A cluster that keeps its groups in ZooKeeper has none of them in `__consumer_offsets`. Their events are converted to the
+records that the coordinator would have written, so that the same rules make the same tables: a generation for each
+completed rebalance, with the members that have joined and not left. Causes and durations are the brokers'
+(event_explanations.py). What no event contains stays unknown: subscriptions, owned partitions, timeouts, commits.
 
-Events begin somewhere: retention takes old ones. A member that is named before it comes was there from the beginning.
-Where an event says that there were more members than are known by name, unnamed ones make up the number; where it says
-that there were fewer, events are missing, and those go that were not named for longest.
+Retention removes old events. A member that is named before it joins was a member from the beginning. If an event counts
+more members than are known by name, unnamed ones are added; if it counts fewer, events are missing, and the members
+that have not been named for longest are dropped.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ Event = Mapping[str, Any]
 
 _GOES = frozenset({"MemberLeft", "MemberExpired"})
 _SESSION = "no heartbeat within its session timeout"
-"""The kind of a MemberExpired whose session timeout it tells."""
-_NOT_TOLD = 0
-"""A timeout that no event has."""
+"""The kind of a MemberExpired whose timeout is the session timeout."""
+_UNKNOWN_MS = 0
+"""A timeout that no event contains."""
 
 _Rebalance = tuple[int, int]
-"""The generation that it led to, and when that was there."""
+"""The resulting generation, and its time."""
 
 
 def history_of(events: Iterable[Any], known: Iterable[str], remarks: Remarks) -> History:
-    """What events tell of groups other than those known."""
+    """The history of groups other than the known ones, from events."""
     left_out = frozenset(known)
     written = WrittenDown()
     groups: dict[str, ToldGroup] = {}
@@ -56,16 +55,16 @@ def history_of(events: Iterable[Any], known: Iterable[str], remarks: Remarks) ->
     found.counts = {}
     found.rows.rebalances = [each for row in found.rows.rebalances for each in groups[row.group].rows([row])]
     remarks.add(
-        f"{len(found.kinds)} group(s) have no records in the log, as groups that are kept in ZooKeeper: what is said "
-        "of them is from the brokers' events, which tell causes and durations; what members subscribe to and own, "
-        "which partitions moved and for how long they stood still is not told"
+        f"{len(found.kinds)} group(s) have no records in the log (as when groups are kept in ZooKeeper): their history "
+        "is from the brokers' events, which contain causes and durations, but not subscriptions, owned partitions, "
+        "which partitions moved or how long they were stopped"
     )
     return found
 
 
 @dataclass(slots=True)
 class ToldGroup:
-    """One group, from its events in the order of their time: plain data."""
+    """One group, from its events in order of time: plain data."""
 
     group: str
     began: set[_Rebalance] = field(default_factory=set)
@@ -74,18 +73,18 @@ class ToldGroup:
     _telling: Telling = field(default_factory=Telling)
     _named: dict[str, MemberMetadata] = field(default_factory=dict)
     _roster: dict[str, None] | None = None
-    """The members that are there, by id: those that were named last come last."""
+    """The current members by id, those named most recently last."""
     _generation: int | None = None
     _written: int = 0
 
     def take(self, events: Sequence[Event], written: WrittenDown, *, is_last: bool = False) -> None:
-        """Write down the generations that these events tell of, which follow all that were taken before."""
+        """Write the generations in these events, which follow all events taken before."""
         if self._roster is None:
             self._roster = dict.fromkeys(_there_before(events))
         fresh = _named(events)
         self._named |= fresh
         found = self._telling.labels(events)
-        # A member that takes its place again begins a rebalance at once, or none.
+        # A replaced static member starts a rebalance immediately or not at all.
         for label in [*found, *(self._telling.rest() if is_last or not self.is_rebalancing else ())]:
             self._rebalance(label, written) if label.rebalanced else self._seen(label, written)
         if not self.is_rebalancing:
@@ -93,11 +92,11 @@ class ToldGroup:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether a rebalance has begun, and has not ended so far."""
+        """Whether a rebalance has started and not completed."""
         return self._telling.has_started
 
     def rows(self, rows: Iterable[Rebalance]) -> list[Rebalance]:
-        """Of rows of this group those that led to a generation: the others say what was there when events began."""
+        """The rows of this group that led to a generation: the others are the state when events began."""
         return [replace(row, source=EVENTS) for row in rows if (row.generation, row.at_ms) in self.began]
 
     def _rebalance(self, label: Label, written: WrittenDown) -> None:
@@ -111,13 +110,13 @@ class ToldGroup:
             self._write(written, first.get("generation_id"), label.started_ms, len(before) + unnamed)
         self._apply(label.events)
         if label.generation is not None and label.finished_ms is not None:
-            told = label.events[-1]
-            protocol, leader = _text(told, "protocol_name") or None, _text(told, "leader") or None
+            completed = label.events[-1]
+            protocol, leader = _text(completed, "protocol_name") or None, _text(completed, "leader") or None
             self._write(written, label.generation, label.finished_ms, _number(label.members), protocol, leader)
             self.began.add((label.generation, label.finished_ms))
 
     def _seen(self, label: Label, written: WrittenDown) -> None:
-        """A static member took its place again, or another coordinator has read the group: there was no rebalance."""
+        """A static member was replaced, or another coordinator loaded the group: there was no rebalance."""
         is_takeover = label.members is None
         self._apply(label.events)
         if label.generation is None:
@@ -165,7 +164,7 @@ class ToldGroup:
         self._generation, self._written = generation, self._written + 1
 
     def _settle(self, count: int) -> None:
-        """Have as many members as were told."""
+        """Adjust the members to this number."""
         roster = self._there
         self.is_incomplete |= len(roster) != count
         for member in [*roster][: max(0, len(roster) - count)]:
@@ -175,7 +174,7 @@ class ToldGroup:
 
 
 def _there_before(events: Iterable[Event]) -> list[str]:
-    """The members that are named before any event says that they came."""
+    """The members that are named before an event says that they joined."""
     came: set[str] = set()
     before: dict[str, None] = {}
     for event in events:
@@ -194,21 +193,21 @@ def _comes(event: Event) -> bool:
 
 
 def _named(events: Iterable[Event]) -> dict[str, MemberMetadata]:
-    """The members as events name them: by client, host and instance id, and a timeout that one let pass."""
+    """The members as events name them: client, host, instance id, and the timeout that one exceeded."""
     found: dict[str, MemberMetadata] = {}
     for event in events:
         if "client_host" not in event:
             continue
         timeout_ms = event.get("timeout_ms")
-        known = timeout_ms if isinstance(timeout_ms, int) and 0 <= timeout_ms < 1 << 31 else _NOT_TOLD
+        known = timeout_ms if isinstance(timeout_ms, int) and 0 <= timeout_ms < 1 << 31 else _UNKNOWN_MS
         is_session = _text(event, "kind") == _SESSION
         member = _member(
             _member_of(event),
             _text(event, "client_id"),
             _text(event, "client_host"),
             _text(event, "group_instance_id") or None,
-            session_ms=known if is_session else _NOT_TOLD,
-            rebalance_ms=_NOT_TOLD if is_session else known,
+            session_ms=known if is_session else _UNKNOWN_MS,
+            rebalance_ms=_UNKNOWN_MS if is_session else known,
         )
         found[member.member_id] = member
         if event.get("event") == "MemberFenced":
@@ -226,7 +225,7 @@ def _number(members: object) -> int:
 
 
 def _text(event: Event, name: str) -> str:
-    """A field that is text; JSON can name half a surrogate pair, which is none."""
+    """A text field; JSON can hold half a surrogate pair, which is not valid text."""
     value = event.get(name)
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
@@ -236,8 +235,8 @@ def _member(
     client_id: str = "unnamed",
     host: str = "an unknown host",
     instance: str | None = None,
-    session_ms: int = _NOT_TOLD,
-    rebalance_ms: int = _NOT_TOLD,
+    session_ms: int = _UNKNOWN_MS,
+    rebalance_ms: int = _UNKNOWN_MS,
 ) -> MemberMetadata:
     nothing = encode_subscription(Subscription([])), encode_assignment([])
     return MemberMetadata(member_id, instance, client_id, host, rebalance_ms, session_ms, *nothing)

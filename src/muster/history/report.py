@@ -1,4 +1,4 @@
-"""What one look at the history gives: the rows of all groups, and what could not be read."""
+"""The result of reading the history once: the rows of all groups, and what could not be read."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ Row = TypeVar("Row", Generation, Rebalance, CommitNote, Lag, LagSample, Finding)
 
 @dataclass(slots=True)
 class Report:
-    """The rows of all groups, each list in the order of time within a group; findings ranked."""
+    """The rows of all groups, each list in order of time within a group; findings ranked."""
 
     source: str
-    """Where it was read, in words: `the cluster at localhost:9092`."""
+    """Where it was read, for people: `the cluster at localhost:9092`."""
     from_ms: int | None
-    """The time of the first record that was read; None where there was none."""
+    """The time of the first record that was read; None if there was none."""
     until_ms: int
     generations: list[Generation] = field(default_factory=list)
     rebalances: list[Rebalance] = field(default_factory=list)
     notes: list[CommitNote] = field(default_factory=list)
     lag: list[Lag] = field(default_factory=list)
     lag_over_time: list[Lag] = field(default_factory=list)
-    """At steps of the time that was read, in offsets: what had been committed then against where the logs ended."""
+    """At steps over the time that was read, in offsets: the committed offsets against the logs' ends at that time."""
     findings: list[Finding] = field(default_factory=list)
     counts: Counts = field(default_factory=dict)
     kinds: dict[str, GroupKind] = field(default_factory=dict)
-    """Every group that was seen, with its protocol, also those that have no generation."""
+    """Every group that was seen, with its protocol, including those without generations."""
     since_ms: int | None = None
-    """What happened before is left out; None: nothing is."""
+    """Everything before this time is left out; None: nothing is."""
     warnings: list[str] = field(default_factory=list)
     """What was not read or not decoded, and what that means for the rows."""
 
     def of(self, group: str) -> Report:
-        """What it says about one group."""
+        """The report on one group."""
         return self.of_groups([group])
 
     def of_groups(self, groups: Iterable[str]) -> Report:
-        """What it says about some groups."""
+        """The report on some groups."""
         wanted = frozenset(groups)
         return replace(
             self,
@@ -55,7 +55,7 @@ class Report:
         )
 
     def since(self, since_ms: int) -> Report:
-        """What happened from a time on: generations that had not ended by then, rebalances and notes after it."""
+        """The report from a time on: generations that had not ended by then, rebalances and notes after it."""
         return replace(
             self,
             since_ms=since_ms,
@@ -68,24 +68,24 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One group at the end of what was read."""
+    """One group at the end of the history."""
 
     group: str
     kind: GroupKind
     protocol_type: str
-    """`consumer`; `connect`, `sr` or another one of clients that share out something else. "" where it is not known."""
+    """`consumer`; `connect`, `sr` or another for clients that assign something else. "" if not known."""
     generation: int | None
     members: int
     rebalances: int
     lag_records: int | None
-    """Over its partitions; None where no log's end is known."""
+    """Summed over its partitions; None if no log's end is known."""
     is_exact: bool
     findings: int
     last_rebalance_ms: int | None
 
     @property
     def speaks(self) -> str:
-        """Its protocol in a word or two: members that are no consumers say what they are."""
+        """Its protocol, with the protocol type if the members are not consumers."""
         other = self.protocol_type not in ("", "consumer", self.kind.value)
         return f"{self.kind.value} ({self.protocol_type})" if other else self.kind.value
 
@@ -109,7 +109,7 @@ def summaries(report: Report) -> list[GroupSummary]:
 
 
 def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each group, in their order."""
+    """The rows of each group, in the given order."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.group, []).append(row)

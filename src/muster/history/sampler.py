@@ -1,9 +1,8 @@
-"""Where `__consumer_offsets` may not be read: what groups look like through the admin API, asked again and again.
+"""Polls groups through the admin API, for clusters where `__consumer_offsets` may not be read.
 
-What is seen is written down as the records that the coordinator would have written: a group's generation when its
-members or what they have differ, a commit when an offset does. So the same rules make the same tables of it. What they
-cannot know here is said: nothing is known of the time before, what changed twice between two looks is one change, and
-the members' timeouts are not told.
+What is seen is converted to the records that the coordinator would have written: a generation when the members or their
+partitions change, a commit when an offset does. So the same rules make the same tables. A warning states what they
+cannot know: the time before, intermediate changes between two polls, and the members' timeouts.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from muster.protocol.subscription import Subscription, encode_assignment, encode
 
 INTERVAL_MS = 1_000
 SURE = 0.6
-"""What is left of a confidence when a cause is inferred from looks in place of records."""
+"""The factor for the confidence of a cause that is inferred from polls instead of records."""
 
 _SESSION_MS, _POLL_MS = 45_000, 300_000
-"""Kafka's defaults, in place of what is not told."""
+"""Kafka's defaults, as the admin API does not report these."""
 _AT_REST = frozenset({"Stable", "Empty"})
 _KINDS = {"share": GroupKind.SHARE, "streams": GroupKind.STREAMS}
 
@@ -52,18 +51,18 @@ class _Seen:
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     kind: GroupKind = GroupKind.CLASSIC
     was_there: bool = False
-    """It was there at the first look of all: what it was then did not begin with that look."""
+    """It existed at the very first poll: its state did not begin then."""
 
 
 class Watch(WrittenDown):
-    """What was seen so far, as the records of a log."""
+    """What has been seen so far, as the records of a log."""
 
     def __init__(self) -> None:
         super().__init__()
         self._groups: dict[str, _Seen] = {}
         self._has_looked = False
         self._found: dict[str, int] = {}
-        """The generations that groups had already when they were first seen at rest."""
+        """The generations that groups already had when they were first seen at rest."""
 
     @property
     def kinds(self) -> dict[str, GroupKind]:
@@ -71,11 +70,11 @@ class Watch(WrittenDown):
         return {group: seen.kind for group, seen in self._groups.items()}
 
     def began(self, row: Rebalance) -> bool:
-        """Whether a rebalance was seen: not one that has led to what a group was when it was first seen."""
+        """Whether a rebalance was seen, as opposed to the one that led to the state in which a group was first seen."""
         return row.previous_generation is not None or self._found.get(row.group) != row.generation
 
     def see(self, group: GroupDescription, offsets: Offsets, at_ms: int) -> None:
-        """Take in one look at a group."""
+        """Record one poll of a group."""
         seen = self._groups.setdefault(group.group_id, _Seen(was_there=not self._has_looked))
         if group.epoch is not None:
             seen.kind = GroupKind.CONSUMER
@@ -92,7 +91,7 @@ class Watch(WrittenDown):
         seen.signature, seen.unrest_ms = signature, None
 
     def lose(self, groups: Collection[str], at_ms: int) -> None:
-        """The groups that there are now, as a look has found them; the others are gone."""
+        """Record which groups exist now; the others are gone."""
         self._has_looked = True
         for group, seen in self._groups.items():
             if group not in groups and seen.signature is not None:
@@ -137,11 +136,11 @@ def _member(member: MemberDescription) -> MemberMetadata:
     )
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- polling ---------------------------------------------------------------------------------------------------------
 
 
 def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Remarks) -> History:
-    """Look at groups for so long; at all of them where none is named.
+    """Poll groups for this long; all of them if none is named.
 
     Raises:
         KafkaTimeoutError: no broker answers.
@@ -162,9 +161,9 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Rem
     found.kinds = {**others, **found.kinds, **watch.kinds}
     found.counts = {}
     remarks.add(
-        f"seen by asking the admin API about every {INTERVAL_MS} ms for {duration_ms / 1000:g} s: nothing is known of "
-        "the time before; of several changes between two looks only the last is seen; times are those of the looks; "
-        "classic generations are counted from 1; causes are less certain, as members' timeouts are not told"
+        f"observed by polling the admin API about every {INTERVAL_MS} ms for {duration_ms / 1000:g} s: nothing before "
+        "that is known; of several changes between two polls only the last is seen; times are those of the polls; "
+        "classic generations are counted from 1; causes are less certain, as members' timeouts are not known"
     )
     return found
 
@@ -175,7 +174,7 @@ def _look(admin: Admin, watch: Watch, groups: Collection[str], others: dict[str,
     for name, one in listed.items():
         if one.group_type.lower() in _KINDS:
             others[name] = _KINDS[one.group_type.lower()]
-            remarks.add(f"group {name} is a {one.group_type.lower()} group: its members are not looked at")
+            remarks.add(f"group {name} is a {one.group_type.lower()} group: its members are not read")
         elif _speaks_of_offsets(one):
             asked.append(name)
     described = admin.describe_consumer_groups(asked, raise_errors=False)
@@ -187,7 +186,7 @@ def _look(admin: Admin, watch: Watch, groups: Collection[str], others: dict[str,
                 watch.see(answer, offsets, time.time_ns() // 1_000_000)
             there.add(name)
         elif answer.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-            remarks.add(f"group {name} may not be looked at: {answer.code.name}")
+            remarks.add(f"group {name} cannot be described: {answer.code.name}")
             there.add(name)
     watch.lose(there, time.time_ns() // 1_000_000)
 
@@ -197,19 +196,19 @@ def _speaks_of_offsets(one: GroupListing) -> bool:
 
 
 def offsets_of(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
-    """What a group has committed; None where that cannot be had this time."""
+    """A group's committed offsets; None if they are not available this time."""
     try:
         answers = admin.list_consumer_group_offsets(group, raise_errors=False)
     except KafkaTimeoutError:
         raise
     except KafkaError as error:
-        remarks.add(f"the offsets of group {group} are not told: {error.code.name}")
+        remarks.add(f"the offsets of group {group} cannot be read: {error.code.name}")
         return {} if error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED else None
-    return {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
+    return {place: found for place, found in answers.items() if not isinstance(found, KafkaError)}
 
 
 def _soften(found: History, watch: Watch) -> None:
-    """Say of each row what it was made of, and leave out what no look has shown."""
+    """Mark each row as sampled, with less confidence, and drop those that no poll has shown."""
     rows, kinds = found.rows, watch.kinds
     rows.generations = [replace(row, kind=kinds.get(row.group, row.kind)) for row in rows.generations]
     rows.rebalances = [

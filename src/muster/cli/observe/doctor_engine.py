@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from muster.cli.observe.spark_tools import QUIET, spark_tools
-from muster.history.doctor import Teller
+from muster.history.doctor import Notify
 from muster.history.engine import History, read_history
 from muster.history.model import Limits
 from muster.history.sources.reading import Topic
@@ -24,7 +24,7 @@ class Chosen:
     """An engine that chooses when it sees how large the topic is: a `look.Engine`."""
 
     choice: str
-    tell: Teller
+    tell: Notify
     bootstrap: str | None = None
     options: Mapping[str, str] | None = None
     """Of Spark's source: the client's settings."""

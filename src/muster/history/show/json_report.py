@@ -1,7 +1,7 @@
-"""A report as one JSON object: `muster doctor --json`. docs/reference/history.md says what each key is.
+"""A report as one JSON object: `muster doctor --json`. docs/reference/history.md documents the keys.
 
-Rows are shown as the Arrow schema of their table has them, so a field has one name and one meaning everywhere; only a
-timestamp is a text here, and `day`, which is there for partitions of files, is left out.
+Rows follow the Arrow schema of their table, so a field has the same name and meaning everywhere; only timestamps are
+text here, and `day`, the partition column of files, is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Show: TypeAlias = Callable[[Any], Any]
 
 
 def as_json(report: Report) -> Json:
-    """The whole report, as values that JSON has. Keys may be added; those that are there stay."""
+    """The whole report as JSON values. Keys may be added; existing ones stay."""
     return {
         "source": report.source,
         "from_ms": report.from_ms,
@@ -43,7 +43,7 @@ def as_json(report: Report) -> Json:
 
 
 def moment(ms: int) -> str | None:
-    """A time in UTC as ISO 8601 has it; None where no calendar has it."""
+    """A time in UTC in ISO 8601; None if it is outside the calendar."""
     if not 0 <= ms <= LAST_MS:
         return None
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -56,7 +56,7 @@ def _groups(report: Report) -> list[Json]:
 
 
 def _group(summary: GroupSummary, latest: Generation | None, lags: Iterable[Lag]) -> Json:
-    """A group with its members as its latest generation has them."""
+    """A group with the members of its latest generation."""
     there = latest.members if latest is not None and latest.ended_ms is None else ()
     return asdict(summary) | {
         "protocol": latest.protocol if latest is not None else None,
@@ -70,7 +70,7 @@ def _worst(lags: Iterable[Lag]) -> int | None:
 
 
 def _shown(kind: type[Any], rows: Sequence[Any]) -> list[Json]:
-    """Rows of one kind, as their schema names what they have."""
+    """Rows of one kind, with the names of their schema."""
     schema = schema_of(kind)
     columns: list[tuple[str, str, _Show]] = []
     for field in schema:
@@ -91,7 +91,7 @@ def _show_members() -> _Show:
 
 
 def _show(kind: Any) -> _Show:
-    """What makes a value of JSON of one of this type."""
+    """The function that converts a value of this type to JSON."""
     if pa.types.is_list(kind):
         each = _show(kind.value_type)
         return lambda values: [each(value) for value in values]
@@ -103,7 +103,7 @@ def _show(kind: Any) -> _Show:
 
 
 def _show_struct(fields: Sequence[tuple[str, _Show]]) -> _Show:
-    """Of an object with these fields, or a tuple that has them in this order."""
+    """Converts an object with these fields, or a tuple that has them in this order."""
 
     def show(value: Any) -> Json | None:
         if value is None:

@@ -1,8 +1,8 @@
-"""Members as lanes of a timeline: one lane for each process, over its restarts.
+"""Members as lanes of a timeline: one lane per process, across its restarts.
 
-A member id is new after each restart, and says nothing to people. What stays is the instance id, or the client id with
-the host. Where several members of one generation share these (many consumers in one process, all named `rdkafka`), each
-has a lane of its own, by its member id.
+A member id is new after each restart and means nothing to people. The instance id, or the client id with the host,
+stays. If several members of one generation share these (many consumers in one process, all named `rdkafka`), each gets
+its own lane by member id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Identity: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class Span:
-    """A stretch of time in which a member had as many partitions."""
+    """A period in which a member had this number of partitions."""
 
     start_ms: int
     end_ms: int
@@ -53,7 +53,7 @@ def _identity(member: Member) -> Identity:
 
 
 def _shared(generations: Sequence[Generation]) -> frozenset[Identity]:
-    """What several members of one generation have in common."""
+    """The identities that several members of one generation share."""
     found: set[Identity] = set()
     for each in generations:
         counts = Counter(_identity(member) for member in each.members)

@@ -1,7 +1,8 @@
 """The doctor's page: one HTML file with the findings, the timeline of each group, its rebalances and its lag.
 
-It needs nothing but itself: no script, no font, no address. A history may be long and a cluster may have thousands of
-groups: the page shows those with something to say first, a bounded number of each thing, and says how many it left out.
+The page is self-contained: no scripts, fonts or links. A history may be long and a cluster may have thousands of
+groups: the page shows those with findings first, limits the number of each kind of row, and reports how many it left
+out.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from muster.pages.charts import Band, Bar, Marker, bar_chart, line_chart, timeli
 from muster.pages.document import document, scroll, section, table, tiles
 
 GROUPS = 12
-"""How many groups have a section of their own."""
+"""How many groups get their own section."""
 REBALANCES = 40
-"""How many rebalances of a group are shown, the latest; its timeline begins at the first of them."""
+"""How many of a group's latest rebalances are shown; its timeline begins at the first of them."""
 FINDINGS = 50
 SUMMARIES = 200
 PARTITIONS = 20
 _REST_MS = 60_000
 LANES = 24
 FEWEST_POINTS = 3
-"""A line is not drawn through fewer."""
+"""A line is not drawn through fewer points."""
 
 
 def render(report: Report) -> str:
@@ -55,10 +56,10 @@ def _name(group: str) -> str:
 def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
     title = f"{count(len(groups), 'consumer group')} of {report.source}"
     if report.findings:
-        said = f"{count(len(report.findings), 'finding')}, those of the group with the most costly first."
-        verdict = f'<p class="verdict bad">✗ {said}</p>'
+        found = f"{count(len(report.findings), 'finding')}, the group with the most costly first."
+        verdict = f'<p class="verdict bad">✗ {found}</p>'
     else:
-        verdict = '<p class="verdict good">✓ Nothing to complain of.</p>'
+        verdict = '<p class="verdict good">✓ No findings.</p>'
     lag = [group.lag_records for group in groups if group.lag_records is not None]
     stopped = sum(each.stopped_partition_ms for each in report.rebalances)
     shown = tiles(
@@ -66,7 +67,7 @@ def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
             ("rebalances", sum(each.is_rebalance for each in report.rebalances)),
             ("partition-time stopped, at most", duration(stopped)),
             ("members now", sum(group.members for group in groups)),
-            ("records behind", sum(lag) if lag else "not known"),
+            ("lag in records", sum(lag) if lag else "not known"),
         ]
     )
     lead = escape(_reach(report))
@@ -76,7 +77,7 @@ def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
 def _reach(report: Report) -> str:
     if report.from_ms is None:
         return f"Nothing was read from {report.source}."
-    return f"Read from {report.source}: what was written from {moment(report.from_ms)} to {moment(report.until_ms)}."
+    return f"Read from {report.source}: records from {moment(report.from_ms)} to {moment(report.until_ms)}."
 
 
 def _findings(report: Report, linked: Mapping[str, str]) -> str:
@@ -94,7 +95,7 @@ def _findings(report: Report, linked: Mapping[str, str]) -> str:
     ]
     head = [("", False), ("group", False), ("stopped", True), ("since", False), ("what, and what to change", False)]
     hint = (
-        "Stopped: for how long partitions were seen to stand still because of it, at most, summed over partitions."
+        "Stopped: upper bound of the time for which partitions were stopped by it, summed over partitions."
         + _left_out(report.findings, FINDINGS)
     )
     return section("Findings", hint, table(head, rows))
@@ -126,7 +127,7 @@ def _groups(groups: Sequence[GroupSummary], linked: Mapping[str, str]) -> str:
         ("generation", True),
         ("members", True),
         ("rebalances", True),
-        ("behind", True),
+        ("lag", True),
         ("last rebalance", False),
     ]
     hint = "Those with findings first, then those that rebalanced most." + _left_out(groups, SUMMARIES)
@@ -144,7 +145,7 @@ def _notes(report: Report) -> str:
         lines.append(f"Records read: {read}.")
     if not lines:
         return ""
-    return section("What this rests on", "", "".join(f"<p>{escape(line)}</p>" for line in lines))
+    return section("What was read", "", "".join(f"<p>{escape(line)}</p>" for line in lines))
 
 
 _NOT_DECODED = -2
@@ -158,21 +159,19 @@ def _group(report: Report, summary: GroupSummary, number: int) -> str:
     lag = _lag(summary.group, report.lag) + _over_time(summary.group, report.lag_over_time)
     title, anchor = f"Group {shortened(summary.group)}", f"group-{number}"
     if not report.generations:
-        return section(title, "No client has joined it: its offsets are committed from outside.", lag, anchor=anchor)
-    hint = "A row is a member, a bar the partitions it had; numbered lines are the changes listed below."
+        return section(title, "It has had no members: its offsets are committed from outside.", lag, anchor=anchor)
+    hint = "Each row is a member, each bar the partitions it had; numbered lines are the changes listed below."
     if len(latest) < len(report.rebalances):
         hint += f" The latest {REBALANCES} of {count(len(report.rebalances), 'change')}."
     until_ms = _drawn_until(latest, report.until_ms)
     if until_ms < report.until_ms:
-        hint += (
-            f" Since the last one it has been as it is at the end, for {duration(report.until_ms - latest[-1].at_ms)}."
-        )
+        hint += f" It has not changed since the last one, {duration(report.until_ms - latest[-1].at_ms)} ago."
     chart = _timeline(summary.group, report.generations, latest, until_ms)
     return section(title, hint, chart, _rebalances(latest), lag, anchor=anchor)
 
 
 def _drawn_until(rebalances: Sequence[Rebalance], until_ms: int) -> int:
-    """Up to when a timeline goes: a long rest behind the last rebalance would leave no room for what was before."""
+    """The end of a timeline: a long pause after the last rebalance would leave no room for what came before."""
     if not rebalances:
         return until_ms
     first_ms, last_ms = rebalances[0].at_ms, rebalances[-1].at_ms
@@ -189,7 +188,7 @@ def _timeline(group: str, generations: Sequence[Generation], rebalances: Sequenc
     for row, lane in enumerate(found[:LANES], 1):
         bands += [_span_band(row, lane, index, origin) for index in range(len(lane.spans))]
     markers = [
-        Marker(number, each.at_ms - origin, each.at_ms - origin, _told(each))
+        Marker(number, each.at_ms - origin, each.at_ms - origin, _label(each))
         for number, each in enumerate(rebalances, 1)
         if each.at_ms >= origin
     ]
@@ -212,7 +211,7 @@ def _span_band(row: int, lane: Lane, index: int, origin: int) -> Band:
     return Band(row, (row - 1) % 6, label, max(0, span.start_ms - origin), max(0, span.end_ms - origin))
 
 
-def _told(each: Rebalance) -> str:
+def _label(each: Rebalance) -> str:
     return f"generation {each.generation}, {each.cause.value}: {count(each.moved, 'partition')} moved"
 
 
@@ -248,11 +247,11 @@ def _rebalances(rebalances: Sequence[Rebalance]) -> str:
 def _cause(each: Rebalance) -> str:
     sure = "written by the broker" if each.source == "events" else f"{each.confidence:.0%} sure"
     phase = ", phase 2" if each.phase == 2 else ""
-    told = f"<b>{escape(each.cause.value)}</b>{phase}<br><small>{sure}</small>"
+    cause = f"<b>{escape(each.cause.value)}</b>{phase}<br><small>{sure}</small>"
     if each.pattern is None:
-        return told
+        return cause
     part = f"part of {escape(each.pattern.kind.value)}<br><small>{each.pattern.confidence:.0%} sure</small>"
-    return f"{told}<br>{part}"
+    return f"{cause}<br>{part}"
 
 
 _SIGNS = {"at least": "≥ ", "at most": "≤ "}
@@ -288,7 +287,7 @@ def _changes(each: Rebalance) -> str:
         ("joined", [named(change.member) for change in each.joined]),
         ("gone", [named(member) for member in each.left]),
         ("replaced", [named(change.member) for change in each.replaced]),
-        ("subscribed anew", [named(change.member) for change in each.resubscribed]),
+        ("changed subscription", [named(change.member) for change in each.resubscribed]),
     ]
     return "; ".join(f"{what}: {listed(who)}" for what, who in parts if who)
 
@@ -302,15 +301,15 @@ def _lag(group: str, lag: Sequence[Lag]) -> str:
         beyond = sum(each.lag_records < 0 for each in now)
         if beyond:
             return f'<p class="hint">{count(beyond, "partition")} committed beyond the end of the log.</p>'
-        return f'<p class="good">✓ {count(len(now), "partition")} read to the end.</p>'
+        return f'<p class="good">✓ {count(len(now), "partition")} without lag.</p>'
     bars = [Bar(f"{each.topic}-{each.partition}", each.lag_records, _aged(each)) for each in behind[:PARTITIONS]]
     more = f'<p class="hint">{_left_out(behind, PARTITIONS)}</p>' if len(behind) > PARTITIONS else ""
-    chart = scroll(bar_chart(f"Records that {group} has not handled", bars, "records"))
-    return f"<h3>Behind, by partition</h3>{chart}{more}"
+    chart = scroll(bar_chart(f"Lag of {group}", bars, "records"))
+    return f"<h3>Lag by partition</h3>{chart}{more}"
 
 
 def _over_time(group: str, rows: Sequence[Lag]) -> str:
-    """The course of the lag over all partitions, in records and in time."""
+    """The lag over time, summed over all partitions, in records and in time."""
     records: dict[int, int] = {}
     waited: dict[int, int] = {}
     for each in rows:
@@ -318,19 +317,19 @@ def _over_time(group: str, rows: Sequence[Lag]) -> str:
         waited[each.at_ms] = max(waited.get(each.at_ms, 0), each.lag_ms or 0)
     if len(records) < FEWEST_POINTS or not any(records.values()):
         return ""
-    behind = line_chart(f"Records that {group} was behind", sorted(records.items()), "records")
+    in_records = line_chart(f"Lag of {group} over time", sorted(records.items()), "records")
     minutes = [(at_ms, ms / 60_000) for at_ms, ms in sorted(waited.items())]
-    longest = line_chart(f"How long the oldest of them had waited for {group}", minutes, "minutes")
-    hint = '<p class="hint">At most: markers and gaps are among the records, and times are known to a step.</p>'
-    return f"<h3>Behind, over time</h3>{hint}{scroll(behind)}{scroll(longest)}"
+    in_time = line_chart(f"Age of the oldest record that {group} had not committed", minutes, "minutes")
+    hint = '<p class="hint">Upper bounds: markers and gaps count as records, and times are known to one step.</p>'
+    return f"<h3>Lag over time</h3>{hint}{scroll(in_records)}{scroll(in_time)}"
 
 
 def _aged(each: Lag) -> str:
-    exact = "counted" if each.is_exact else "at most: markers and gaps are not taken off"
+    exact = "counted" if each.is_exact else "at most: includes markers and gaps"
     return exact if each.lag_ms is None else f"{exact}; the oldest has waited {duration(each.lag_ms)}"
 
 
-# ------------------------------------------------------------------------------------------------------------- words
+# -------------------------------------------------------------------------------------------------------------- text
 
 
 def moment(at_ms: int) -> str:

@@ -1,8 +1,8 @@
-"""What the rules must know of a cluster that its log does not say: time-outs, and the names behind topic ids.
+"""What the rules must know about a cluster that is not in its log: timeouts, and the names of topic ids.
 
-A member of a KIP-848 group brings no session timeout: its group has one (`consumer.session.timeout.ms`), or all have
-the brokers' (`group.consumer.session.timeout.ms`). Without it a dead member cannot be told from one that left. Where a
-cluster does not tell (it is older, or does not allow it), Kafka's defaults stand.
+A member of a KIP-848 group does not send a session timeout: its group has one (`consumer.session.timeout.ms`), or the
+brokers' default applies (`group.consumer.session.timeout.ms`). Without it a dead member cannot be distinguished from
+one that left. If a cluster does not report it (it is too old or denies access), Kafka's defaults are used.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from muster.history.sources.remarks import Remarks
 
 _MINUTE_MS = 60_000
 _ASKED_AT_ONCE = 500
-_USUAL = "and taken to be Kafka's usual ones"
+_USUAL = "so Kafka's defaults are assumed"
 
 _Settings = Mapping[str, ConfigEntry]
 
 
 def limits_of(admin: Admin, remarks: Remarks | None = None) -> Limits:
-    """Ask the cluster. What a broker does not answer is remarked, and Kafka's defaults stand.
+    """Ask the cluster. If a broker does not answer, this is remarked and Kafka's defaults are used.
 
     Raises:
-        KafkaTimeoutError: there is no cluster.
+        KafkaTimeoutError: no broker answers.
     """
     remarks = remarks or Remarks()
     topics = admin.list_topics(include_internal=True)
@@ -54,11 +54,11 @@ def _of_a_broker(admin: Admin, remarks: Remarks) -> _Settings:
 
 
 def _of_groups(admin: Admin, remarks: Remarks) -> dict[str, int]:
-    """The session timeouts of KIP-848's groups that there are."""
+    """The session timeouts of the existing KIP-848 groups."""
     try:
         groups = [group.group_id for group in admin.list_consumer_groups(types=["consumer"])]
     except KafkaTimeoutError as error:
-        remarks.add(f"not all groups' session timeouts are known, {_USUAL}: {error}")
+        remarks.add(f"some groups' session timeouts are not known, {_USUAL}: {error}")
         return {}
     except (KafkaError, UnsupportedVersionError):
         return {}

@@ -1,4 +1,4 @@
-"""A broker's folder as a source of the history: Kafka's data directory or muster's, a partition's, or copied files.
+"""A broker's folder as a source of the history: Kafka's or muster's data directory, a partition's, or copied files.
 
 Nothing is written or locked; see segments.py.
 """
@@ -23,11 +23,11 @@ _SEGMENT = re.compile(r"(?P<base>[0-9]{20})\.log\Z")
 
 
 class NotALogError(MusterError):
-    """A folder in which there is no log of the topic."""
+    """A folder that has no log of the topic."""
 
 
 class FolderTopic:
-    """The partitions of one topic that a folder has. Several folders may be given: those of one broker."""
+    """The partitions of one topic in a folder, or in several folders of one broker."""
 
     def __init__(self, paths: Sequence[Path], topic: str, remarks: Remarks) -> None:
         """Raises NotALogError, OSError."""
@@ -35,13 +35,13 @@ class FolderTopic:
         self._remarks = remarks
         files: dict[int, list[Path]] = {}
         self.is_named = False
-        """Whether a folder's name says that it is a partition of the topic; copied files may be anything."""
+        """Whether a folder's name identifies it as a partition of the topic; copied files may be anything."""
         for path in paths:
             named = _named(path, topic)
             self.is_named |= bool(named)
             for partition, found in (named or _copied(path, topic)).items():
                 if partition in files:
-                    remarks.add(f"partition {partition} of {topic} is there more than once; {path} is left out")
+                    remarks.add(f"partition {partition} of {topic} was found more than once; {path} is left out")
                 else:
                     files[partition] = found
         self._plans = {partition: segments.plan(_in_order(found), remarks) for partition, found in files.items()}
@@ -62,13 +62,12 @@ def missing(paths: Sequence[Path], topic: str) -> NotALogError:
     """The error for folders without a log."""
     names = ", ".join(map(str, paths))
     return NotALogError(
-        f"{names} has no log of {topic}: "
-        f"give a broker's data directory, a folder {topic}-N in it, or one with .log files"
+        f"no log of {topic} in {names}: give a broker's data directory, a folder {topic}-N, or a folder with .log files"
     )
 
 
 def _named(path: Path, topic: str) -> dict[int, list[Path]]:
-    """The log files of each folder that is a partition of the topic: of this one, or of those in it."""
+    """The log files of each partition folder of the topic: this folder, or those in it."""
     if path.is_file():
         own = _partition_of(path.parent, topic)
         return {} if own is None else {own: [path]}
@@ -85,7 +84,7 @@ def _named(path: Path, topic: str) -> dict[int, list[Path]]:
 
 
 def _copied(path: Path, topic: str) -> dict[int, list[Path]]:
-    """Files that were copied to a folder of another name, unless it is that of another partition."""
+    """Files that were copied to a folder with another name, unless that is the name of another partition."""
     folder = path.parent if path.is_file() else path
     if topic != OFFSETS_TOPIC or _PARTITION.match(folder.resolve().name):
         return {}
@@ -94,7 +93,7 @@ def _copied(path: Path, topic: str) -> dict[int, list[Path]]:
 
 
 def _partition_of(path: Path, topic: str) -> int | None:
-    match = _PARTITION.match(Path(os.path.realpath(path)).name)  # resolve() fails where a link leads to itself
+    match = _PARTITION.match(Path(os.path.realpath(path)).name)  # resolve() fails on a link to itself
     return int(match["partition"]) if match is not None and match["topic"] == topic else None
 
 
@@ -103,7 +102,7 @@ def _is_log(path: Path) -> bool:
 
 
 def _in_order(files: list[Path]) -> list[Path]:
-    """Segments by their first offset: it is their name, and where copies were named otherwise, it is in them."""
+    """Segments by first offset, from their name, or from their content if copies were renamed."""
 
     def order(path: Path) -> tuple[int, str]:
         match = _SEGMENT.match(path.name)
@@ -117,4 +116,4 @@ def _first_offset(path: Path) -> int:
         with path.open("rb") as file:
             return int.from_bytes(file.read(8), "big", signed=True)
     except OSError:
-        return 0  # the walk says it
+        return 0  # reading it will report the error

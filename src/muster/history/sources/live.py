@@ -1,8 +1,8 @@
-"""A running cluster as a source of the history: every partition of `__consumer_offsets` from where its log begins to
-where it ended when it was asked.
+"""A running cluster as a source of the history: every partition of `__consumer_offsets` from its log start to its end
+at the time of the request.
 
-It reads as `assign` does: it is no member of a group, and commits nothing. Up to the last stable offset, and without
-what was aborted: offsets that were committed in a transaction count once it is committed, as for the coordinator.
+It reads like a consumer with `assign`: it joins no group and commits nothing. It reads up to the last stable offset,
+without aborted records: offsets committed in a transaction count once it is committed, as for the coordinator.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _REFUSALS = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderConfig(AdminConfig):
-    """The settings of a reader: those of an admin client, and how it fetches."""
+    """The settings of a reader: those of an admin client, and those for fetching."""
 
     max_partition_fetch_bytes: int = 4 << 20
     fetch_max_wait_ms: int = 500
     check_crcs: bool = True
 
     def fetching(self) -> FetchSettings:
-        """How ranges of a log are read."""
+        """The settings for reading ranges of a log."""
         return FetchSettings(
             self.narrowed(ClientConfig),
             max_bytes=max(self.max_partition_fetch_bytes, 1),
@@ -56,18 +56,18 @@ class ReaderConfig(AdminConfig):
 
 
 class RefusedError(MusterError):
-    """The cluster does not let the topic be read, or has none: only its admin API can be asked then."""
+    """The topic may not be read or does not exist: only the admin API is left."""
 
 
 class LiveTopic:
-    """The partitions of one topic of a cluster, as they were when it was asked."""
+    """The partitions of one topic of a cluster, as of the time of the request."""
 
     def __init__(
         self, admin: Admin, config: ReaderConfig, topic: str, remarks: Remarks, groups: Collection[str] = ()
     ) -> None:
-        """With `groups` only the partitions that keep these are read: the topic is `__consumer_offsets` then.
+        """With `groups`, which requires `__consumer_offsets`, only the partitions of these groups are read.
 
-        Raises RefusedError, and KafkaTimeoutError or KafkaConnectionError where no broker answers.
+        Raises RefusedError, and KafkaTimeoutError or KafkaConnectionError if no broker answers.
         """
         self._topic = topic
         self._remarks = remarks
@@ -76,7 +76,7 @@ class LiveTopic:
             raise _refused(found, topic)
         self._topic_id = found.topic_id
         self.is_internal = found.is_internal
-        """Whether it is the brokers' own."""
+        """Whether the topic is internal to the brokers."""
         if groups:
             keep = {group_partition(group, len(found.partitions)) for group in groups}
             found = replace(found, partitions=[part for part in found.partitions if part.partition in keep])
@@ -91,13 +91,13 @@ class LiveTopic:
 
     @property
     def records(self) -> dict[int, int]:
-        """How many offsets each partition has, which is at least as many records."""
+        """The number of offsets in each partition, an upper bound of its records."""
         return {partition: span.end - span.start for partition, span in sorted(self._spans.items())}
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """One partition's records, in order of offset, as batches of schema RAW. May be called from any thread.
 
-        What is gone meanwhile, or cannot be fetched, is remarked.
+        Records that have been removed in the meantime, or cannot be fetched, are remarked.
 
         Raises:
             RefusedError: the topic may not be read.
@@ -112,17 +112,17 @@ class LiveTopic:
         except KafkaConnectionError as error:
             self._remarks.add(f"{place} was not read to its end, so rows of its groups are missing: {error}")
         except CorruptRecordError as error:
-            self._remarks.add(f"{place} was not read behind damage: {error}")
+            self._remarks.add(f"{place} was not read beyond a damaged record: {error}")
         except KafkaError as error:
             raise _refused(error, self._topic) from error
         except UnsupportedVersionError as error:  # before Kafka 0.11
-            raise RefusedError(f"the brokers are too old for {self._topic} to be read ({error})") from error
+            raise RefusedError(f"the brokers are too old to read {self._topic} from them ({error})") from error
         finally:
             disconnect()
 
 
 class _Reader(RangeReader):
-    """A reader that goes on behind what is gone, and says so to people rather than to the log."""
+    """A reader that skips lost records, and reports them as remarks instead of in the log."""
 
     remarks: Remarks
 
@@ -132,14 +132,14 @@ class _Reader(RangeReader):
         self._retry.reset()
 
     def _lose_damaged(self, what: str, error: CorruptRecordError) -> None:
-        self.remarks.add(f"{what}; they are passed over")
+        self.remarks.add(f"{what}; they are skipped")
 
 
 def _refused(error: KafkaError, topic: str) -> MusterError:
     if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return RefusedError(f"the cluster does not let {topic} be read ({error.code.name})")
+        return RefusedError(f"not authorized to read {topic} ({error.code.name})")
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return RefusedError(f"the cluster has no topic {topic} yet, or does not show it")
+        return RefusedError(f"topic {topic} does not exist yet, or may not be described")
     return error
 
 
@@ -148,18 +148,18 @@ def _spans(admin: Admin, topic: TopicDescription, remarks: Remarks) -> dict[int,
         if part.leader_id < 0:
             remarks.add(f"partition {part.partition} of {topic.name} has no leader: its groups are missing")
     found: dict[int, Bounds] = {}
-    whole = log_bounds(admin, [topic])  # first: what is written meanwhile is behind no transaction
+    whole = log_bounds(admin, [topic])  # first, so that records written in between do not look like an open transaction
     for place, bounds in sorted(log_bounds(admin, [topic], "read_committed").items()):
         ends = whole.get(place)
         if isinstance(ends, Bounds) and isinstance(bounds, Bounds) and bounds.end < ends.end:
             remarks.add(
-                f"{place} is read up to offset {bounds.end}: a transaction that has not ended holds back what is "
-                f"behind it, {ends.end - bounds.end} offsets of any groups"
+                f"{place} is read up to offset {bounds.end}: an open transaction holds back the "
+                f"{ends.end - bounds.end} offsets after it, of any groups"
             )
         if isinstance(bounds, KafkaError):
             if bounds.code in _REFUSALS:
                 raise _refused(bounds, topic.name)
-            remarks.add(f"{place} is missing, and with it groups: its ends are not known ({bounds})")
+            remarks.add(f"{place} is missing, and with it groups: its start and end offsets are not known ({bounds})")
         elif bounds.end > bounds.start:
             found[place.partition] = bounds
     return found

@@ -18,7 +18,7 @@ _UNKNOWN = -1
 
 
 def to_raw(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
-    """A batch with the columns DECODED of one partition. A time that cannot be told is -1, as is an unknown epoch."""
+    """A batch with the columns DECODED of one partition. An unknown time or epoch is -1."""
     columns: list[Array] = [
         pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
         batch.column("offset"),

@@ -1,4 +1,4 @@
-"""Reads the partitions of a source side by side, ahead of the caller, with bounded memory."""
+"""Reads the partitions of a source in parallel, ahead of the caller, with bounded memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Topic(Protocol):
 
     @property
     def records(self) -> dict[int, int]:
-        """About how many records there are, by partition; those with none may be left out."""
+        """The approximate number of records by partition; empty partitions may be left out."""
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """One partition's records, in order of offset, as batches of schema RAW."""
@@ -33,8 +33,8 @@ Part = tuple[int, Iterator[pa.RecordBatch]]
 
 
 def side_by_side(topic: Topic, partitions: Sequence[int]) -> Generator[Part, None, None]:
-    """Each of the partitions with its batches, in the order given. The batches of one have to be taken before the next
-    is asked for; meanwhile threads read the next ones. What a reader raises is raised where its batches are taken."""
+    """Each partition with its batches, in the given order. Take all batches of one partition before the next; threads
+    read ahead. What a reader raises is raised where its batches are taken."""
     pipes = {partition: _Pipe() for partition in partitions}
     waiting = deque(partitions)
 
@@ -61,7 +61,7 @@ def side_by_side(topic: Topic, partitions: Sequence[int]) -> Generator[Part, Non
 
 
 def _fill(pipe: _Pipe, read: Callable[[], Iterator[pa.RecordBatch]]) -> bool:
-    """Read into a pipe; False if it was closed at its other end."""
+    """Read into a pipe; False if the taker closed it."""
     failed: BaseException | None = None
     try:
         batches = read()
@@ -76,7 +76,7 @@ def _fill(pipe: _Pipe, read: Callable[[], Iterator[pa.RecordBatch]]) -> bool:
 
 
 class _Pipe:
-    """Batches on their way from one thread to another: `put` waits while _AHEAD of them wait."""
+    """Batches passed from one thread to another: `put` blocks while _AHEAD of them wait."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -85,7 +85,7 @@ class _Pipe:
         self._failed: BaseException | None = None
 
     def put(self, batch: pa.RecordBatch) -> bool:
-        """False: the pipe was closed by the thread that takes."""
+        """False: the taking thread closed the pipe."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._batches) < _AHEAD)
             if not self._closed:

@@ -1,4 +1,4 @@
-"""What a reader could not do, in sentences for people: each once, and not without end."""
+"""What a reader could not do, in sentences for people: without repetition, and limited in number."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ _MOST = 50
 
 
 class Remarks:
-    """Sentences in the order in which they were first said. Readers in several threads may share one."""
+    """Sentences in the order in which they were first added. Readers in several threads may share one."""
 
     def __init__(self) -> None:
-        self._said: dict[str, None] = {}
+        self._sentences: dict[str, None] = {}
         self._more = 0
         self._lock = threading.Lock()
 
     def add(self, sentence: str) -> None:
-        """Say something, unless it has been said."""
+        """Add a sentence unless it is already there."""
         with self._lock:
-            if sentence in self._said:
+            if sentence in self._sentences:
                 return
-            if len(self._said) < _MOST:
-                self._said[sentence] = None
+            if len(self._sentences) < _MOST:
+                self._sentences[sentence] = None
             else:
                 self._more += 1
 
     def sentences(self) -> list[str]:
-        """All of them; of very many the first, and how many more there were."""
+        """All of them; if there are very many, the first and how many more there were."""
         with self._lock:
-            more = [f"and {self._more} more of this kind"] if self._more else []
-            return [*self._said, *more]
+            more = [f"{self._more} more warnings are not shown"] if self._more else []
+            return [*self._sentences, *more]

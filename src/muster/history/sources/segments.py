@@ -1,12 +1,11 @@
-"""Reads the log of one topic partition out of a folder: a plain walk over the record batches of its segment files.
+"""Reads the log of one topic partition from a folder, walking over the record batches of its segment files.
 
-The folder may be in use, copied while it was written, cut off by a crash, or damaged. Nothing in it is locked, mapped
-or written: a segment that is cut shorter meanwhile is read up to where it ends. What cannot be read is said, and the
-rest is read: a batch with a wrong CRC is passed over; behind bytes that are no batch the next batch is looked for.
+The folder may be in use, copied while it was written, truncated by a crash, or damaged. Nothing in it is locked, mapped
+or written: a segment that is truncated while it is read is read up to its end. What cannot be read is reported, and the
+rest is read: a batch with a wrong CRC is skipped; after bytes that are not a batch the next batch is searched for.
 
-Offsets that were committed in a transaction count once it is committed, as for Kafka's coordinator: records of aborted
-transactions are dropped, and those of one that has not ended, too. Which these are is only known at the markers, so the
-headers are walked first.
+Offsets committed in a transaction count once it is committed, as for Kafka's coordinator: records of aborted and of
+open transactions are dropped. Only the markers show which these are, so the headers are walked first.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ PIECE_BYTES = 4 << 20
 _MAGIC_AT = 16
 _END = 2**63 - 1
 _FAR = 2**31
-"""Behind damage a batch is only believed if its offset is at most so far ahead."""
+"""After damage a batch is only accepted if its offset is at most this far ahead."""
 
 
 class Run(NamedTuple):
-    """Whole batches that follow each other in a file, and the offsets that are wanted of them."""
+    """Consecutive whole batches in a file, and the offsets wanted from them."""
 
     path: Path
     begin: int
@@ -51,7 +50,7 @@ class Run(NamedTuple):
 
 
 class _Aborted(NamedTuple):
-    """A transaction that does not count: its producer, where it begins, where its marker is."""
+    """A transaction that does not count: its producer, its first offset, and the offset of its marker."""
 
     producer_id: int
     first: int
@@ -60,14 +59,14 @@ class _Aborted(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """What there is to read of one log."""
+    """What to read from one log."""
 
     runs: list[Run] = field(default_factory=list)
     aborted: list[_Aborted] = field(default_factory=list)
     next_offset: int = 0
     records: int = 0
     open: dict[int, int] = field(default_factory=dict)
-    """Producers with an open transaction, and where it begins."""
+    """Producers with an open transaction, and its first offset."""
 
 
 def plan(paths: Iterable[Path], remarks: Remarks) -> Plan:
@@ -77,10 +76,10 @@ def plan(paths: Iterable[Path], remarks: Remarks) -> Plan:
         try:
             _walk(path, found, remarks)
         except OSError as error:
-            remarks.add(f"{path} could not be read ({error.strerror or error}): what it holds is missing")
+            remarks.add(f"{path} could not be read ({error.strerror or error}): its records are missing")
     if found.open:
         first = min(found.open.values())
-        remarks.add(f"{len(found.open)} transactions from offset {first} on have not ended: they do not count")
+        remarks.add(f"{len(found.open)} open transactions from offset {first} on do not count")
     found.aborted += [_Aborted(producer_id, first, _END) for producer_id, first in found.open.items()]
     return found
 
@@ -94,7 +93,7 @@ def read(found: Plan, decoder: Decoder, remarks: Remarks) -> Iterator[pa.RecordB
                 file.seek(run.begin)
                 data = file.read(run.end - run.begin)
         except OSError as error:
-            remarks.add(f"{run.path} could not be read ({error.strerror or error}): what it holds is missing")
+            remarks.add(f"{run.path} could not be read ({error.strerror or error}): its records are missing")
             continue
         if len(data) < run.end - run.begin:
             remarks.add(f"{run.path} became shorter while it was read")
@@ -114,18 +113,18 @@ def _decode(
             batch = memoryview(data)[begin:end]
             yield from list(decoder.decode(batch, run.first, _END, aborted).batches)
         except CorruptRecordError as error:
-            remarks.add(f"{run.path}: a batch could not be decoded and was passed over: {error}")
+            remarks.add(f"{run.path}: a batch could not be decoded and was skipped: {error}")
 
 
 def _sound(data: bytes, path: Path, remarks: Remarks) -> Iterator[tuple[int, int]]:
-    """Where the batches are whose CRC holds."""
+    """The positions of batches with a correct CRC."""
     position = 0
     while (header := next_header(data, position)) is not None:
         try:
             check_batch(data, position, header)
             yield position, position + header.size
         except CorruptRecordError as error:
-            remarks.add(f"{path}: offsets {header.base_offset} to {header.last_offset} are passed over: {error}")
+            remarks.add(f"{path}: offsets {header.base_offset} to {header.last_offset} were skipped: {error}")
         position += header.size
 
 
@@ -133,7 +132,7 @@ def _sound(data: bytes, path: Path, remarks: Remarks) -> Iterator[tuple[int, int
 
 
 class _File:
-    """A file's bytes, as far as they were there when it was opened."""
+    """A file's bytes, up to its size when it was opened."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -142,7 +141,7 @@ class _File:
         self._start = 0
 
     def at(self, position: int, size: int) -> tuple[bytes, int]:
-        """Bytes, and where in them `position` is; `size` or more follow, if the file has them."""
+        """Bytes, and the index of `position` in them; at least `size` follow, if the file has them."""
         if not self._start <= position or position + size > self._start + len(self._data):
             self._file.seek(position)
             self._data = self._file.read(max(size, PIECE_BYTES))
@@ -163,7 +162,7 @@ def _walk(path: Path, found: Plan, remarks: Remarks) -> None:
             if header is None:
                 _end(run, found)
                 run = None
-                position = _behind_damage(path, file, position, found.next_offset, remarks)
+                position = _after_damage(path, file, position, found.next_offset, remarks)
                 continue
             run = _take(path, file, position, header, run, found)
             position += header.size
@@ -191,7 +190,7 @@ def _makes_sense(header: BatchHeader) -> bool:
 
 
 def _take(path: Path, file: _File, position: int, header: BatchHeader, run: Run | None, found: Plan) -> Run | None:
-    """Add a batch to the run, or begin another. One that another segment had already is passed over."""
+    """Add a batch to the run, or begin another one. A batch that an earlier segment already had is skipped."""
     if header.last_offset < found.next_offset:
         _end(run, found)
         return None
@@ -222,7 +221,7 @@ def _note_transaction(file: _File, position: int, header: BatchHeader, found: Pl
     try:
         aborts = is_abort_marker(*file.at(position, header.size), header)
     except CorruptRecordError:
-        aborts = True  # nothing says that it was committed
+        aborts = True  # nothing shows that it was committed
     if aborts and first is not None:
         found.aborted.append(_Aborted(header.producer_id, first, header.base_offset))
 
@@ -230,8 +229,8 @@ def _note_transaction(file: _File, position: int, header: BatchHeader, found: Pl
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def _behind_damage(path: Path, file: _File, position: int, expected: int, remarks: Remarks) -> int | None:
-    """Where the next batch begins behind bytes that are none; None where there is none. Says what is passed over."""
+def _after_damage(path: Path, file: _File, position: int, expected: int, remarks: Remarks) -> int | None:
+    """The start of the next batch after bytes that are not a batch; None if there is none. Reports what is skipped."""
     left = file.size - position
     if left <= 0:
         return None
@@ -240,12 +239,12 @@ def _behind_damage(path: Path, file: _File, position: int, expected: int, remark
         return None
     found = _find_batch(file, position, expected)
     if found is not None:
-        remarks.add(f"{path}: {found - position} bytes at position {position} are no record batch and are passed over")
+        remarks.add(f"{path}: skipped {found - position} bytes at position {position}, which are not a record batch")
         return found
     data, at = file.at(position, min(left, PIECE_BYTES))
-    if left > PIECE_BYTES or any(memoryview(data)[at:]):  # zeros were only reserved
+    if left > PIECE_BYTES or any(memoryview(data)[at:]):  # zeros are only preallocated
         remarks.add(
-            f"{path} ends in {left} bytes that are no whole batch (offset {expected} on): "
+            f"{path} ends with {left} bytes that are not a whole batch (from offset {expected} on): "
             "a crash, or a copy of a file that was being written"
         )
     return None
@@ -263,7 +262,7 @@ def _is_older(data: bytes, at: int) -> bool:
 
 
 def _find_batch(file: _File, position: int, expected: int) -> int | None:
-    """The position of the first whole batch with a good CRC from there on."""
+    """The position of the first whole batch with a correct CRC from there on."""
     while position + HEADER_SIZE <= file.size:
         data, at = file.at(position, min(PIECE_BYTES, file.size - position))
         for begin in _candidates(data, at):

@@ -1,4 +1,4 @@
-"""The same work for several items, side by side."""
+"""The same work for several items in parallel threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def each_in_threads(work: Callable[[T], R], items: Sequence[T], width: int) -> list[R]:
-    """What `work` makes of each item, in their order. The threads that do it end with the process.
+    """The results of `work` for the items, in their order. The threads are daemons: they end with the process.
 
     Raises:
         Exception: the first that `work` raised.
