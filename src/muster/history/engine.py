@@ -1,7 +1,7 @@
-"""The small engine: one pass over each log partition in this process, with Arrow; the same rules as Spark's.
+"""The small engine: one pass over each log partition in this process, with Arrow and the same rules as Spark's.
 
-A partition is read in pieces. Each is decoded, sorted by group and folded; what stays in between is the groups' states
-and the rows. So memory is bounded by a piece, by what the groups have now, and by what there is to tell.
+A partition is read in pieces. Each is decoded, sorted by group and folded; only the groups' states and the rows are
+kept. So memory is bounded by a piece, the groups' current state, and the rows.
 """
 
 from __future__ import annotations
@@ -43,25 +43,23 @@ if TYPE_CHECKING:
 PIECE_ROWS = 1 << 19
 PIECE_BYTES = 64 << 20
 
-"""What each group has committed at the end."""
-
 
 @dataclass(slots=True)
 class History:
-    """What the log of `__consumer_offsets` says."""
+    """The contents of `__consumer_offsets`."""
 
     rows: Rows = field(default_factory=Rows)
     committed: CommittedOf = field(default_factory=dict)
     kinds: dict[str, GroupKind] = field(default_factory=dict)
     past: Past = field(default_factory=Past)
-    """What each had committed over time."""
+    """The committed offsets over time."""
     counts: Counts = field(default_factory=dict)
     from_ms: int | None = None
     until_ms: int | None = None
-    """The time of the first record and of the latest."""
+    """The times of the first and the latest record."""
 
     def add(self, other: History) -> None:
-        """Take in what is known of other groups."""
+        """Add the history of other groups."""
         self.rows.extend(other.rows)
         self.committed |= other.committed
         self.kinds |= other.kinds
@@ -72,8 +70,8 @@ class History:
 def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
     """Read all partitions of a source, and close what is open at the end.
 
-    `now_ms` is when the log was read, where it goes on to be written; None: it ends with its latest record. Of other
-    groups than `groups` only the names are kept, if it is given.
+    `now_ms` is when a log that is still being written was read; None: the log ends with its latest record. If `groups`
+    is given, only the names of other groups are kept.
     """
     found = History(past=Past(limits.since_ms))
     for _, batches in side_by_side(topic, list(topic.records)):
@@ -139,13 +137,13 @@ class _Partition:
 
 
 def span(times_ms: Int64s) -> tuple[int, int] | None:
-    """The first and the last of these times; None: none of them can be told."""
+    """The first and the last of these times; None: none of them is valid."""
     known = times_ms[(times_ms >= 0) & (times_ms <= LAST_MS)]
     return (int(known.min()), int(known.max())) if known.size else None
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together to pieces that are worth a round of the rules."""
+    """Batches combined into pieces large enough for a round of the rules."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -171,9 +169,9 @@ def report(
     since_ms: int | None = None,
     over_time: Iterable[Lag] = (),
 ) -> Report:
-    """Put everything together: causes that a broker told, lag at these samples, findings over all.
+    """Put everything together: causes from the broker's events, lag at these samples, findings.
 
-    With `since_ms` only over what happened since. The lag is what it is at the end.
+    With `since_ms` only what happened since then. The lag is always that at the end.
     """
     limits = limits or Limits()
     rows = found.rows
@@ -220,16 +218,16 @@ def _views(made: Report, limits: Limits) -> Iterator[View]:
 
 
 def _not_decoded(counts: Counts) -> list[str]:
-    """Sentences on records that no rule has seen."""
+    """Sentences about records that were not decoded."""
     known = frozenset(KIND_NAMES.values())
-    said = []
+    sentences = []
     for (kind, version), number in sorted(counts.items()):
         records = f"{number} record{'s' if number > 1 else ''}"
         if kind not in known:
-            said.append(f"{records} of {kind} passed over: no kind of record that is known here")
+            sentences.append(f"{records} of {kind} skipped: unknown kind of record")
         elif version == BROKEN:
-            said.append(f"{records} of {kind} passed over: the bytes could not be decoded")
-    return said
+            sentences.append(f"{records} of {kind} skipped: {'they' if number > 1 else 'it'} could not be decoded")
+    return sentences
 
 
 def events_of(topic: Topic, groups: Collection[str] = ()) -> list[Any]:

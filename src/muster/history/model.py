@@ -1,27 +1,27 @@
-"""What the history of consumer groups is made of, and the one way in which all engines compute it.
+"""The data of the history of consumer groups, and how all engines compute it.
 
-Kafka's coordinator keeps what it must know after a failover in `__consumer_offsets`: each committed offset, and each
-generation (classic) or epoch (KIP-848) of a group with its members and what they were assigned. It never writes why it
-rebalanced, when it began to, or that a member expired rather than left. So the history has two halves: what the records
-say (generations, what differs between two of them, when commits stopped and went on), and what is inferred from that
-(a cause, with its evidence, how sure it is and what else it could have been).
+Kafka's coordinator keeps what it needs after a failover in `__consumer_offsets`: each committed offset, and each
+generation (classic) or epoch (KIP-848) of a group with its members and their assignments. It never writes why it
+rebalanced, when it started to, or that a member expired rather than left. So the history has two parts: what the
+records say (generations, their differences, when commits stopped and resumed), and what is inferred from that (a cause,
+with its evidence, its confidence and alternatives).
 
-**From log to rows.** Everything about a group lies in one partition of the topic, in one total order; only that order
-counts (timestamps are the brokers' clocks, and may step back). The raw rows are decoded (decode.py) into `ENTRIES`
+**From log to rows.** Everything about a group is in one partition of the topic, in one total order; only that order
+counts (timestamps are from the brokers' clocks, and may step back). The raw rows are decoded (decode.py) into `ENTRIES`
 (tables.py): commits with their columns filled, every other record with its bytes. Entries of one group, in log order,
 are a `Chunk`. The rules are folds: `fold(state, chunk)` returns rows and changes the state, `finish(state)` returns
-what was still open. Two properties hold them together, and are tested:
+what was still open. Two properties are tested:
 
-- where one chunk ends and the next begins changes nothing: a topic read at once, in pieces, or as a stream gives the
-  same rows;
-- the state is plain data (it can be pickled) and bounded by what a group has now, not by how long it has lived.
+- The result does not depend on where a chunk ends: a topic read as a whole, in pieces, or as a stream gives the same
+  rows.
+- The state is plain data (it can be pickled) and bounded by the group's current size, not by its age.
 
 So the small engine (engine.py: one process, Arrow), Spark in batches and Spark as a stream (muster.spark.history) share
-one implementation; they differ in what brings the entries of a group together.
+one implementation; they differ in how they bring the entries of a group together.
 
 **When a row is final.** A generation is closed by the next one. A rebalance may be part of a pattern (a rolling
-restart, a flapping member) that only shows over several: it waits until the log has gone on for `Limits.pattern_ms`
-after it. `finish` closes all at the log's end.
+restart, a flapping member) that only several rebalances show: its row is final once the log has advanced by
+`Limits.pattern_ms`. `finish` closes everything at the log's end.
 
 Sources: KIP-848, KIP-345, KIP-429, KIP-800; GroupMetadataValue and its neighbours in Apache Kafka 4.2.
 """
@@ -45,29 +45,29 @@ V = TypeVar("V")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def fixed(cls: type[V]) -> type[V]:
-    """A dataclass of which mypy lets nothing be changed.
+    """A dataclass whose fields mypy treats as read-only.
 
-    Not one that is `frozen`: that takes four times as long to make, and the rules make dozens for each generation.
+    It is not `frozen`: creating those takes four times as long, and the rules create dozens for each generation.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last that Python's and Spark's calendars have: a later time is a damaged record's."""
+"""The end of the year 9999, the last in Python's and Spark's calendars: a later time is from a damaged record."""
 
 
 class Place(NamedTuple):
-    """Where a record stands in `__consumer_offsets`, and when the broker appended it."""
+    """The position of a record in `__consumer_offsets`, and when the broker appended it."""
 
     partition: int
     offset: int
     timestamp_ms: int
     leader_epoch: int
-    """Of the batch: it grows when another broker becomes the group's coordinator. -1 where it is not known."""
+    """Of the batch: it increases when another broker becomes the group's coordinator. -1 if not known."""
 
 
 class Entry(NamedTuple):
-    """A record about a group that is no commit: key and value as they are in the log (a value None: a tombstone)."""
+    """A record about a group that is not a commit: key and value as in the log (value None: a tombstone)."""
 
     at: Place
     key: bytes
@@ -78,8 +78,8 @@ class Entry(NamedTuple):
 class Commits:
     """A group's commits in log order, as columns of equal length (numpy int64).
 
-    `partition` counts in `names`. A tombstone (the offset expired, or was deleted) has the offset -1. `commit_ms` is
-    when the coordinator took the commit, -1 in a tombstone. `leader_epoch` is that of the batch, as in `Place`.
+    `partition` is an index into `names`. A tombstone (the offset expired or was deleted) has offset -1. `commit_ms` is
+    when the coordinator received the commit, -1 for a tombstone. `leader_epoch` is that of the batch, as in `Place`.
     """
 
     names: list[TopicPartition]
@@ -90,15 +90,15 @@ class Commits:
     commit_ms: Int64s
     leader_epoch: Int64s
     notes: Sequence[tuple[int, str]] = ()
-    """Of those that a Spark query made: the row, and their metadata."""
+    """The commits of Spark queries: row and metadata."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """What one stretch of the log says about one group, in log order.
+    """One group's records in one stretch of the log, in log order.
 
-    `now_ms` is how far the log is known to have been read, in the time of its records, over all groups: it closes rows
-    of a group of which nothing more was written. None where that is not known.
+    `now_ms` is how far the log has been read over all groups, by its records' clock: it closes rows of a group that has
+    no further records. None if not known.
     """
 
     group: str
@@ -108,19 +108,19 @@ class Chunk:
 
 
 class GroupKind(StrEnum):
-    """Which of Kafka's protocols a group speaks."""
+    """Which of Kafka's protocols a group uses."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
     STREAMS = "streams"
     OFFSETS_ONLY = "offsets only"
-    """Commits without any group record: a client that assigns partitions by hand, or a tool."""
+    """Commits without any group record: from a client that assigns partitions manually, or from a tool."""
 
 
 @fixed
 class Member:
-    """A member of a generation. `assignment` and `owned` are sorted; `owned` is what it said to own as it joined."""
+    """A member of a generation. `assignment` and `owned` are sorted; `owned` is what it reported when it joined."""
 
     member_id: str
     client_id: str
@@ -132,14 +132,14 @@ class Member:
     owned: tuple[TopicPartition, ...] = ()
     session_timeout_ms: int | None = None
     rebalance_timeout_ms: int | None = None
-    """Java's clients, librdkafka's and muster's send their max.poll.interval.ms here."""
+    """The Java client, librdkafka and muster send their max.poll.interval.ms here."""
     epoch: int | None = None
-    """The member's own epoch (KIP-848); it may stay behind the group's."""
+    """The member's own epoch (KIP-848); it may lag behind the group's."""
 
 
 @fixed
 class Generation:
-    """One generation of a classic group, or one epoch of a KIP-848 group, as the log has it."""
+    """One generation of a classic group, or one epoch of a KIP-848 group, as in the log."""
 
     group: str
     generation: int
@@ -147,7 +147,7 @@ class Generation:
     started_ms: int
     """When its record was appended: all members have joined, and the leader has sent the assignment."""
     ended_ms: int | None
-    """When the record of the next one was appended, or of the group's end; None: it has not ended."""
+    """When the record of the next one, or of the group's end, was appended; None: it has not ended."""
     prepared_ms: int | None
     """When all members had joined (classic); when the epoch was bumped (KIP-848)."""
     settled_ms: int | None
@@ -164,7 +164,7 @@ class Cause(StrEnum):
     """Why a rebalance took place."""
 
     STARTED = "started"
-    """The group's first members came: it was new or empty."""
+    """The first members joined a new or empty group."""
     JOINED = "joined"
     LEFT = "left"
     SESSION_EXPIRED = "session_expired"
@@ -177,7 +177,7 @@ class Cause(StrEnum):
     LEADER_REJOINED = "leader_rejoined"
     COORDINATOR_MOVED = "coordinator_moved"
     NOT_KNOWN = "not_known"
-    """The records show a rebalance and nothing that would explain it."""
+    """The records show a rebalance but nothing that explains it."""
 
 
 DEPARTURES = frozenset({Cause.LEFT, Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED})
@@ -185,7 +185,7 @@ DEPARTURES = frozenset({Cause.LEFT, Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_E
 
 
 class Pattern(StrEnum):
-    """What several rebalances are together. Each of them has a cause of its own."""
+    """A pattern that several rebalances form. Each of them has its own cause."""
 
     ROLLING_RESTART = "rolling_restart"
     FLAPPING = "flapping"
@@ -199,14 +199,14 @@ class PatternSeen:
     confidence: float
     evidence: tuple[str, ...]
     members: tuple[str, ...]
-    """The members that make it, by client id, host and instance id."""
+    """The members involved, by client id, host and instance id."""
     went: tuple[Cause, ...]
-    """Why they went, in the order in which they did; `not_known` where the records do not show it."""
+    """Why they left, in order; `not_known` if the records do not show it."""
 
 
 @fixed
 class Alternative:
-    """Another cause that the same records fit, and what would tell the two apart."""
+    """Another cause that fits the same records, and what would tell the two apart."""
 
     cause: Cause
     told_apart_by: str
@@ -214,9 +214,10 @@ class Alternative:
 
 @fixed
 class Change:
-    """A member that came, went, was replaced or subscribed to something else between two generations.
+    """A member that joined, was replaced or changed its subscription between two generations.
 
-    `before` is the member that it replaces: one with the same instance id, or the same client id and host.
+    `before` is its former state, or the member that it replaces: one with the same instance id, or the same client id
+    and host.
     """
 
     member: Member
@@ -225,14 +226,15 @@ class Change:
 
 @fixed
 class Moved:
-    """A partition that changed its owner, and how long nothing was committed for it around the rebalance."""
+    """A partition that changed its owner."""
 
     topic: str
     partition: int
     from_member: str | None
     to_member: str | None
     needless: bool
-    """Its former owner stayed and kept its subscription, and an assignment as even was possible without the move."""
+    """Its former owner stayed and kept its subscription, and an equally even assignment was possible without the
+    move."""
 
 
 @fixed
@@ -246,7 +248,7 @@ class Rebalance:
     """When the new generation's record was appended."""
     duration_ms: int | None
     duration_is: str
-    """`exact` (the broker's own events; KIP-848), `at least` (its SyncGroup), `at most` (from a commit on)."""
+    """`exact` (the broker's own events; KIP-848), `at least` (its SyncGroup), `at most` (since a commit)."""
     members_before: int
     members_after: int
     joined: tuple[Change, ...]
@@ -255,36 +257,35 @@ class Rebalance:
     resubscribed: tuple[Change, ...]
     moved_partitions: tuple[Moved, ...]
     stopped: tuple[tuple[str, int, int], ...]
-    """(topic, partition, ms) from the last commit before to the first commit after, of partitions that had commits."""
+    """(topic, partition, ms) from the last commit before to the first commit after, for partitions with commits."""
     cause: Cause
     confidence: float
     evidence: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     pattern: PatternSeen | None = None
-    """What this rebalance and those around it are together; the cause is that of this one."""
+    """The pattern that this rebalance and those around it form; the cause is that of this rebalance alone."""
     waited_ms: int | None = None
-    """For how long the members waited in the rebalance for some that joined late, at most; None: for none that show."""
+    """How long the members waited, at most, for some that joined late; None: no such wait is visible."""
     waited_for: tuple[Member, ...] = ()
     """The members that joined late: their handlers kept them from polling."""
     phase: int = 1
-    """2: the second phase of a cooperative rebalance, in which partitions that were given up are handed out. It has the
-    cause of the first."""
+    """2: the second phase of a cooperative rebalance, in which revoked partitions are handed out. It has the cause of
+    the first."""
     source: str = "records"
-    """`records`: inferred; `events`: the broker wrote it to `__group_events`; `samples`: inferred from looks at the
+    """`records`: inferred; `events`: the broker wrote it to `__group_events`; `samples`: inferred from polling the
     group through the admin API."""
     is_stop: bool = False
-    """Its members went as part of a stop of the group: one soon after the other until none was left."""
+    """Its members left as part of a stop of the group: one shortly after another until the group was empty."""
 
     @property
     def is_rebalance(self) -> bool:
-        """Whether the group rebalanced. Not in the second phase of a rebalance, which is counted once; nor where a
-        static member took its place again in the same generation; nor in the stop of a group, nor where none is left
-        to be assigned anything."""
+        """Whether the group rebalanced. False for the second phase of a rebalance, which counts once; for a static
+        member that was replaced in the same generation; for a stop of the group; and if no members are left."""
         return self.phase == 1 and not self.is_takeover and not self.is_stop and self.members_after > 0
 
     @property
     def is_takeover(self) -> bool:
-        """Whether a static member took its place again. A group that is converted keeps its number, too."""
+        """Whether a static member was replaced. A converted group keeps its number, too."""
         return self.generation == self.previous_generation and self.cause is Cause.STATIC_MEMBER_REPLACED
 
     @property
@@ -297,31 +298,31 @@ class Rebalance:
 
     @property
     def stopped_partition_ms(self) -> int:
-        """For how long partitions stood still, summed over them."""
+        """How long partitions were stopped, summed over them."""
         return sum(ms for _, _, ms in self.stopped)
 
 
 @fixed
 class CommitNote:
-    """Something about a group's commits that an operator would want to know."""
+    """Something noteworthy about a group's commits."""
 
     group: str
     topic: str
     partition: int
     at_ms: int
     kind: str
-    """`rewind` (an offset below the last one), `non_member` (no member had this partition in this generation or the one
-    before; of an empty group: its third commit), `deleted` (a tombstone: expired, or deleted by an operator)."""
+    """`rewind` (an offset below the last one), `non_member` (no member had this partition in this generation or the
+    previous one; in an empty group: the third commit), `deleted` (a tombstone: expired, or deleted by an operator)."""
     offset: int
     previous_offset: int
 
 
 @fixed
 class LagSample:
-    """What a look at the cluster says of one partition that a group has committed.
+    """A sample from the cluster about one partition that a group has committed.
 
     `records` counts data records between the committed offset and the end (without transaction markers and what
-    compaction took), None where they were not counted; `oldest_ms` is the time of the first of them.
+    compaction removed), None if they were not counted; `oldest_ms` is the time of the first of them.
     """
 
     at_ms: int
@@ -336,7 +337,7 @@ class LagSample:
 
 @fixed
 class Lag:
-    """How far a group is behind in one partition at one time."""
+    """A group's lag in one partition at one time."""
 
     group: str
     topic: str
@@ -347,16 +348,16 @@ class Lag:
     log_start_offset: int
     log_end_offset: int
     lag_records: int
-    """From the committed offset to the log's end, as Kafka's tool has it (`lag.lag`); negative where the log ends
-    before the committed offset."""
+    """From the committed offset to the log's end, as in Kafka's tool (`lag.lag`); negative if the log ends before the
+    committed offset."""
     is_exact: bool
-    """Whether so many records are there. Else it is at most this: transaction markers, offsets that compaction has
-    emptied and records that retention took may be among them."""
+    """Whether there are exactly this many records. Otherwise it is an upper bound that may include transaction markers,
+    offsets removed by compaction and records removed by retention."""
     lag_ms: int | None
     lost_records: int
-    """Records that retention took before the group had read them."""
+    """Records that retention removed before the group had read them."""
     expires_ms: int | None
-    """When the group is empty: the time at which its offset expires."""
+    """If the group is empty: the time at which its offset expires."""
 
 
 @fixed
@@ -368,16 +369,16 @@ class Finding:
     since_ms: int
     sentence: str
     stopped_partition_ms: int
-    """For how long partitions were seen to stand still because of this, at most, summed over them. 0 where they did
-    not, or where another finding about the same rebalances has the cost: no cost is in two findings."""
+    """Upper bound of the time for which partitions were stopped by this, summed over them. 0 if they were not, or if
+    another finding about the same rebalances has the cost: no cost is counted twice."""
     stopped_partition_ms_per_day: int | None
-    """The same for a day, where it was seen to come back over a day or longer; of less no rate is made."""
+    """The same per day, if it recurred over a day or longer; else None."""
     advice: str
 
 
 @dataclass(slots=True)
 class Rows:
-    """What a fold returns: rows that are final."""
+    """The result of a fold: rows that are final."""
 
     generations: list[Generation] = field(default_factory=list)
     rebalances: list[Rebalance] = field(default_factory=list)
@@ -391,25 +392,25 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the rules go by and the log does not say."""
+    """What the rules need and the log does not contain."""
 
     since_ms: int = 0
-    """What was before is wanted as context only."""
+    """Everything before this time is only context."""
     pattern_ms: int = 600_000
     """How far apart the rebalances of one `Pattern` may be."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """The cluster's offsets.retention.minutes."""
     consumer_session_timeout_ms: int = 45_000
-    """group.consumer.session.timeout.ms: members of KIP-848's groups do not bring one of their own."""
+    """group.consumer.session.timeout.ms: members of KIP-848 groups do not send their own."""
     session_timeouts_ms: Mapping[str, int] = field(default_factory=dict)
-    """consumer.session.timeout.ms of KIP-848's groups that have their own."""
+    """consumer.session.timeout.ms of the KIP-848 groups that have their own."""
     topic_names: Mapping[str, str] = field(default_factory=dict)
-    """Topic ids, as 32 hexadecimal digits, and their names: KIP-848's records of assignments have ids alone. A name
-    that is missing here is inferred from subscriptions where that is possible; else the id stands for it."""
+    """Names by topic id in 32 hexadecimal digits: KIP-848's assignment records only have ids. A name that is missing
+    here is inferred from subscriptions if possible; otherwise the id is shown."""
 
 
 Counts: TypeAlias = dict[tuple[str, int], int]
-"""How many records of each kind and version were read: the kind by Kafka's name (`GroupMetadata`), or `kind 42`; the
-value's version, -1 for a tombstone, -2 for one that could not be decoded."""
+"""Number of records read by kind (Kafka's name such as `GroupMetadata`, or `kind 42`) and version of the value (-1: a
+tombstone, -2: not decodable)."""
 
 Json: TypeAlias = dict[str, Any]

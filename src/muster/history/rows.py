@@ -1,11 +1,11 @@
-"""The rules' rows as Arrow tables, and back: what an engine writes and what it reads again.
+"""Converts the rules' rows to Arrow tables, and back: an engine writes these and reads them again.
 
-`to_table(Rebalance, rows)` has the schema `tables.REBALANCES`; `from_table(Rebalance, table)` gives the same rows back.
-A time becomes a timestamp beside its milliseconds; one that no calendar has (a damaged record may say anything) is null
-there, and only its milliseconds are kept.
+`to_table(Rebalance, rows)` has the schema `tables.REBALANCES`; `from_table(Rebalance, table)` returns the same rows. A
+time becomes a timestamp in addition to its milliseconds; one outside the calendar (a damaged record may have any) is
+null there, and only its milliseconds are kept.
 
-Tables are made column by column. A member mostly lives through many generations and is one object in all of their rows,
-so each is written once, and its other places are copies that Arrow makes.
+Tables are made column by column. A member usually lives through many generations and is the same object in all of their
+rows, so each is converted once, and Arrow copies it to its other places.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ DAY_MS = 24 * 3_600_000
 
 
 class _Form(NamedTuple, Generic[R]):
-    """How rows of one kind become a table: its schema, the time that its day is taken of, columns that are not simply
-    what the rows have under their name, and the way back."""
+    """How rows of one kind become a table: its schema, the time from which the day is taken, the columns that are not
+    simply an attribute of that name, and the conversion back."""
 
     schema: pa.Schema
     time: str
@@ -74,7 +74,7 @@ def to_table(kind: type[R], rows: Iterable[R]) -> pa.Table:
 
 
 def from_table(kind: type[R], table: pa.Table | pa.RecordBatch) -> list[R]:
-    """The rows of a table; columns that a row does not have are passed over."""
+    """The rows of a table; columns that a row does not have are ignored."""
     back = _FORMS[kind].back
     return [back(row) for row in table.to_pylist()]
 
@@ -85,7 +85,7 @@ def schema_of(kind: type[Any]) -> pa.Schema:
 
 
 def day_of(ms: int) -> int | None:
-    """The day of a time, as Arrow's date32 counts it, in UTC."""
+    """The UTC day of a time, as an Arrow date32."""
     return ms // DAY_MS if 0 <= ms <= LAST_MS else None
 
 
@@ -93,7 +93,7 @@ def day_of(ms: int) -> int | None:
 
 
 def _plain(rows: Sequence[Any], name: str, kind: pa.DataType) -> Column:
-    """What the rows have under this name."""
+    """The rows' attribute of this name."""
     return pa.array(_each(rows, name), kind)
 
 
@@ -117,14 +117,14 @@ def _moments(ms: Column) -> Column:
 
 
 def _lists(parts: Sequence[Sequence[Any]], kind: Any, build: Callable[[list[Any], Any], Column]) -> Column:
-    """A list for each row; `build` makes a column of what is in all of them."""
+    """A list for each row; `build` makes a column of all their elements."""
     offsets = pa.array([0, *accumulate(map(len, parts))], pa.int32())
     values = build(list(chain.from_iterable(parts)), kind.value_type)
     return pa.ListArray.from_arrays(offsets, values, type=kind)
 
 
 def _structs(kind: Any, **columns: Any) -> Column:
-    """A column of structs from those of their fields: each a column, or a list of values."""
+    """A column of structs from the columns of their fields, each a column or a list of values."""
     made = [
         found if isinstance(found, pa.Array) else pa.array(found, field.type)
         for field, found in zip(kind, columns.values(), strict=True)
@@ -133,7 +133,7 @@ def _structs(kind: Any, **columns: Any) -> Column:
 
 
 def _once(items: list[Any], build: Callable[[list[Any]], Column]) -> Column:
-    """A column of these items, of which `build` is given each but once, and None, which becomes a null, never."""
+    """A column of these items; `build` gets each distinct object once, and never None, which becomes null."""
     places: dict[int, int] = {}
     unique: list[Any] = []
     indices: list[int | None] = []
@@ -191,7 +191,7 @@ def _alternatives(found: list[Alternative], kind: Any) -> Column:
 
 
 def _patterns(rows: Sequence[Any], kind: pa.DataType) -> Column:
-    """A struct where a row is part of a pattern, else a null."""
+    """A struct if a row is part of a pattern, else null."""
     found = [None if row.pattern is None else asdict(row.pattern) for row in rows]
     return pa.array(found, kind)
 
@@ -201,7 +201,7 @@ def _list_of(name: str, build: Callable[[list[Any], Any], Column]) -> Callable[[
 
 
 def _value_of(name: str) -> Callable[[Sequence[Any], pa.DataType], Column]:
-    """Of an enumeration."""
+    """For an enumeration."""
     return lambda rows, kind: pa.array(list(map(str, _each(rows, name))), kind)
 
 

@@ -1,7 +1,7 @@
-"""The history's tables as Arrow schemas: the one place that says how a row looks, in memory, in Parquet and in Spark.
+"""The history's tables as Arrow schemas: the one definition of a row in memory, in Parquet and in Spark.
 
-Times are int64 milliseconds since the epoch in names that end in `_ms`; the tables that people read have timestamps
-(`at`, `started`) in UTC with milliseconds beside them, so that SQL can say `WHERE at > now() - INTERVAL 1 DAY`.
+Names that end in `_ms` are int64 milliseconds since the epoch; the tables for people also have timestamps in UTC
+(`at`, `started`), so that SQL can use `WHERE at > now() - INTERVAL 1 DAY`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _ENTRIES: list[pa.Field[Any]] = [
     pa.field("timestamp_ms", pa.int64(), nullable=False),
     pa.field("leader_epoch", pa.int32(), nullable=False),
     pa.field("kind", pa.int16(), nullable=False),
-    # Of commits; null in other records.
+    # For commits; null in other records.
     pa.field("topic", pa.string()),
     pa.field("partition", pa.int32()),
     pa.field("offset", pa.int64()),  # -1: a tombstone
     pa.field("commit_ms", pa.int64()),  # -1: a tombstone
     pa.field("expire_ms", pa.int64()),  # -1: none of its own
     pa.field("metadata", pa.string()),
-    # Of other records; null in commits.
+    # For other records; null in commits.
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
 ]
 ENTRIES = pa.schema(_ENTRIES)
-"""What decode.py makes of them: one row for each record of a group, in log order within a partition of the topic."""
+"""The result of decode.py: one row for each record of a group, in log order within a partition of the topic."""
 
 
-# --- what people read ------------------------------------------------------------------------------------------------
+# --- tables for people -----------------------------------------------------------------------------------------------
 
 _AT = pa.timestamp("us", tz="UTC")
 
@@ -100,7 +100,7 @@ GENERATIONS = _schema(
     timestamp_ms=_LONG,
     leader_epoch=_INT,
 )
-"""A row for each `Generation`; the last four say where its record stands."""
+"""A row for each `Generation`; the last four columns locate its record."""
 
 REBALANCES = _schema(
     day=pa.date32(),

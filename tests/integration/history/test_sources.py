@@ -238,6 +238,6 @@ def test_a_topic_of_events_that_a_user_has_made_is_not_believed(kafka_broker):
         finally:
             admin.delete_topics([EVENTS_TOPIC])
     assert found.events == []
-    assert f"the topic {EVENTS_TOPIC} was made by a user, so what it says of causes is not believed" in (
+    assert f"the topic {EVENTS_TOPIC} was created by a user, so the causes in it are ignored" in (
         found.report().warnings
     )

@@ -105,8 +105,8 @@ def test_records_that_no_rule_has_seen_are_told():
     found = whole()
     found.counts |= {("kind 42", 0): 1, ("GroupMetadata", -2): 3, ("ShareGroupMetadata", 0): 5}
     assert engine.report(found, "a test", 10**13).warnings == [
-        "3 records of GroupMetadata passed over: the bytes could not be decoded",
-        "1 record of kind 42 passed over: no kind of record that is known here",
+        "3 records of GroupMetadata skipped: they could not be decoded",
+        "1 record of kind 42 skipped: unknown kind of record",
     ]
 
 

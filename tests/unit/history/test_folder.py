@@ -191,7 +191,7 @@ def test_a_torn_tail_is_said(tmp_path: Path):
     in_folder(tmp_path, batch(0, b"a"), batch(1, b"b")[:-3])
     rows, said = read(tmp_path)
     assert rows == {0: [(0, b"a")]}
-    assert "ends in" in said[0]
+    assert "not a whole batch" in said[0]
 
 
 def test_a_reserved_tail_of_zeros_is_nothing_to_say(tmp_path: Path):
@@ -220,7 +220,7 @@ def test_behind_bytes_that_are_no_batch_the_next_one_is_found(tmp_path: Path, le
     in_folder(tmp_path, batch(0, b"a"), bytes(bad), batch(2, b"c"), batch(3, b"d"))
     rows, said = read(tmp_path)
     assert rows == {0: [(0, b"a"), (2, b"c"), (3, b"d")]}
-    assert "are no record batch" in said[0]
+    assert "which are not a record batch" in said[0]
 
 
 def test_rubbish_and_former_formats_do_not_end_the_reading(tmp_path: Path):
@@ -282,7 +282,7 @@ def test_a_batch_behind_damage_is_found_wherever_a_piece_of_the_file_ends(tmp_pa
     in_folder(tmp_path, b"\xff" * (segments.PIECE_BYTES + gap), batch(0, b"a"))
     rows, said = read(tmp_path)
     assert rows == {0: [(0, b"a")]}
-    assert f"{segments.PIECE_BYTES + gap} bytes at position 0 are no record batch" in said[0]
+    assert f"skipped {segments.PIECE_BYTES + gap} bytes at position 0, which are not a record batch" in said[0]
 
 
 def test_a_batch_that_begins_in_one_segment_and_goes_on_in_the_next_is_read_once(tmp_path: Path):

@@ -1,7 +1,6 @@
-"""Entries, sorted by group: what one stretch of the log says about each, for the rules to fold.
+"""Entries sorted by group: a stretch of the log for each group, for the rules to fold.
 
-A group lies in one partition of `__consumer_offsets`, and only the order of the log counts, so entries keep the order
-in which they come.
+A group is in one partition of `__consumer_offsets`, and only the order of the log counts, so entries keep their order.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def chunks(entries: pa.Table | pa.RecordBatch, now_ms: int | None) -> Iterator[Chunk]:
-    """A chunk for each group of a table of schema ENTRIES, in the order in which the groups first come.
+    """A chunk for each group of a table of schema ENTRIES, in the order in which the groups first occur.
 
-    `now_ms` is handed on in each of them.
+    `now_ms` is passed on in each of them.
     """
     if not entries.num_rows:
         return
@@ -43,7 +42,7 @@ def _numbers(column: pa.Array[Any]) -> Int64s:
 
 
 class _Part:
-    """The rows of a table with a mark, sorted by group, and where each group's begin."""
+    """The marked rows of a table, sorted by group, and where each group's rows begin."""
 
     def __init__(self, codes: Int64s, marked: np.ndarray) -> None:
         rows = np.flatnonzero(marked)
@@ -90,7 +89,7 @@ class _AllCommits:
 
 
 def _notes(metadata: pa.Array[Any], rows: Int64s) -> tuple[Int64s, list[str]]:
-    """Which of these rows a Spark query has committed, and their metadata."""
+    """Which of these rows a Spark query committed, and their metadata."""
     noted = pc.starts_with(metadata, "spark:").fill_null(False).to_numpy(zero_copy_only=False)
     if not noted.any():
         return np.empty(0, np.int64), []
@@ -99,7 +98,7 @@ def _notes(metadata: pa.Array[Any], rows: Int64s) -> tuple[Int64s, list[str]]:
 
 
 class _Others:
-    """The entries of all groups that are no commits, sorted by group."""
+    """The entries of all groups that are not commits, sorted by group."""
 
     def __init__(self, table: pa.Table, codes: Int64s, marked: np.ndarray) -> None:
         self._part = _Part(codes, marked)
@@ -113,6 +112,6 @@ class _Others:
 
 
 def no_commits() -> Commits:
-    """Those of a group that committed nothing."""
+    """The commits of a group that committed nothing."""
     none = np.empty(0, np.int64)
     return Commits([], none, none, none, none, none, none)

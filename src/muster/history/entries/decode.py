@@ -1,13 +1,13 @@
-"""Raw records of `__consumer_offsets` -> the entries that the rules read, and how many records of each kind there were.
+"""Decodes raw records of `__consumer_offsets` to the entries that the rules read, and counts records by kind.
 
-Nearly all records are offset commits, and nearly all of those repeat a key that was there before. So Arrow numbers the
-keys, what a key says is read once for each that is different, and the values are read column by column: an offset is
-one look into the buffer for all rows together. What is not laid out in the usual way (metadata of more than 126 bytes
-in version 4, a tag that is not known, bytes cut short) goes through `group_records.decode_record`, one by one. It
-decides for the others too: a test compares the two record by record.
+Nearly all records are offset commits, and nearly all of those repeat an earlier key. So Arrow numbers the keys, each
+distinct key is decoded once, and the values are read column by column: the offsets of all rows are one access to the
+buffer. A value with an unusual layout (metadata of more than 126 bytes in version 4, an unknown tag, truncated bytes)
+goes through `group_records.decode_record`. That is also the reference for the others: a test compares the two record by
+record.
 
-No record is dropped in silence, and none stops the rest: one that cannot be decoded, or whose kind or version is not
-known, is in the counts alone.
+No record is dropped silently, and none stops the rest: one that cannot be decoded, or whose kind or version is unknown,
+is only counted.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 _Counter: TypeAlias = "Counter[tuple[int, int]]"
 
 TOMBSTONE, BROKEN = -1, -2
-"""In place of a version: the value is null; the record cannot be decoded."""
+"""Instead of a version: the value is null; the record cannot be decoded."""
 
 _NO_KIND = -1 << 16
 _BATCH_ROWS = 1 << 18
-"""Rows that are read at a time: what is made of them in between stays in the processor's cache."""
+"""Rows that are read at a time: intermediate results stay in the processor's cache."""
 _HEADS = {0: (12, 8), 1: (12, 16), 2: (12, 8), 3: (16, 8), 4: (15, 8)}
-"""Of each version of a commit's value: the bytes before its metadata, and those of the times behind it."""
+"""For each version of a commit's value: the bytes before the metadata, and the bytes of the times after it."""
 _CLASSES: dict[int, tuple[type[Message], type[Message]]] = {
     int(RecordKind.GROUP_METADATA): (GroupMetadataKey, GroupMetadataValue),
     **{kind: classes[1:] for kind, classes in CLASSES.items()},
 }
-"""By kind: the classes of key and value, of records that are no commits."""
+"""The classes of key and value by kind, for records that are not commits."""
 _OFFSET_KINDS = (RecordKind.LEGACY_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 _EXPIRING, _COMPACT = 1, 4
 _TOPIC_ID = 1, 0, 16
@@ -61,11 +61,11 @@ _SAME = {
     "timestamp_ms": "timestamp_ms",
     "leader_epoch": "leader_epoch",
 }
-"""Columns that entries take over as they are."""
+"""Columns that entries take over unchanged."""
 
 
 class Decoded(NamedTuple):
-    """What a stretch of the log says: `entries` has the schema ENTRIES, and the order of the log."""
+    """The contents of a stretch of the log: `entries` has the schema ENTRIES, in log order."""
 
     entries: pa.Table
     counts: Counts
@@ -108,13 +108,13 @@ def _count_commits(kinds: Int64s, versions: Int64s, counts: _Counter) -> None:
 
 
 def _look_at_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _Counter) -> list[bool]:
-    """Count the records that are no commits, or have a broken key; which of them are entries."""
-    found, said, codes = [], dict[int, type[Any]](), keys.codes[rows]
+    """Count the records that are not commits, or have a broken key; returns which of them are entries."""
+    found, classes, codes = [], dict[int, type[Any]](), keys.codes[rows]
     columns = rows.tolist(), codes.tolist(), keys.kind[codes].tolist(), keys.has_group[codes].tolist()
     chosen = batch.column("value").take(_places(rows))
     values = zip(chosen.to_pylist(), _sound_generations(chosen, keys.kind[codes]), strict=True)
     for row, code, kind, has_group, (value, is_sound) in zip(*columns, values, strict=True):
-        value_class = said.get(code) or said.setdefault(code, _value_class(kind, has_group, batch, row))
+        value_class = classes.get(code) or classes.setdefault(code, _value_class(kind, has_group, batch, row))
         version = BROKEN if value_class is ProtocolError else _version(value)
         is_known = value_class is not ProtocolError and value_class is not UnknownRecord
         if is_known and not is_sound and value is not None:
@@ -130,7 +130,7 @@ def _look_at_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _C
 
 
 def _sound_generations(values: pa.Array[Any], kinds: Int64s) -> list[bool]:
-    """Of these values: whether they are those of classic groups, and can be decoded. Not all that can be are found."""
+    """Which of these values are known to be decodable ones of classic groups. Not all decodable ones are found."""
     found = _flags(values.is_valid()) & (kinds == RecordKind.GROUP_METADATA)
     if found.any():
         data = _Bytes(values)
@@ -139,8 +139,8 @@ def _sound_generations(values: pa.Array[Any], kinds: Int64s) -> list[bool]:
 
 
 def _value_class(kind: int, has_group: bool, batch: pa.RecordBatch, row: int) -> type[Any]:
-    """The class of the value behind a key that is no commit's: ProtocolError if the key is broken, and UnknownRecord
-    if its kind is not known."""
+    """The class of the value of a record that is not a commit: ProtocolError if the key is broken, and UnknownRecord if
+    its kind is unknown."""
     if kind == _NO_KIND or kind in _OFFSET_KINDS:
         return ProtocolError
     classes = _CLASSES.get(kind)
@@ -163,7 +163,7 @@ def _version(value: bytes | None) -> int:
 
 
 def _entries(batch: pa.RecordBatch, keys: _Keys, is_commit: Flags, commits: _Commits) -> pa.RecordBatch:
-    """All rows as entries; those that are none are filtered afterwards."""
+    """All rows as entries; those that are not entries are filtered out afterwards."""
     codes = _places(keys.codes)
     columns = {name: batch.column(column) for name, column in _SAME.items()}
     columns |= {name: column.take(codes) for name, column in keys.columns.items()}
@@ -194,7 +194,7 @@ class _Bytes:
         return every[at].astype(np.int64)  # type: ignore[no-any-return]
 
     def texts(self, start: Int64s, size: Int64s) -> pa.Array[Any]:
-        """The text at each of these places; a null where the bytes are none."""
+        """The text at each of these places; null where the bytes are not valid UTF-8."""
         offsets = np.concatenate(([0], np.cumsum(size)))
         every = np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], size)
         parts: list[Any] = [offsets.astype(np.int32), self.data[every]]
@@ -213,7 +213,7 @@ def _text(data: bytes) -> str | None:
 
 
 class _Keys:
-    """What the different keys of a column say. The last one stands for a null."""
+    """The distinct keys of a column, decoded. The last one stands for null."""
 
     def __init__(self, column: pa.Array[Any]) -> None:
         encoded = column.dictionary_encode()
@@ -241,7 +241,7 @@ class _Keys:
 
 
 def _strings(keys: _Bytes, rows: Int64s, at: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Of the rows that have a whole string at this place: which they are, where its text begins, and its size."""
+    """The rows that have a whole string at this place, where its text begins, and its size."""
     here = at + 2 <= keys.end[rows]
     rows, at = rows[here], at[here] + 2
     size = keys.read(">i2", at - 2)
@@ -250,7 +250,7 @@ def _strings(keys: _Bytes, rows: Int64s, at: Int64s) -> tuple[Int64s, Int64s, In
 
 
 def _spread(count: int, rows: Int64s, texts: pa.Array[Any]) -> tuple[pa.Array[Any], Flags]:
-    """A column of so many rows in which these have these texts and the others none, and which have one."""
+    """A column of `count` rows, with these texts in these rows and null in the others; and which rows have a text."""
     places = np.zeros(count, np.int64)
     places[rows] = np.arange(len(rows))
     without = np.ones(count, bool)
@@ -270,7 +270,7 @@ class _Commits:
         self._numbers = {name: np.full(count, -1) for name in ("offset", "commit_ms", "expire_ms")}
         self._texts: list[pa.Array[Any]] = [pa.array([""])]
         self._text = np.zeros(count, np.int64)
-        """Of each row, where its metadata is in all texts together."""
+        """For each row the index of its metadata in all texts."""
         column = batch.column("value")
         values, has_value = _Bytes(column), _flags(column.is_valid())[rows]
         self.version[~has_value] = TOMBSTONE
@@ -315,7 +315,7 @@ class _Commits:
         self.known[places] &= _flags(texts.is_valid())
 
     def _read_one(self, place: int) -> None:
-        """A value that is not laid out in the usual way, or broken."""
+        """Read a value that has an unusual layout or is broken."""
         row = int(self.rows[place])
         key, value = (self._batch.column(name)[row].as_py() for name in ("key", "value"))
         self.version[place] = _version(value)
@@ -332,7 +332,7 @@ class _Commits:
             self._numbers["expire_ms"][place] = record.value.expire_timestamp
 
     def columns(self, count: int) -> dict[str, pa.Array[Any]]:
-        """As columns of so many rows, those that are no commits null."""
+        """As columns of `count` rows, with null in rows that are not commits."""
         found = {name: pa.array(column) for name, column in self._numbers.items()}
         texts = _places(self._text, ~self._has_metadata)
         if count != len(self.rows):
@@ -345,7 +345,7 @@ class _Commits:
 
 
 def _has_usual_tags(values: _Bytes, at: Int64s, end: Int64s) -> Flags:
-    """Whether no tagged fields are here, or the id of the topic alone."""
+    """Whether there are no tagged fields here, or only the topic id."""
     found: Flags = values.data[at] == 0
     others = np.flatnonzero(~found)
     others = others[at[others] + len(_TOPIC_ID) + 16 <= end[others]]
@@ -356,7 +356,7 @@ def _has_usual_tags(values: _Bytes, at: Int64s, end: Int64s) -> Flags:
 
 
 def _places(numbers: Int64s, without: Flags | None = None) -> Any:
-    """Places for Arrow's `take`; where there is none, it gives a null."""
+    """Indices for Arrow's `take`, which returns null for those in `without`."""
     return pa.array(numbers, mask=without)
 
 

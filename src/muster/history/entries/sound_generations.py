@@ -1,8 +1,8 @@
-"""Which values of classic groups can be decoded, seen column by column, for all of them at once.
+"""Finds the values of classic groups that can be decoded, column by column, for all values together.
 
-The codec would have to build each member to say that. Here a value of the version that Kafka 4.2 writes is walked from
-size to size, member by member, all values side by side. What is found sound the codec decodes (a test compares the
-two); the rest (another version, letters beyond ASCII, many members, bytes that are broken) is for the codec.
+The codec would have to build each member for that. Here values of the version that Kafka 4.2 writes are walked from
+size to size, member by member, all values in parallel. The codec decodes any value that is found sound (a test compares
+the two); the rest (another version, non-ASCII text, many members, broken bytes) is left to the codec.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERSION = 3
 _AT_ONCE = 1 << 12
 """Values that are walked together: their bytes stay in the processor's cache."""
 _FEWEST = 16
-"""For fewer values that have a further member the codec is sooner done."""
+"""If fewer values have a further member, the codec is faster."""
 
 
 def sound(read: Read, data: Octets, start: Int64s, end: Int64s) -> Flags:
@@ -38,15 +38,15 @@ def sound(read: Read, data: Octets, start: Int64s, end: Int64s) -> Flags:
 
 
 class _Walk:
-    """Some values on their way from their begin to their end; those that are not sound fall out."""
+    """Walks some values from begin to end; those that are not sound drop out."""
 
     def __init__(self, read: Read, data: Octets, start: Int64s, end: Int64s) -> None:
         self._read, self._data, self._count = read, data, len(start)
         self._rows, self._at, self._end = np.arange(len(start)), start, end
         self._left = np.zeros(len(start), np.int64)
-        """Members that are still to come."""
+        """Members not read yet."""
         self._texts: list[tuple[Int64s, Int64s, Int64s]] = []
-        """Rows, and where texts of theirs begin and end."""
+        """Rows, and where their texts begin and end."""
 
     def sound(self) -> Flags:
         """Which of them are sound."""
@@ -89,7 +89,7 @@ class _Walk:
         self._only(self._at <= self._end)
 
     def _number(self, width: int) -> Int64s:
-        """The next number of each row that has one of so many bytes."""
+        """The next number, of `width` bytes, of each row that has one."""
         self._skip(width)
         return self._read(f">i{width}", self._at - width)
 

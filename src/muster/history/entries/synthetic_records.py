@@ -1,5 +1,4 @@
-"""Records that no log has: what is known of groups from elsewhere, written down for the rules as a coordinator would
-have written it."""
+"""Records that are in no log: what is known about groups from other sources, as a coordinator would have written it."""
 
 from __future__ import annotations
 
@@ -12,18 +11,18 @@ from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecor
 
 
 class WrittenDown:
-    """Such records, as a topic of one partition: a source for the engine."""
+    """Synthetic records as a topic with one partition: a source for the engine."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, int, bytes, bytes | None]] = []
 
     def write(self, record: GroupMetadataRecord | OffsetCommitRecord, at_ms: int, offset: int | None = None) -> None:
-        """Append a record. Only those of one group need offsets that grow; else each has its own."""
+        """Append a record. By default each gets its own offset; given ones only have to grow within a group."""
         self._rows.append((0, len(self._rows) if offset is None else offset, at_ms, -1, *encode_record(record)))
 
     @property
     def records(self) -> dict[int, int]:
-        """How many records there are."""
+        """The number of records."""
         return {0: len(self._rows)}
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:

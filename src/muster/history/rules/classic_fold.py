@@ -1,4 +1,4 @@
-"""The classic protocol's records, folded: each is a generation, the one before again, or the group's end."""
+"""Folds the classic protocol's records: each is a new generation, an update of the current one, or the group's end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from muster.history.rules.rebalances import Difference, difference, owners, with
 from muster.history.rules.wording import listed
 
 HELD_UP_MS = 5_000
-"""For how long a rebalance waits for a member before it is told: longer than it takes others to learn of it."""
+"""How long a rebalance must wait for a member to be reported: longer than others take to learn of the rebalance."""
 LOOKED_UP_MS = 10_000
-"""How long after a generation its leader has looked up the topics that it did not know, and all have joined again."""
+"""The time after a generation within which its leader has fetched metadata of new topics, and all have rejoined."""
 
 
 def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms: int, rows: Rows) -> None:
-    """Take in a generation, or None of a tombstone."""
+    """Fold a generation, or None for a tombstone."""
     before = state.current
     if after is None:
         if before is not None:
@@ -47,15 +47,15 @@ def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms
     if before is None:
         case.before, case.ended = before_tombstone(state, after, at_ms, GroupKind.CONSUMER)
         state.resettling = (
-            "" if case.before is None else ("The group went back to the classic protocol, and its members joined anew.")
+            "" if case.before is None else "The group was converted back to the classic protocol; its members rejoined."
         )
     elif after.generation <= before.generation and (after.members or after.generation < before.generation):
         case.before, case.ended = None, "fell"
     else:
         case.missed = max(0, after.generation - before.generation - 1)
     earlier = case.before
-    went_on = earlier is not None and (bool(earlier.members) or after.generation > earlier.generation)
-    if after.members or went_on or case.ended == "fell":
+    continues = earlier is not None and (bool(earlier.members) or after.generation > earlier.generation)
+    if after.members or continues or case.ended == "fell":
         _classic_rebalance(state, case)
     else:
         _without_members(state, after, at_ms)
@@ -63,14 +63,14 @@ def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms
 
 
 def _without_members(state: GroupState, after: Generation, at_ms: int) -> None:
-    """Where the log begins, or a group does: Kafka 4 writes a generation 0 when it makes one."""
+    """At the beginning of the log or of a group: Kafka 4 writes a generation 0 when it creates one."""
     state.times.own({}, at_ms, after.generation)
     state.resettling = ""
     state.strange_topics = frozenset()
 
 
 def _same_generation(state: GroupState, before: Generation, after: Generation, at_ms: int) -> bool:
-    """Whether a record only writes the generation again, as when a static member's id is taken over."""
+    """Whether a record only updates the generation, as when a static member is replaced."""
     if after.generation != before.generation:
         return False
     found = difference(before.members, after.members)
@@ -84,7 +84,7 @@ def _same_generation(state: GroupState, before: Generation, after: Generation, a
 
 
 def _taken_over(state: GroupState, before: Generation, after: Generation, found: Difference, at_ms: int) -> None:
-    """A static member came back under a new id, and the group goes on as it was."""
+    """A static member returned under a new id; the group does not change."""
     for change in found.replaced:
         if change.before is not None:
             state.times.rename(change.before.member_id, change.member.member_id)
@@ -125,25 +125,26 @@ def _look_at_phase(state: GroupState, case: Case) -> None:
         case.is_second_phase = True
         topics = listed(sorted(state.strange_topics))
         case.second_of = (
-            f"Second phase: the rebalance before changed whether the group reads {topics}; its leader looked."
+            f"Second phase: the previous rebalance changed whether the group reads {topics}; "
+            "its leader fetched their metadata."
         )
     if same and case.after.protocol_type == CONNECT and case.before is state.current:
         case.is_second_phase = case.at_ms - state.current_ms <= LOOKED_UP_MS
-        case.second_of = "Second phase: the workers joined again, as they do to hand over what they gave up."
+        case.second_of = "Second phase: the workers rejoined, as they do to hand over what they revoked."
     if case.before is state.current or case.before is None:
         state.resettling = ""
 
 
 def _looked_up(state: GroupState, case: Case) -> bool:
-    """Whether all that is new is what a leader finds out after members brought topics that it does not read itself, or
-    took them with them: Java's looks up the topics of the group, and joins again if that changed what it knows."""
+    """Whether the only news is what a leader finds out after members have added topics that it does not read itself, or
+    removed them: the Java client's leader fetches metadata of the group's topics, and rejoins if it has changed."""
     soon = case.at_ms - state.current_ms <= LOOKED_UP_MS
-    told = all(topic in state.strange_topics and had == 0 for topic, (had, _) in case.grown.items())
-    return soon and told and bool(state.strange_topics) and case.before is state.current
+    only_these = all(topic in state.strange_topics and had == 0 for topic, (had, _) in case.grown.items())
+    return soon and only_these and bool(state.strange_topics) and case.before is state.current
 
 
 def _strange_topics(before: Generation | None, after: Generation) -> frozenset[str]:
-    """Topics that the group began or ceased to read with this generation, and that its leader does not read itself."""
+    """Topics that the group started or stopped reading with this generation, and that its leader does not read."""
     leader = next((each for each in after.members if each.member_id == after.leader), None)
     if leader is None:
         return frozenset()
@@ -151,9 +152,9 @@ def _strange_topics(before: Generation | None, after: Generation) -> frozenset[s
 
 
 def _look_at_wait(state: GroupState, case: Case) -> None:
-    """Whether all waited for members that joined late.
+    """Find out whether all waited for members that joined late.
 
-    An eager member commits as it joins a rebalance, and then no more until it is over. So one that commits right before
+    An eager member commits when it joins a rebalance, and then not until it is over. So one that commits right before
     all had joined, after a long silence, was busy; the others had stopped by then, if they commit regularly.
     """
     if not case.differs.stayed or "cooperative" in (case.after.protocol or ""):
@@ -178,8 +179,8 @@ def _look_at_wait(state: GroupState, case: Case) -> None:
 def _classic_departure(state: GroupState, case: Case, member: Member, signs: Signs, latest_ms: int) -> Departure:
     """Why one member is gone.
 
-    When the others stopped says when the rebalance began, for the member that made it begin. If that may have been
-    another one, or a member that came, all that is sure is that it was gone when all had joined.
+    For the member that triggered the rebalance, the others' last commits show when it began. If another member, or one
+    that joined, may have triggered it, it is only certain that this one was gone when all had joined.
     """
     alone = not case.differs.came and signs.last_ms == latest_ms
     until, gap = others(state, case) if alone else (NEVER, NEVER)
@@ -201,7 +202,7 @@ def _classic_departure(state: GroupState, case: Case, member: Member, signs: Sig
 
 
 def _classic_duration(state: GroupState, case: Case) -> tuple[int | None, str]:
-    """From when the first of those that stayed stopped to commit; else how long the leader took to assign."""
+    """Since the first remaining member stopped committing; otherwise the time that the leader took to assign."""
     before = case.before
     if before is not None and case.differs.stayed and "cooperative" not in (case.after.protocol or ""):
         earliest = case.at_ms - state.limits.pattern_ms

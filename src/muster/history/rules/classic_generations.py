@@ -1,8 +1,8 @@
 """A classic group's record as a generation.
 
-A group mostly changes one member at a time, and writes all of them again. So a record of the version that Kafka 4.2
-writes is cut into its members, and of each whose very bytes came before, the member of then is taken. Records of other
-versions, and what does not look like one, go through the codec, which decides what is broken.
+A group usually changes one member at a time, and writes all of them again. So a record of the version that Kafka 4.2
+writes is split into its members, and a member whose bytes have been seen before is reused. Records of other versions,
+and anything unusual, go through the codec, which decides what is broken.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NO_PLACES: tuple[TopicPartition, ...] = ()
 
 
 class _Recent(dict[bytes, V]):
-    """What bytes mean, of those that came of late: begun anew when there are some megabytes of them.
+    """A cache of recently decoded bytes, which is cleared when it holds some megabytes of them.
 
-    What is made of an assignment takes twenty times its bytes, so their number says little about the memory.
+    A decoded assignment takes twenty times its bytes, so the number of bytes understates the memory.
     """
 
     MOST_BYTES = 4 << 20
@@ -68,7 +68,7 @@ def classic_generation(group: str, value: GroupMetadataValue, at: Place) -> Gene
 
 
 def usual_generation(group: str, value: bytes, at: Place) -> Generation | None:
-    """The row of the value of a GroupMetadata record; None if it is to be read by the codec."""
+    """The row of a GroupMetadata record's value; None if the codec must read it."""
     try:
         if _SHORT(value)[0] != _VERSION:
             return None
@@ -84,7 +84,7 @@ def usual_generation(group: str, value: bytes, at: Place) -> Generation | None:
 
 
 def with_end(row: Generation, ended_ms: int) -> Generation:
-    """The row of a generation that is over: what `dataclasses.replace` does, in a fifth of its time."""
+    """The row of a generation that has ended: what `dataclasses.replace` does, in a fifth of its time."""
     return Generation(
         row.group,
         row.generation,
@@ -102,7 +102,7 @@ def with_end(row: Generation, ended_ms: int) -> Generation:
 
 
 _Head = tuple[str, int, str | None, str | None, int]
-"""Protocol type, generation, protocol, leader, and when all had joined."""
+"""Protocol type, generation, protocol, leader, and the time when all had joined."""
 
 
 def _generation(group: str, at: Place, head: _Head, members: tuple[Member, ...]) -> Generation:
@@ -127,11 +127,11 @@ def _generation(group: str, at: Place, head: _Head, members: tuple[Member, ...])
 
 
 class _UnusualError(Exception):
-    """These bytes are for the codec."""
+    """The codec must read these bytes."""
 
 
 def _head(value: bytes) -> tuple[_Head, int, int]:
-    """What stands before the members, where they begin, and how many there are."""
+    """The fields before the members, where the members begin, and how many there are."""
     size = _checked(_SHORT(value, 2)[0])
     place = 4 + size
     protocol_type = value[4:place].decode()
@@ -144,7 +144,7 @@ def _head(value: bytes) -> tuple[_Head, int, int]:
 
 
 def _text(value: bytes, place: int, size: int) -> tuple[str | None, int]:
-    """A text, or None of a negative size, and the place behind it."""
+    """A text, or None if the size is negative, and the place after it."""
     return (None, place) if size < 0 else (value[place : place + size].decode(), place + size)
 
 
@@ -155,7 +155,7 @@ def _checked(size: int) -> int:
 
 
 def _end_of_member(value: bytes, place: int) -> int:
-    """Where a member ends that begins here, if no size is negative that must not be: that is for `_read_member`."""
+    """The end of the member that begins here. `_read_member` checks for sizes that must not be negative."""
     place += 2 + _SHORT(value, place)[0]  # its id
     place += 2 + max(_SHORT(value, place)[0], 0)  # of its instance
     place += 2 + _SHORT(value, place)[0]  # of its client
@@ -185,7 +185,7 @@ def _read_member(data: bytes, is_consumer: bool) -> Member:
 
 _MEMBERS = _Recent(lambda data: _read_member(data, True))
 _STRANGERS = _Recent(lambda data: _read_member(data, False))
-"""Of other protocol types: their subscriptions and assignments mean something else."""
+"""For other protocol types, whose subscriptions and assignments mean something else."""
 
 
 # ----------------------------------------------------------------------------------------------------------- members
@@ -222,7 +222,7 @@ def _member(
 
 
 def _subscription(data: bytes) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
-    """Topics, and partitions owned."""
+    """Topics and owned partitions."""
     try:
         found = decode_subscription(data)
     except ProtocolError:

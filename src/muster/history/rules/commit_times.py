@@ -1,21 +1,20 @@
-"""When a group's partitions were last committed, as columns: what the rules ask of commits, at the price of numpy.
+"""When a group's partitions were last committed, as numpy columns.
 
-A topic holds thousands of commits for each generation, so nothing here looks at one commit at a time. A chunk's commits
-are compared with the ones before them once (`Commits` sorted by partition); between two records of the group a stretch
-of them is taken in with a handful of array operations.
+A topic holds thousands of commits for each generation, so nothing here handles one commit at a time. A chunk's commits
+are compared with the previous ones once (`Commits` sorted by partition); the commits between two records of the group
+are folded with a handful of array operations.
 
-**Time.** Records are in the order of the log; their times are the brokers' clocks. `Clock` makes of them a time that
-never falls: it stands still where clocks differ by a little, and goes on from where it was when a clock was set back
-by more, or the next coordinator's is so far behind. Where a record has a time that no calendar has, it stands still
-too. All rules compare these times; rows show the records' own.
+**Time.** Records are in log order; their times are from the brokers' clocks. `Clock` derives a time that never falls:
+it stops where clocks differ by a little, and continues from where it was when a clock was set back by more, or the next
+coordinator's clock is that much slower. It also stops where a record's time is outside the calendar. All rules compare
+these times; rows show the records' own.
 
-**Strangers.** A member learns of the generation that takes a partition away, and commits it once more before it joins
-the next. So a commit by a former owner of the generation before is not taken for a stranger's. While a group is
-empty, Kafka takes commits from any client, those of an operator's tool among them; one that comes again and again is a
-program's.
+**Non-members.** A member that learns of a generation that revokes a partition commits it once more before it joins the
+next one. So a commit by an owner in the previous generation does not count as one by a non-member. While a group is
+empty, Kafka accepts commits from any client, such as an operator's tool; repeated ones come from a program.
 
-**Tenure.** A commit says nothing of its member. It is taken as that of the partition's owner, from when the owner got
-the partition on: the member's tenure, which a rebalance that leaves it the partition does not end.
+**Tenure.** A commit does not name its member. It is attributed to the partition's owner since the owner was assigned
+the partition: the member's tenure, which a rebalance that leaves it the partition does not end.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
     from muster.history.model import Int64s
 
 SET_BACK_MS = 5_000
-"""Clocks of brokers that are kept in step differ by less. One that falls by more was set back, or is another broker's:
-a time that stood still until it has caught up would make each silence in it too short."""
+"""Synchronized brokers' clocks differ by less. One that falls by more was set back, or is another broker's: a time that
+stopped until it has caught up would make each silence in between too short."""
 _FARTHEST_MS = 1 << 61
-"""However often a clock was set back, a time fits 64 bits."""
+"""However often a clock is set back, a time fits 64 bits."""
 NEVER = -1
 
 
 @dataclass(slots=True)
 class Clock:
-    """A time that never falls, from the times of records in the order of the log."""
+    """A time that never falls, from the times of records in log order."""
 
     high_ms: int | None = None
     offset_ms: int = 0
 
     def times(self, raw: Int64s) -> Int64s:
-        """The times of the records that come next."""
+        """The times of the next records."""
         if not len(raw):
             return raw
         usual = int(raw.min()) >= 0 and int(raw.max()) <= LAST_MS
@@ -70,7 +69,7 @@ class Clock:
         return np.array(found, dtype=np.int64)
 
     def at(self, time_ms: int) -> int:
-        """The same time for a clock that goes with the latest record's."""
+        """This time by a clock that is in step with the latest record's."""
         return time_ms + self.offset_ms
 
     @property
@@ -79,15 +78,15 @@ class Clock:
 
 
 class Signs(NamedTuple):
-    """What the commits of some partitions say of their owner in its tenure: times of the group's clock."""
+    """The commits of some partitions by their owner during its tenure; times are by the group's clock."""
 
     commits: int
     last_ms: int
     moved_on_ms: int
-    """When an offset last changed; both are -1 where there is none."""
+    """When an offset last changed; both are -1 if there is none."""
     longest_gap_ms: int
-    """Between two commits of the same partition in one generation: how regular they are. -1 with fewer than two. An
-    eager member commits nothing during a rebalance, however long others take to join."""
+    """Between two commits of the same partition in one generation, which shows how regular they are. -1 with fewer than
+    two. An eager member commits nothing during a rebalance, however long others take to join."""
 
 
 NO_SIGNS = Signs(0, NEVER, NEVER, NEVER)
@@ -97,12 +96,12 @@ _SIGNS = 4
 """The first rows of the columns."""
 _EMPTY = (NEVER, NEVER, 0, NEVER, NEVER, NEVER, 2, 0)
 _NOW, _BEFORE, _UNOWNED = 2, 1, 0
-"""Whose a partition is, in the column _OWNED: a member's now; a member's in the generation before; neither."""
+"""The values of the column _OWNED: owned by a member now; by a member in the previous generation; by neither."""
 _HABIT = 3
-"""How many commits of a partition in an empty group are a program's, not a reset."""
+"""This many commits of a partition in an empty group come from a program, not from a reset."""
 
 
-# Below, `columns[ROW][numbers]` in place of `columns[ROW, numbers]`: numpy takes a tenth of the time for a few numbers.
+# Below, `columns[ROW][numbers]` instead of `columns[ROW, numbers]`: for a few numbers it takes a tenth of the time.
 
 
 def _blank(size: int) -> Int64s:
@@ -117,16 +116,16 @@ class CommitTimes:
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     owners_known: bool = False
     has_strangers: bool = False
-    """There are partitions that no member owns."""
+    """Whether there are partitions that no member owns."""
     generation: int = NEVER
-    """In which the owners own."""
+    """The generation of the owners."""
     others: int = _UNOWNED
-    """Whose partitions are of which nothing is known: `_BEFORE` where the log lacks the generation before."""
+    """The state of unknown partitions: `_BEFORE` if the log lacks the previous generation."""
     began_ms: int = NEVER
-    """When the owners were last said: the generation's beginning."""
+    """When the owners were last set: the beginning of the generation."""
     columns: Int64s = field(default_factory=lambda: _blank(8))
     lists: list[list[int]] | None = None
-    """The columns of the signs as lists, which a few numbers are read from sooner; None once a column has changed."""
+    """The columns of the signs as lists, which are faster for a few numbers; None once a column has changed."""
 
     def number(self, place: TopicPartition) -> int:
         """The column of a partition."""
@@ -141,7 +140,7 @@ class CommitTimes:
         return found
 
     def own(self, owners: dict[TopicPartition, str], now_ms: int, generation: int) -> None:
-        """Say which member owns what from now on; a generation may say so more than once."""
+        """Set which member owns what from now on, possibly more than once in a generation."""
         former = self.owners
         changed = [self.number(place) for place, member_id in owners.items() if former.get(place) != member_id]
         dropped = [self.number(place) for place in former if place not in owners]
@@ -166,17 +165,17 @@ class CommitTimes:
         self.has_strangers = len(owners) < len(self.index)
 
     def disown(self) -> None:
-        """The owners are not known from now on: nothing can be said of commits by strangers."""
+        """The owners are not known from now on, so commits by non-members cannot be detected."""
         self.owners = {}
         self.owners_known = self.has_strangers = False
         self.columns[_NOTED] = 0
 
     def rename(self, before: str, after: str) -> None:
-        """A member goes on under another id."""
+        """A member continues under another id."""
         self.owners = {place: after if owner == before else owner for place, owner in self.owners.items()}
 
     def signs(self, places: Iterable[TopicPartition]) -> Signs:
-        """What the commits of these partitions say of the member that owns them all."""
+        """The commits of these partitions, which have the same owner."""
         index = self.index
         lasts, moved_on, counts, longest = self._lists()
         shown = [number for place in places if (number := index.get(place)) is not None and counts[number]]
@@ -200,12 +199,12 @@ class CommitTimes:
         return [last[index[place]] if place in index else NEVER for place in places]
 
     def topics(self) -> set[str]:
-        """The topics of which there were commits."""
+        """The topics that have been committed."""
         last = self.columns[_LAST]
         return {topic for (topic, _), number in self.index.items() if last[number] != NEVER}
 
     def forget_expired(self) -> None:
-        """Drop partitions of which there is neither an offset nor an owner, once they are the most."""
+        """Drop partitions that have neither an offset nor an owner, once they are the majority."""
         self.lists = None
         if len(self.index) < 64:
             return
@@ -224,7 +223,7 @@ class CommitTimes:
 
 
 class Stretches:
-    """A chunk's commits beside what was known before, to be taken in one stretch after another."""
+    """A chunk's commits and the previous state, for folding one stretch after another."""
 
     def __init__(self, known: CommitTimes, group: str, commits: Commits, times: Int64s) -> None:
         self._known, self._group, self._commits = known, group, commits
@@ -236,7 +235,7 @@ class Stretches:
         self.notes: list[tuple[int, CommitNote]] = []
 
     def _compare(self) -> None:
-        """Set beside each commit the one before it of the same partition."""
+        """Compare each commit with the previous one of the same partition."""
         offsets, numbers = self._commits.offset, self.numbers
         size = len(offsets)
         self._live = offsets >= 0
@@ -262,7 +261,7 @@ class Stretches:
         self._odd = np.flatnonzero((offsets < self._previous) & (self._previous >= 0) | ~self._live)
 
     def take(self, first: int, end: int) -> None:
-        """Take in the commits [first, end)."""
+        """Fold the commits [first, end)."""
         known, span = self._known, slice(first, end)
         numbers, times, offsets = self.numbers[span], self.times[span], self._commits.offset[span]
         self._note(first, end)
@@ -293,17 +292,17 @@ class Stretches:
         if not known.has_strangers:
             return
         columns, numbers = known.columns, self.numbers[first:end]
-        told = 1 if known.owners else _HABIT
-        strange = (columns[_OWNED][numbers] == _UNOWNED) & (columns[_NOTED][numbers] < told) & (offsets >= 0)
+        fewest = 1 if known.owners else _HABIT
+        strange = (columns[_OWNED][numbers] == _UNOWNED) & (columns[_NOTED][numbers] < fewest) & (offsets >= 0)
         if not strange.any():
             return
         found = np.flatnonzero(strange)
         found = found[np.argsort(numbers[found], kind="stable")]
         of, begins, counts = np.unique(numbers[found], return_index=True, return_counts=True)
-        wanted = told - columns[_NOTED][of] - 1
+        wanted = fewest - columns[_NOTED][of] - 1
         for at in (found[(begins + wanted)[counts > wanted]] + first).tolist():
             self.notes.append((at, self._row(at, "non_member")))
-        columns[_NOTED][of] = np.minimum(columns[_NOTED][of] + counts, told)
+        columns[_NOTED][of] = np.minimum(columns[_NOTED][of] + counts, fewest)
 
     def _row(self, at: int, kind: str) -> CommitNote:
         topic, partition = self._places[int(self._commits.partition[at])]
@@ -311,7 +310,7 @@ class Stretches:
         return CommitNote(self._group, topic, partition, time, kind, offset, int(self._previous[at]))
 
     def firsts(self, first: int, end: int, until_ms: int, awaited: Iterable[int]) -> list[tuple[int, int]]:
-        """Of these partitions' columns: the first commit of each in [first, end), unless it is later than that."""
+        """For these partitions' columns the first commit in [first, end), if it is not later than `until_ms`."""
         span = slice(first, end)
         numbers, times = self.numbers[span], self.times[span]
         if not self._all_live:
@@ -321,11 +320,11 @@ class Stretches:
         return [(number, time) for number in awaited if 0 <= (time := int(found[number])) <= until_ms]
 
     def got_on(self, first: int, end: int, until_ms: int, numbers: Sequence[int]) -> bool:
-        """Whether one of these partitions' columns has a commit of another offset than before, no later than that."""
+        """Whether one of these partitions' columns has a commit of a new offset, no later than `until_ms`."""
         span = slice(first, end)
         other = (self._commits.offset[span] != self._previous[span]) & self._live[span]
         return bool(np.isin(self.numbers[span][other & (self.times[span] <= until_ms)], numbers).any())
 
     def ordered_notes(self) -> list[CommitNote]:
-        """What is to be noted of the commits that were taken in, in the log's order."""
+        """The notes on the folded commits, in log order."""
         return [note for _, note in sorted(self.notes, key=lambda found: found[0])]

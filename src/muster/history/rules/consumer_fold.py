@@ -1,9 +1,9 @@
-"""KIP-848's records, folded: an epoch begins with the record of its number, and goes on until the next.
+"""Folds KIP-848's records: an epoch begins with the record of its number and lasts until the next one.
 
-The records of a batch come in this order: members that come (5) or go (tombstones), the epoch (3), targets (7, 6),
-standings (8). So as the epoch's record comes the table already has the members that it was bumped for, and not yet
-what they are to have; `OpenEpoch` keeps members as they were when its own epoch began, and takes in targets and
-standings as they come.
+The records of a batch have this order: members that join (5) or leave (tombstones), the epoch (3), targets (7, 6),
+current assignments (8). So at the epoch's record the table already has the members for which it was bumped, but not
+their targets; `OpenEpoch` keeps the members as of the beginning of its epoch, and takes targets and current assignments
+as they arrive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from muster.protocol.record_kinds import RecordKind, TypedRecord
 
 
 def consumer_record(state: GroupState, record: TypedRecord, at: Place, at_ms: int, rows: Rows) -> None:
-    """Take in a record of kinds 3 to 8 or 16."""
+    """Fold a record of kinds 3 to 8 or 16."""
     state.kind = GroupKind.CONSUMER
     step = state.table.apply(record)
     state.owners_are_stale = True
@@ -48,7 +48,7 @@ def consumer_record(state: GroupState, record: TypedRecord, at: Place, at_ms: in
 
 
 def _in_epoch(state: GroupState, epoch: OpenEpoch, record: TypedRecord, at: Place, at_ms: int) -> None:
-    """Something that belongs to the open epoch."""
+    """Fold a record that belongs to the open epoch."""
     table = state.table
     member_id = getattr(record.key, "member_id", "")
     if record.kind is RecordKind.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER and member_id in epoch.members:
@@ -74,7 +74,7 @@ def _standing(state: GroupState, epoch: OpenEpoch, member_id: str, at: Place, at
 
 
 def _taken_over(state: GroupState, epoch: OpenEpoch, member_id: str, at: Place, at_ms: int) -> None:
-    """A static member came back under a new id: the epoch stays."""
+    """A static member returned under a new id: the epoch does not change."""
     table = state.table
     member = table.members.get(member_id)
     if member is None or member.instance_id is None:
@@ -129,7 +129,7 @@ def _row(state: GroupState, epoch: OpenEpoch, member: Member) -> Member:
 
 
 def seal(state: GroupState, epoch: OpenEpoch, pending: Pending, ended_ms: int | None) -> None:
-    """An epoch's rebalance will not be told more about: `ended_ms` is when the next epoch came, if it has."""
+    """Complete an epoch's rebalance; `ended_ms` is when the next epoch began, if any."""
     if epoch.settled_at_ms is not None:
         duration_ms: int | None = epoch.settled_at_ms - epoch.at_ms
         duration_is = "exact"
@@ -139,7 +139,7 @@ def seal(state: GroupState, epoch: OpenEpoch, pending: Pending, ended_ms: int | 
 
 
 def own(state: GroupState) -> None:
-    """See which member owns what, if that has changed since it was last asked for."""
+    """Update which member owns what, if that may have changed."""
     if state.owners_are_stale and state.epoch is not None:
         state.times.own(state.table.owners(state.limits.topic_names), state.heard_ms, state.epoch.number)
     state.owners_are_stale = False
@@ -149,7 +149,7 @@ def own(state: GroupState) -> None:
 
 
 def _close(state: GroupState, epoch: OpenEpoch, at: Place, at_ms: int) -> None:
-    """The epoch is over."""
+    """End the epoch."""
     for each in state.pending:
         if each.is_open:
             seal(state, epoch, each, at_ms)
@@ -193,7 +193,7 @@ def _epoch(state: GroupState, at: Place, at_ms: int, rows: Rows) -> None:
 
 
 def _close_classic(state: GroupState, at: Place, at_ms: int, rows: Rows) -> None:
-    """A classic generation without the tombstone that should have come before."""
+    """End a classic generation whose tombstone is missing."""
     if state.current is not None:
         ended(state, state.current, at, at_ms, rows)
         state.current = None
@@ -204,7 +204,7 @@ def _rebalance(state: GroupState, earlier: OpenEpoch | None, epoch: OpenEpoch, c
     case.differs = difference(before.members if before is not None else (), case.after.members)
     if before is not None and before.kind is GroupKind.CLASSIC and case.differs.same_members and before.members:
         remember(state, before)
-        return  # converted: the members are the same, and have what they had
+        return  # converted: the members and their partitions are the same
     if earlier is not None:
         _look_at_metadata(state, earlier, epoch, case)
     case.departures = [_departure(state, earlier, case, member) for member in case.differs.gone]
@@ -212,7 +212,7 @@ def _rebalance(state: GroupState, earlier: OpenEpoch | None, epoch: OpenEpoch, c
 
 
 def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, case: Case) -> None:
-    """What is another of the topics that members subscribe to."""
+    """Note what has changed about the topics that members subscribe to."""
     case.metadata_changed = epoch.metadata_hash != earlier.metadata_hash or epoch.regexes != earlier.regexes
     case.metadata_changed |= epoch.counts != earlier.counts
     patterns = {member.topic_regex for member in case.after.members if member.topic_regex}
@@ -224,7 +224,7 @@ def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, c
     resolved = [each for each in patterns - known if each in epoch.regexes]
     if resolved:
         case.is_second_phase = True
-        case.second_of = "Second phase: the coordinator found out what the members' regular expression matches."
+        case.second_of = "Second phase: the coordinator resolved the members' regular expression."
 
 
 def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member: Member) -> Departure:

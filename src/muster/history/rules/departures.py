@@ -111,7 +111,7 @@ class Departure:
 
     @property
     def is_guess(self) -> bool:
-        """Whether the cause is no more than a guess, or not known."""
+        """Whether the cause is only a guess, or not known."""
         return self.confidence < GUESS or self.cause is Cause.MEMBER_GONE
 
     @property

@@ -1,12 +1,13 @@
-"""One group's life, folded: entries and commits go in as the log has them, rows come out when they are final.
+"""Folds one group's log: entries and commits go in in log order, rows come out when they are final.
 
-`GroupState` holds what the group is now: its open generation (classic) or epoch (KIP-848), the latest commits
-(commit_times.py), rebalances that wait for what comes after them (pending.py), and which member is which (patterns.py).
-Each entry is met with the commits before it taken in, so that the rules see the group as it was then; commits between
-two entries are taken in at once. Nothing here depends on where a chunk ends: rows become final by the log's own time,
-before the entry that passes it is looked at.
+`GroupState` holds the group's current state: its open generation (classic) or epoch (KIP-848), the latest commits
+(commit_times.py), rebalances that are not final yet (pending.py), and which member is which (patterns.py). The commits
+before an entry are folded before it, so that the rules see the group as it was then; commits between two entries are
+folded together. Nothing here depends on where a chunk ends: rows become final by the log's own time, before the entry
+that passes that time is folded.
 
-A log may begin anywhere and have holes: a generation without one before it says so, a number that jumps or falls too.
+A log may begin anywhere and have gaps: a generation without a predecessor shows that, as does a number that jumps or
+falls.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from muster.protocol.record_kinds import TypedRecord
 
 
 def start(group: str, limits: Limits) -> GroupState:
-    """A group of which nothing has been read."""
+    """The state of a group before anything has been read."""
     return GroupState(group, limits)
 
 
 def fold(state: GroupState, chunk: Chunk) -> Rows:
-    """Take in what comes next of a group's log; the rows that are final by it."""
+    """Fold the next part of a group's log; returns the rows that are now final."""
     return _Fold(state, chunk).run()
 
 
 def finish(state: GroupState, now_ms: int) -> Rows:
-    """The log ends here: the rows that were still open. `now_ms` is when it was read, in the time of its records."""
-    del now_ms  # rows say what the log says; nothing is known of the time behind its end
+    """The log ends here: returns the rows that were still open. `now_ms` is when it was read, by its records' clock."""
+    del now_ms  # rows only say what the log says; nothing is known about the time after its end
     rows = Rows()
     _finalize(state, rows, None)
     if state.current is not None:
@@ -63,7 +64,7 @@ def finish(state: GroupState, now_ms: int) -> Rows:
 
 
 class _Fold:
-    """One chunk on its way into the state."""
+    """Folds one chunk into the state."""
 
     def __init__(self, state: GroupState, chunk: Chunk) -> None:
         self.state, self.chunk = state, chunk
@@ -105,7 +106,7 @@ class _Fold:
             state.first = entries[0].at
 
     def _commits(self, stretches: Stretches, first: int, end: int) -> None:
-        """Take in the commits between two entries."""
+        """Fold the commits between two entries."""
         if first == end:
             return
         state = self.state
@@ -132,7 +133,7 @@ class _Fold:
             state.queries.take(self.chunk.commits, stretches.times, range(first, end), cases)
 
     def _watch(self, stretches: Stretches, first: int, end: int) -> None:
-        """See whether other members get on with the partitions of those that were silent."""
+        """Check whether other members make progress on the partitions of those that were silent."""
         state = self.state
         for each in state.watching:
             numbers = [state.times.number(place) for place in each.places]
@@ -142,7 +143,7 @@ class _Fold:
 
 
 def _heard(state: GroupState, at_ms: int, leader_epoch: int) -> None:
-    """The coordinator wrote something."""
+    """Note that the coordinator wrote a record."""
     if leader_epoch > state.leader_epoch >= 0:
         state.move = CoordinatorMove(state.heard_ms, at_ms)
     state.leader_epoch = max(state.leader_epoch, leader_epoch)
@@ -150,7 +151,7 @@ def _heard(state: GroupState, at_ms: int, leader_epoch: int) -> None:
 
 
 def _finalize(state: GroupState, rows: Rows, now_ms: int | None) -> None:
-    """Make the rows of rebalances that are a window old (None: of all)."""
+    """Make the rows of rebalances that are a window old (None: of all rebalances)."""
     window = state.limits.pattern_ms
     made = 0
     for each in state.pending:
@@ -192,7 +193,7 @@ def _entry(state: GroupState, entry: Entry, classic_key: bytes, at_ms: int, rows
 
 
 def _other(state: GroupState, record: TypedRecord, at: Place, rows: Rows) -> None:
-    """Share and streams groups: which they are, and their epochs."""
+    """Fold a record of a share or streams group: its kind and epochs."""
     kind = state.kind = OTHER_EPOCHS.get(record.kind) or other_kind(record.kind)
     if record.kind not in OTHER_EPOCHS:
         return

@@ -1,23 +1,23 @@
-"""What the log says a group is: a classic group's generations (classic_generations.py), a KIP-848 group's epochs.
+"""A group's state in the log: a classic group's generations (classic_generations.py), a KIP-848 group's epochs.
 
-**Classic.** One record (GroupMetadata) holds all of a generation. It is written when the leader has sent the
-assignment, when the last member is gone (generation + 1, without members), and again under the same generation when a
-static member comes back under a new id. Its `currentStateTimestamp` is when all had joined.
+**Classic.** One record (GroupMetadata) holds a whole generation. It is written when the leader has sent the assignment,
+when the last member is gone (generation + 1, without members), and again under the same generation when a static member
+returns under a new id. Its `currentStateTimestamp` is the time when all members had joined.
 
-**KIP-848.** A group is spread over records that are written as things change, several in one batch: members (5), the
-epoch (3) when something demands a new assignment, the target of each member (7) and its epoch (6), where each member
-is on its way to it (8), what a regular expression matches (16), partitions of topics (4, before Kafka 4.1; then a
-hash of them in 3). A tombstone takes its key's state away. `ConsumerTable` is that state; an epoch's row has the
-target assignment.
+**KIP-848.** A group is spread over records that are written on each change, several in one batch: members (5), the
+epoch (3) when a new assignment is required, the target assignment of each member (7) and its epoch (6), each member's
+current assignment (8), what a regular expression matches (16), partitions of topics (4, before Kafka 4.1; since then a
+hash of them in 3). A tombstone deletes its key's state. `ConsumerTable` is that state; an epoch's row has the target
+assignment.
 
 Assignments name topics by id. Names come from the cluster (`Limits.topic_names`), from kind 4, or by elimination: an id
 that is assigned to members stands for a topic that all of them subscribe to.
 
-A group is converted between the two by records in one batch: tombstones of the one kind and the records of the other,
-with the same number as generation and epoch.
+A group is converted between the two protocols by one batch: tombstones of one kind and records of the other, with the
+same number as generation and epoch.
 
-What cannot be read (broken bytes, a version of tomorrow) is passed over; members of other protocol types than
-`consumer` have no topics, as their bytes mean something else.
+What cannot be read (broken bytes, a future version) is skipped; members of protocol types other than `consumer` have no
+topics, as their bytes mean something else.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from muster.protocol.record_kinds import RecordKind, TypedRecord
 
 STABLE = 0
 LEFT_FOR_A_WHILE = -2
-"""The epoch of a static member that left and may come back."""
+"""The epoch of a static member that left temporarily."""
 
 
 def read(entry: Entry) -> GroupMetadataRecord | TypedRecord | None:
-    """The record of an entry; None if it cannot be read, or is of no kind that is known."""
+    """The record of an entry; None if it cannot be read or its kind is unknown."""
     try:
         record = decode_record(entry.key, entry.value)
     except ProtocolError:
@@ -51,12 +51,12 @@ def read(entry: Entry) -> GroupMetadataRecord | TypedRecord | None:
 # ------------------------------------------------------------------------------------------------------------ KIP-848
 
 Ids: TypeAlias = tuple[TopicPartition, ...]
-"""Partitions by the topic's id in hexadecimal digits."""
+"""Partitions by topic id in hexadecimal digits."""
 
 
 @fixed
 class Standing:
-    """Where a member is on its way to its target."""
+    """A member's current assignment, on its way to the target."""
 
     epoch: int
     state: int
@@ -69,7 +69,7 @@ class Standing:
 
 
 class Step(Enum):
-    """What a record made of a group."""
+    """How a record changed a group."""
 
     EPOCH = auto()
     GONE = auto()
@@ -80,12 +80,12 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class ConsumerTable:
-    """A KIP-848 group as its records leave it."""
+    """A KIP-848 group's state after its records."""
 
     epoch: int | None = None
     metadata_hash: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    """Partitions by topic, of kind 4."""
+    """Number of partitions by topic, from kind 4."""
     members: dict[str, Member] = field(default_factory=dict)
     target_epoch: int | None = None
     targets: dict[str, Ids] = field(default_factory=dict)
@@ -95,10 +95,10 @@ class ConsumerTable:
     names: dict[str, str] = field(default_factory=dict)
     candidates: dict[str, frozenset[str]] = field(default_factory=dict)
     behind: set[str] | None = None
-    """Members that have not what this epoch gives them; None: it is to be seen anew which these are."""
+    """Members that do not have this epoch's assignment yet; None: must be computed again."""
 
     def apply(self, record: TypedRecord) -> Step:
-        """Take in a record of kinds 3 to 8 and 16."""
+        """Apply a record of kinds 3 to 8 and 16."""
         return _APPLY[record.kind](self, record.key, record.value)
 
     def _group(self, _key: Any, value: Any) -> Step:
@@ -170,11 +170,11 @@ class ConsumerTable:
     # --- names of topics
 
     def subscribed(self, member: Member) -> frozenset[str]:
-        """The topics that a member is known to be subscribed to."""
+        """The topics that a member is known to subscribe to."""
         return frozenset(member.topics) | frozenset(self.regexes.get(member.topic_regex or "", ()))
 
     def _narrow(self, member_id: str, places: Ids) -> None:
-        """Learn from what a member is assigned which topics these can be."""
+        """Narrow down the names of topic ids by a member's assignment."""
         member = self.members.get(member_id)
         topics = frozenset() if member is None else self.subscribed(member)
         if not topics:
@@ -190,7 +190,7 @@ class ConsumerTable:
             taken = set(self.names.values())
             settled = False
             for topic_id, possible in sorted(self.candidates.items()):
-                left = possible - taken or possible  # a topic that was made anew has the name of an id that is gone
+                left = possible - taken or possible  # a recreated topic has the name of an id that is gone
                 if len(left) == 1:
                     self.names[topic_id] = next(iter(left))
                     del self.candidates[topic_id]
@@ -198,7 +198,7 @@ class ConsumerTable:
                     break
 
     def match(self, committed: set[str]) -> None:
-        """Learn from commits: where one id has no name yet and one of its topics is committed, it is that one."""
+        """Learn from commits: if one id has no name yet and one of its candidates is committed, it is that topic."""
         taken = set(self.names.values())
         if len(self.candidates) == 1:
             ((topic_id, possible),) = self.candidates.items()
@@ -208,14 +208,14 @@ class ConsumerTable:
                 del self.candidates[topic_id]
 
     def named(self, places: Ids, given: Mapping[str, str]) -> tuple[TopicPartition, ...]:
-        """Partitions by name; by the id as Kafka prints it where no name is known."""
+        """Partitions by name; by id, as Kafka prints it, if the name is not known."""
         return tuple(sorted({(self._name(topic, given), partition) for topic, partition in places}))
 
     def _name(self, topic_id: str, given: Mapping[str, str]) -> str:
         return given.get(topic_id) or self.names.get(topic_id) or _printed(topic_id)
 
     def is_settled(self) -> bool:
-        """Whether every member has what this epoch gives it."""
+        """Whether every member has this epoch's assignment."""
         if self.target_epoch != self.epoch:
             return False
         if self.behind is None:
@@ -229,7 +229,7 @@ class ConsumerTable:
         return found.epoch != self.epoch or found.state != STABLE
 
     def _look_at(self, member_id: str) -> None:
-        """A member changed: see whether it is behind. All of them for each would be a square of the members."""
+        """Update `behind` for a member that changed. Checking all members each time would be quadratic."""
         if self.behind is None:
             return
         if member_id in self.members and self._is_behind(member_id):
@@ -238,7 +238,7 @@ class ConsumerTable:
             self.behind.discard(member_id)
 
     def owners(self, given: Mapping[str, str]) -> dict[TopicPartition, str]:
-        """Which member may commit what: members have their target, and hold what they have not given up."""
+        """Which member may commit which partition: its target, and what it has not revoked yet."""
         found = {
             place: member_id
             for member_id, ids in self.targets.items()
@@ -277,7 +277,7 @@ OTHER_EPOCHS = {
 
 
 def other_kind(kind: RecordKind) -> GroupKind:
-    """Share or streams, of a record that is of neither a classic nor a consumer group."""
+    """Share or streams, for a record that belongs to neither a classic nor a consumer group."""
     return GroupKind.SHARE if kind < RecordKind.CONSUMER_GROUP_REGULAR_EXPRESSION else GroupKind.STREAMS
 
 

@@ -1,7 +1,7 @@
-"""What is known of a group after some of its log, and how a rebalance is noted in it: for both protocols.
+"""The state of a group after part of its log, and how a rebalance is added to it, for both protocols.
 
-The state is plain data, so that it can be pickled, and as large as the group is now and the rebalances of the last
-window.
+The state is plain data, so that it can be pickled. Its size depends on the group's current size and the rebalances of
+the last window.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from muster.history.rules.query_batches import QueryBatches
 from muster.history.rules.rebalances import counts
 
 FEWEST_WATCHED_MS = 10_000
-"""A member that takes partitions over may need so long to commit what it handles first."""
+"""A member that takes over partitions may need this long until its first commit."""
 
 
 @dataclass(slots=True)
 class OpenEpoch:
-    """A KIP-848 epoch that no other has followed: its members as of its beginning, what they are to have and have."""
+    """A KIP-848 group's current epoch: the members when it began, their target and current assignments."""
 
     number: int
     at: Place
@@ -36,7 +36,7 @@ class OpenEpoch:
     targets: dict[str, Ids] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    """Partitions by topic, before Kafka 4.1."""
+    """Number of partitions by topic, before Kafka 4.1."""
     assignor: str | None = None
     settled_ms: int | None = None
     settled_at_ms: int | None = None
@@ -44,7 +44,7 @@ class OpenEpoch:
 
 @dataclass(slots=True)
 class GroupState:
-    """What is known of a group after some of its log."""
+    """The state of a group after part of its log."""
 
     group: str
     limits: Limits
@@ -53,40 +53,40 @@ class GroupState:
     times: CommitTimes = field(default_factory=CommitTimes)
     first: Place | None = None
     current: Generation | None = None
-    """The classic generation that is open."""
+    """The open classic generation."""
     current_ms: int = 0
     former: Generation | None = None
-    """One that a tombstone ended."""
+    """The generation that a tombstone ended."""
     former_ms: int = 0
     table: ConsumerTable = field(default_factory=ConsumerTable)
     epoch: OpenEpoch | None = None
     counts: dict[str, int] = field(default_factory=dict)
     withheld: frozenset[TopicPartition] = frozenset()
     resettling: str = ""
-    """Why the next generation, if it has the same members, belongs to the last one."""
+    """Why the next generation, if it has the same members, belongs to the same rebalance."""
     strange_topics: frozenset[str] = frozenset()
-    """Topics that members other than the leader brought into the latest classic generation, or took out of it."""
+    """Topics that members other than the leader added in the latest classic generation, or removed."""
     pending: list[Pending] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     lineage: Lineage = field(default_factory=Lineage)
     verdict: Verdict | None = None
-    """On the rebalance whose row was the last to be made."""
+    """The verdict on the rebalance whose row was made last."""
     leader_epoch: int = -1
     heard_ms: int = 0
-    """When the coordinator was last seen to write."""
+    """When the coordinator last wrote."""
     move: CoordinatorMove | None = None
     watching: list[Watch] = field(default_factory=list)
-    """Those that are not over."""
+    """The watches that are not over."""
     owners_are_stale: bool = False
     heard_of: dict[str, int] = field(default_factory=dict)
-    """When each member of a KIP-848 group last came forward."""
+    """When each member of a KIP-848 group last showed a sign of life."""
     others: Generation | None = None
     """The open epoch of a share or streams group."""
     queries: QueryBatches = field(default_factory=QueryBatches)
 
 
 def ended(state: GroupState, generation: Generation, at: Place, at_ms: int, rows: Rows) -> None:
-    """A tombstone: the group is removed, or converted."""
+    """A tombstone: the group is deleted or converted."""
     rows.generations.append(with_end(generation, at.timestamp_ms))
     state.former, state.former_ms = generation, at_ms
     state.times.disown()
@@ -95,7 +95,7 @@ def ended(state: GroupState, generation: Generation, at: Place, at_ms: int, rows
 def before_tombstone(
     state: GroupState, after: Generation, at_ms: int, other: GroupKind
 ) -> tuple[Generation | None, str]:
-    """What a group was before the tombstone before its first generation: converted in the same batch, or deleted."""
+    """The generation before a tombstone if the group was converted in the same batch; else why there is none."""
     former, state.former = state.former, None
     if former is None:
         return None, ""
@@ -106,7 +106,7 @@ def before_tombstone(
 
 
 def signs_of_stayed(state: GroupState, case: Case) -> list[Signs]:
-    """What the commits of the members that stayed say of them before a rebalance."""
+    """The commits of the remaining members before a rebalance."""
     if case.signs is None:
         stayed = [change.before for change in case.differs.stayed if change.before is not None]
         case.signs = [state.times.signs(member.assignment) for member in stayed]
@@ -114,12 +114,12 @@ def signs_of_stayed(state: GroupState, case: Case) -> list[Signs]:
 
 
 def stayed_moved_on_ms(state: GroupState, case: Case) -> int:
-    """When any of the members that stayed last committed another offset."""
+    """When any remaining member last committed a new offset."""
     return max((each.moved_on_ms for each in signs_of_stayed(state, case)), default=NEVER)
 
 
 def others(state: GroupState, case: Case) -> tuple[int, int]:
-    """Until when the members that stayed committed, and how far apart."""
+    """Until when the remaining members committed, and at what interval."""
     shown = [each for each in signs_of_stayed(state, case) if each.commits >= 3]
     if not shown:
         return NEVER, NEVER
@@ -128,7 +128,7 @@ def others(state: GroupState, case: Case) -> tuple[int, int]:
 
 
 def silences(state: GroupState, before: Generation | None, at_ms: int) -> dict[TopicPartition, int]:
-    """Since when each partition of a generation was silent, of those that had commits."""
+    """Since when each committed partition of a generation has been silent."""
     window = state.limits.pattern_ms
     latest = state.pending[-1] if state.pending else None
     found = latest.superseded(at_ms, window) if latest is not None else {}
@@ -151,7 +151,7 @@ def add(
     *,
     is_open: bool = False,
 ) -> None:
-    """Note a rebalance; its row is made when it is final."""
+    """Add a rebalance; its row is made when it is final."""
     if case.before is not None:
         state.lineage.keep(case.before.members)
     state.queries.look(case, state.times)
@@ -175,12 +175,12 @@ def add(
 
 
 def _watched_ms(state: GroupState, found: Departure) -> int:
-    """For how long another member may take to get on with what one had that was silent; not beyond the row's end."""
+    """How long another member may take to progress on a silent member's partitions; not beyond the row's window."""
     return min(max(found.silent_ms, FEWEST_WATCHED_MS), state.limits.pattern_ms)
 
 
 def _blame_move(state: GroupState, case: Case) -> None:
-    """Have members that lost their membership with the coordinator be known as such when they are back."""
+    """Mark members that lost their membership in a coordinator move, for when they return."""
     if case.differs.gone and verdict(case).cause is Cause.COORDINATOR_MOVED:
         ids = {member.member_id for member in case.differs.left}
         state.lineage.gone = [
@@ -190,7 +190,7 @@ def _blame_move(state: GroupState, case: Case) -> None:
 
 
 def remember(state: GroupState, after: Generation) -> None:
-    """How many partitions the topics of a generation have."""
+    """Remember how many partitions the topics of a generation have."""
     if not after.members:
         return
     now = counts(after.members)

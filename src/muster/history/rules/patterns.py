@@ -56,7 +56,7 @@ class Leg:
     """Why it left; None for an arrival."""
     is_static: bool = False
     is_guess: bool = False
-    """The cause is no more than a guess."""
+    """The cause is only a guess."""
     is_same: bool = False
     """It returned under the same id: the process survived."""
     succeeds: str = ""

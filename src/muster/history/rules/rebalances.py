@@ -1,17 +1,17 @@
-"""What differs between two generations of a group: members, subscriptions, partitions.
+"""The differences between two generations of a group: members, subscriptions, partitions.
 
-**Members.** An id that is in both generations is one member. Of the others, two are one member that was replaced when
-they have the same instance id (static, KIP-345), or the same client id and host: a process that was started anew, or a
-member that lost its membership and joined again, within one rebalance. Members on one host often share a client id;
-then any two of them are paired, which counts right.
+**Members.** An id that is in both generations is the same member. Of the others, two are one replaced member if they
+have the same instance id (static, KIP-345), or the same client id and host: a restarted process, or a member that lost
+its membership and rejoined, within one rebalance. Members on one host often share a client id; any two of them are then
+paired, which gives the right count.
 
 **Needless moves.** Members that stay and subscribe to the same topics can keep what they had, up to their share. The
-new shares, given to the members so that the greatest go to those that had most, say how many partitions had to move;
-what moved beyond that was needless. Where members subscribe to different topics no move is called needless.
+new shares, given to the members so that the largest go to those that had most, determine how many partitions had to
+move; any further move was needless. If members subscribe to different topics, no move is counted as needless.
 
-**Cooperative rebalances** (KIP-429) come in two generations: in the first, partitions that are to move are taken from
-their owners and given to no member (`withheld`); the second hands them out. A member says with its subscription what it
-owned as it joined.
+**Cooperative rebalances** (KIP-429) take two generations: the first revokes the partitions that must move and leaves
+them unassigned (`withheld`); the second hands them out. A member's subscription lists the partitions that it owned when
+it joined.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Difference:
     resubscribed: list[Change] = field(default_factory=list)
     stayed: list[Change] = field(default_factory=list)
     gone: list[Member] = field(default_factory=list)
-    """Member ids that are gone, their members replaced or not."""
+    """Members whose ids are gone, replaced or not."""
     came: list[Member] = field(default_factory=list)
-    """Member ids that are new."""
+    """Members whose ids are new."""
 
     @property
     def same_members(self) -> bool:
@@ -63,12 +63,12 @@ def difference(before: Iterable[Member], after: Iterable[Member]) -> Difference:
 
 
 def identity(member: Member) -> tuple[str, ...]:
-    """What a member keeps when it comes back under a new id."""
+    """What a member keeps when it returns under a new id."""
     return (member.instance_id,) if member.instance_id else (member.client_id, member.host)
 
 
 def _pair(came: Iterable[Member], gone: dict[str, Member], found: Difference) -> None:
-    """Pair new members with those that they replace, which are taken from `gone`."""
+    """Pair new members with those that they replace, which are removed from `gone`."""
     by_identity: dict[tuple[str, ...], deque[Member]] = defaultdict(deque)
     for member in gone.values():
         by_identity[identity(member)].append(member)
@@ -96,8 +96,7 @@ def owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
 
 
 def moved(before: Generation | None, after: Generation, found: Difference) -> tuple[Moved, ...]:
-    """The partitions that have another owner than before. A member that was replaced is another, but for a static one:
-    its instance goes on as it was."""
+    """The partitions whose owner changed. A replaced member is a different owner unless it is static."""
     former = owners(before.members) if before is not None else {}
     instances = {
         change.before.member_id: change.member.member_id
@@ -150,7 +149,7 @@ def _needless(
 
 
 def _sizes(owner: Mapping[TopicPartition, str], still: Mapping[TopicPartition, str]) -> dict[str, int]:
-    """How many partitions each member has, of those that are still assigned."""
+    """The number of each member's partitions that are still assigned."""
     sizes: dict[str, int] = defaultdict(int)
     for place, member_id in owner.items():
         sizes[member_id] += place in still
@@ -158,7 +157,7 @@ def _sizes(owner: Mapping[TopicPartition, str], still: Mapping[TopicPartition, s
 
 
 def withheld(before: Generation | None, after: Generation) -> frozenset[TopicPartition]:
-    """Partitions that members of a generation owned as they joined and that it gives to no member: a first phase."""
+    """Partitions that members owned when they joined and that the generation leaves unassigned: a first phase."""
     owned = {place for member in after.members for place in member.owned}
     if not owned and "cooperative" not in (after.protocol or ""):
         return frozenset()
@@ -171,7 +170,7 @@ def withheld(before: Generation | None, after: Generation) -> frozenset[TopicPar
 
 
 def counts(members: Iterable[Member]) -> dict[str, int]:
-    """How many partitions each topic is known to have, from assignments and what members own."""
+    """The known number of partitions of each topic, from assignments and owned partitions."""
     found: dict[str, int] = {}
     for member in members:
         for topic, partition in member.assignment:
