@@ -1,7 +1,7 @@
 # make demo    the main job on real data (QUICK=1: the first 30,000 flights)
 # make compare one workload under each scheme of group coordination (QUICK=1: with five members only, in two minutes)
 # make test    the tests (ARGS="-k name": some of them)
-# make quick   tests of a minute that need Python alone; most mistakes are seen here
+# make quick   rules, wire, short simulations: tests that need Python alone, where most mistakes are seen
 # make check   format, lint, types, layers, generated files and locks fresh, mutants that can be planted
 # make soak    the seeded simulations, kill -9 tests and schedules of kills at length (SEEDS=20000 KILLS=20 SCHEDULES=50)
 # make mutants plant known bugs one at a time and see that the tests notice each (ARGS="-k fetch": some of them)
