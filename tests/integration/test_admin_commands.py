@@ -165,7 +165,7 @@ def test_offsets_that_cannot_be_reset(cluster: Cluster, muster: Commands) -> Non
         words = ["groups", "reset-offsets", cluster.group, f"{cluster.group}-new", "--topic", topic, "--to-latest"]
         told = muster(*words, "--execute", code=1)
         assert told == (
-            f"muster: group {cluster.group} is Stable: its offsets can be reset when its members are gone."
+            f"muster: group {cluster.group} is Stable: its offsets can be reset only after all members have left."
             " Nothing was changed.\n"
         )
         told = muster("groups", "delete-offsets", cluster.group, "--topic", f"{topic}:0", code=1)
@@ -183,8 +183,7 @@ def test_offsets_that_cannot_be_reset(cluster: Cluster, muster: Commands) -> Non
     )
     other = cluster.topic(1)
     assert refused("--topic", other, "--shift-by", "1") == (
-        f"muster: group {cluster.group}: {other}-0 has no committed offset that could be shifted."
-        " Nothing was changed.\n"
+        f"muster: group {cluster.group}: {other}-0 has no committed offset to shift. Nothing was changed.\n"
     )
 
 
@@ -235,8 +234,8 @@ def test_an_output_that_is_closed_is_passed_over(shared_muster, words: str):
 def test_topics_are_given_partitions_all_or_none(cluster, muster):
     own = muster("topics", "alter", "__consumer_offsets", "--partitions", "99", code=1)
     assert (
-        own
-        == "muster: __consumer_offsets is the brokers' own: what it keeps would be looked for in other partitions.\n"
+        own == "muster: __consumer_offsets is an internal topic: with more partitions, brokers would look for its data "
+        "in the wrong ones.\n"
     )
     assert muster.json("topics", "alter", "not-there", "--partitions", "2", "--if-exists") == {}
     one, two = cluster.topic(1), cluster.topic(3)
@@ -282,23 +281,21 @@ def test_log_directories(cluster, muster):
 
 def test_leaders_and_replicas(cluster, muster):
     topic = cluster.topic(2)
-    assert muster("topics", "elect-leaders", topic) == f"Led as they should be: {topic}-0, {topic}-1.\n"
-    assert (
-        muster("topics", "elect-leaders", "--yes", "--unclean", f"{topic}:1") == f"Led as they should be: {topic}-1.\n"
-    )
-    assert muster("topics", "elect-leaders") == "All partitions are led as they should be.\n"
+    assert muster("topics", "elect-leaders", topic) == f"No election needed: {topic}-0, {topic}-1.\n"
+    assert muster("topics", "elect-leaders", "--yes", "--unclean", f"{topic}:1") == f"No election needed: {topic}-1.\n"
+    assert muster("topics", "elect-leaders") == "No partition needs an election.\n"
     assert muster.json("topics", "elect-leaders", f"{topic}:0")[f"{topic}-0"]["error"] == "ELECTION_NOT_NEEDED"
     told = muster("topics", "elect-leaders", f"{topic}:9", code=1)
     assert told == f"muster: partition {topic}-9: UNKNOWN_TOPIC_OR_PARTITION: No such partition as {topic}-9\n"
     assert muster("topics", "reassign", topic, "--replicas", "1") == (
-        f"Began the reassignment of {topic}-0.\nBegan the reassignment of {topic}-1.\n"
+        f"Started the reassignment of {topic}-0.\nStarted the reassignment of {topic}-1.\n"
     )
     told = muster("topics", "reassign", f"{topic}:0", "--replicas", "1,9", code=1)
     assert f"muster: partition {topic}-0: INVALID_REPLICA_ASSIGNMENT: The manual partition assignment" in told
     told = muster("topics", "reassign", f"{topic}:1", "--cancel", code=1)
     assert told.startswith(f"muster: partition {topic}-1: NO_REASSIGNMENT_IN_PROGRESS")
     for wrong in ("one", "1,", "9" * 5_000):
-        assert "write broker ids as 1,2,3" in muster("topics", "reassign", topic, "--replicas", wrong, code=1)
+        assert "write broker IDs as 1,2,3" in muster("topics", "reassign", topic, "--replicas", wrong, code=1)
     assert muster("topics", "reassign", "not-there", "--cancel", code=1) == (
         "muster: topic not-there: UNKNOWN_TOPIC_OR_PARTITION\n"
     )
@@ -340,7 +337,7 @@ def test_settings_as_kafkas_tool_shows_them(cluster, muster):
     ]
     assert "INVALID_CONFIG" in muster("configs", "alter", "topics", topic, "--set", "segment.ms=x", code=1)
     told = muster("configs", "describe", "brokers", "99", code=1)
-    assert told == "muster: the cluster has no broker 99 now; there are 1\n"
+    assert told == "muster: broker 99 is not in the cluster now; its brokers are 1\n"
 
 
 @on_kafka
@@ -384,11 +381,11 @@ def test_an_offset_that_a_partition_has_not_is_the_nearest(cluster: Cluster, mus
     def found(*words: str) -> tuple[list[str], str]:
         whole = [sys.executable, "-m", "muster", "consume", topic, *words, "--until-end", "--format", r"%p-%o\n"]
         done = subprocess.run([*whole, "--bootstrap", cluster.bootstrap], capture_output=True, text=True, check=True)
-        return sorted(done.stdout.split()), done.stderr.removeprefix("muster: there is no offset ")
+        return sorted(done.stdout.split()), done.stderr.removeprefix("muster: no offset ")
 
     both = [f"0-{at}" for at in range(3, 5)] + [f"1-{at}" for at in range(1, 5)]
-    assert found("--offset", "1") == (both, f"1: {topic}-0 begins at 3; read from there\n")
-    assert found("--offset", "99") == ([], f"99: {topic}-0 ends at 5, {topic}-1 ends at 5; read from there\n")
+    assert found("--offset", "1") == (both, f"1: {topic}-0 begins at 3; reading from there\n")
+    assert found("--offset", "99") == ([], f"99: {topic}-0 ends at 5, {topic}-1 ends at 5; reading from there\n")
     assert found("--last", "9") == (sorted([*both, "1-0"]), "")
     words = [kcat, "-C", "-b", cluster.bootstrap, "-t", topic, "-p", "0", "-o", "1", "-e"]
     theirs = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -61,7 +61,7 @@ def test_topics(cluster):
     muster("topics", "create", other, **at)
     until_known(cluster.bootstrap, other, 1)
     told = muster("topics", "delete", topic, "not-there", other, code=1, **at)
-    assert told == "muster: topic not-there does not exist. Nothing was deleted; --if-exists passes over it.\n"
+    assert told == "muster: topic not-there does not exist. Nothing was deleted; --if-exists ignores it.\n"
     told = muster("topics", "delete", topic, "__consumer_offsets", code=1, **at)
     assert "__consumer_offsets" in told
     assert "Nothing was deleted" in told
@@ -167,14 +167,14 @@ def test_lists_of_groups_look_as_in_kafkas_own_tool(cluster):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("consume", "not-there"), "topic not-there does not exist: `muster topics create` makes it"),
-        (("consume", "t", "--group", "g", "--partition", "0"), "a group shares out partitions by itself"),
+        (("consume", "not-there"), "topic not-there does not exist: create it with `muster topics create`"),
+        (("consume", "t", "--group", "g", "--partition", "0"), "cannot be combined with --group"),
         (("consume", "t", "--group", ""), "group_id is empty"),
         (("consume", "t", "--max-messages", "-1"), "--max-messages is -1; it must be at least 0"),
         (("consume", "t", "--timeout-ms", "-1"), "--timeout-ms is -1; it must be at least 0"),
-        (("groups", "describe"), "name the groups, or give --all"),
-        (("topics", "create", "t", "--config", "retention"), "write it as KEY=VALUE"),
-        (("topics", "delete", "t", "__consumer_offsets"), "__consumer_offsets is the brokers' own"),
+        (("groups", "describe"), "name the groups, or use --all"),
+        (("topics", "create", "t", "--config", "retention"), "expected KEY=VALUE"),
+        (("topics", "delete", "t", "__consumer_offsets"), "__consumer_offsets is an internal topic"),
         (("topics", "list", "-o", "request.timeout=1"), "did you mean request_timeout_ms"),
     ],
 )

@@ -44,7 +44,7 @@ def exporting(bootstrap: str, *words: str) -> Iterator[tuple[subprocess.Popen[st
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        found = re.fullmatch(r"lag of the groups at \S+ on (http://\S+)\n", process.stdout.readline())
+        found = re.fullmatch(r"serving the lag of groups at \S+ on (http://\S+)\n", process.stdout.readline())
         assert found is not None
         yield process, found[1]
     finally:
@@ -192,8 +192,8 @@ def test_a_cluster_that_goes_is_down_and_comes_back(tmp_path: Path) -> None:
             assert process.wait(PATIENCE_S) == 0
             assert process.stderr is not None
             lines = process.stderr.read().splitlines()
-    assert len([line for line in lines if "the groups cannot be seen" in line]) == 1
-    assert lines[-1] == "muster: the groups can be seen again"
+    assert len([line for line in lines if "cannot read the lag of groups" in line]) == 1
+    assert lines[-1] == "muster: reading the lag of groups again"
     assert not [line for line in lines if "Traceback" in line]
 
 
@@ -214,10 +214,10 @@ def test_following_ends_by_ctrl_c(tmp_path: Path) -> None:
     [
         (
             ("--metrics-port", "1", "--json"),
-            "muster: lag: --metrics-port prints nothing: leave --follow and --json out",
+            "muster: lag: --metrics-port prints nothing: omit --follow and --json",
         ),
         (("--metrics-port", "99999"), "muster: --metrics-port is 0 to 65535, not 99999"),
-        (("--timeout-ms", "300"), "(the cluster was looked for at 127.0.0.1:9; --bootstrap names another)"),
+        (("--timeout-ms", "300"), "(tried to connect to 127.0.0.1:9; choose another cluster with --bootstrap)"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:

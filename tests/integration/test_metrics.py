@@ -79,7 +79,7 @@ def test_a_broker_that_works_is_seen_working(tmp_path: Path) -> None:
     [
         (("--metrics-port", "TAKEN"), "muster: cannot serve metrics on 127.0.0.1:TAKEN: Address already in use"),
         (("--metrics-port", "70000"), "muster: --metrics-port is 0 to 65535, not 70000"),
-        (("--metrics-host", "::1"), "muster: --metrics-host without --metrics-port: nothing would be served there"),
+        (("--metrics-host", "::1"), "muster: --metrics-host needs --metrics-port"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:

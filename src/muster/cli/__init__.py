@@ -1,1 +1,1 @@
-"""The `muster` command. `main.py` knows the names of the sub-commands; each has a module of its own."""
+"""The `muster` command. `main.py` lists the sub-commands; each is a module."""

@@ -1,4 +1,4 @@
-"""What all commands that use a cluster share: its address, settings, JSON."""
+"""What the commands that connect to a cluster share: its address, client settings, JSON output."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from muster.errors import ConfigError, KafkaConnectionError, KafkaError, KafkaTi
 from muster.model import TopicPartition
 
 FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
-"""How shells complete the name of a file, as shtab has it; for `completed`."""
+"""How each shell completes a file name, in shtab's terms; for `completed`."""
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
-    """Where the cluster is, and how long to try."""
+    """The options that say where the cluster is and how to connect."""
     parser.add_argument(
         "--bootstrap",
         metavar="HOST:PORT",
-        help=f"a broker of the cluster, or several with commas (default {DEFAULT_BOOTSTRAP}, or that of the file)",
+        help=f"brokers to bootstrap from, comma-separated (default: from --command-config, else {DEFAULT_BOOTSTRAP})",
     )
-    file_help = "a file of client settings, as Kafka's own tools take it: client.properties"
+    file_help = "client settings in a properties file, as for Kafka's own tools"
     completed(parser.add_argument("--command-config", metavar="FILE", help=file_help), FILES)
     parser.add_argument(
         "-o",
@@ -40,44 +40,44 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a client setting, by Kafka's name",
+        help="a client setting, by its Kafka name (repeatable)",
     )
     add_log_level(parser, "WARNING")
 
 
 def completed(action: argparse.Action, how: Mapping[str, str]) -> None:
-    """Tell `muster completion` how shells complete an argument."""
+    """Set how `muster completion` completes an argument."""
     action.complete = how  # type: ignore[attr-defined]
 
 
 def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
-    """How much is logged on standard error."""
+    """The option for how much is logged on standard error."""
     parser.add_argument(
         "--log-level",
         type=str.upper,
         choices=LOG_LEVELS,
         default=default,
-        help=f"what is told on standard error (default {default})",
+        help=f"log level, on standard error (default {default})",
     )
 
 
 def set_up_log(arguments: argparse.Namespace) -> None:
-    """Write the clients' log in the form of the commands' own messages."""
+    """Log what clients report in the format of the commands' own messages."""
     logging.basicConfig(level=arguments.log_level, format="muster: %(message)s", stream=sys.stderr)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """How long a call may take."""
+    """The option for how long a call may take."""
     parser.add_argument(
         "--timeout-ms", type=int, default=10_000, metavar="MS", help="give up after this long (default 10000)"
     )
 
 
 def read_connection(arguments: argparse.Namespace) -> None:
-    """Read the file of `--command-config`, if the command has that option, and settle where the cluster is.
+    """Read the `--command-config` file, if the command has that option, and settle where the cluster is.
 
     Raises:
-        ConfigError: the file cannot be read, or has a setting that is not possible here.
+        ConfigError: the file cannot be read, or has a setting that is not valid here.
     """
     if "command_config" not in arguments:
         return
@@ -95,14 +95,14 @@ def read_connection(arguments: argparse.Namespace) -> None:
 
 
 def client_settings(arguments: argparse.Namespace, kind: type[ClientConfig]) -> dict[str, Any]:
-    """The settings given in the file and on the command line, for a client with settings of this kind."""
+    """The settings from the file and the command line that this kind of client has."""
     in_file = properties.choose(arguments.in_file, _names(kind))
     given = pairs(arguments.settings, "-o")
     return {"client.id": "muster-cli"} | in_file | given | {"bootstrap.servers": arguments.bootstrap}
 
 
 def spark_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The same settings as options of a source of Spark."""
+    """The same settings as options of the Spark source."""
     settings = client_settings(arguments, ConsumerConfig)
     for decided in ("client.id", "bootstrap.servers", "group.id", "group.instance.id"):
         if decided not in pairs(arguments.settings, "-o"):
@@ -123,31 +123,31 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            # What is not a name may be a secret, and errors go to logs.
+            # Text that is not a setting's name may be a secret, and errors end up in logs.
             shown = f" {text!r}" if properties.is_like_a_setting(text) else ""
-            raise ConfigError(f"{option}{shown}: write it as KEY=VALUE")
+            raise ConfigError(f"{option}{shown}: expected KEY=VALUE")
         found[key] = value
     return found
 
 
 def check_groups(names: Iterable[str]) -> None:
-    """See that groups can have these names.
+    """Check that these are valid group names.
 
     Raises:
-        ConfigError: one is empty, or no UTF-8.
+        ConfigError: one is empty or not valid UTF-8.
     """
     for name in names:
         if not name:
-            raise ConfigError("--group is empty: name a group, or leave it out for all")
+            raise ConfigError("--group is empty: name a group, or omit it for all groups")
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise ConfigError(f"--group {name!r}: no group has such a name, which is no UTF-8") from None
+            raise ConfigError(f"--group {name!r}: the name is not valid UTF-8") from None
 
 
 @contextmanager
 def open_admin(arguments: argparse.Namespace) -> Iterator[Admin]:
-    """An admin client; failures to reach the cluster say which address was tried."""
+    """An admin client; a failure to connect says which address was tried."""
     set_up_log(arguments)
     settings = {"default.api.timeout.ms": arguments.timeout_ms} | client_settings(arguments, AdminConfig)
     with reaching(arguments.bootstrap), Admin(settings) as admin:
@@ -156,18 +156,20 @@ def open_admin(arguments: argparse.Namespace) -> Iterator[Admin]:
 
 @contextmanager
 def reaching(bootstrap: str) -> Iterator[None]:
-    """Add a hint for the user to a failure to connect."""
+    """Add the address that was tried to a failure to connect."""
     try:
         yield
     except (KafkaConnectionError, KafkaTimeoutError) as error:
-        raise MusterError(f"{error}\n(the cluster was looked for at {bootstrap}; --bootstrap names another)") from None
+        raise MusterError(
+            f"{error}\n(tried to connect to {bootstrap}; choose another cluster with --bootstrap)"
+        ) from None
 
 
 def partitions_of(admin: Admin, named: Mapping[str, list[int] | None], consequence: str = "") -> list[TopicPartition]:
-    """The partitions that are named; all of a topic that is named alone.
+    """The named partitions; all of a topic that is named without partitions.
 
     Raises:
-        MusterError: such a topic cannot be described; `consequence` is the end of the message.
+        MusterError: such a topic cannot be described; `consequence` ends the message.
     """
     places: list[TopicPartition] = []
     for topic, found in admin.describe_topics(named, raise_errors=False).items():
@@ -181,7 +183,7 @@ def partitions_of(admin: Admin, named: Mapping[str, list[int] | None], consequen
 
 
 def report_errors(results: Mapping[Any, object], what: str) -> int:
-    """Report each item that failed on standard error. Returns the exit code."""
+    """Print each failure on standard error. Returns the exit code."""
     failed = {item: answer for item, answer in results.items() if isinstance(answer, KafkaError)}
     for item, error in failed.items():
         print(f"muster: {what} {item}: {error}", file=sys.stderr)
@@ -189,7 +191,7 @@ def report_errors(results: Mapping[Any, object], what: str) -> int:
 
 
 def print_json(value: object) -> None:
-    """Values as JSON: dataclasses as objects, errors as their text, topic ids as Kafka writes them."""
+    """Print a value as JSON: dataclasses as objects, errors as code and message, topic ids as Kafka prints them."""
     print(json.dumps(value, default=_plain, indent=2))
 
 
@@ -200,9 +202,9 @@ def _plain(value: object) -> object:
         return topic_id_text(value)
     if isinstance(value, KafkaError):
         return {"error": value.code.name, "message": value.message}
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def topic_id_text(topic_id: bytes) -> str:
-    """A topic id as Kafka's tools print it."""
+    """A topic ID as Kafka's tools print it."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()

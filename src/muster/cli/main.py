@@ -1,8 +1,8 @@
 """The command `muster`: finds the sub-command and runs it.
 
-A sub-command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Only the one that is called is
-imported, so that each starts as fast as it can. An error is one sentence on standard error, with exit code 1; a wrong
-command line gives 2, Ctrl-C 130, and `consume` at SIGTERM 143.
+A sub-command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Only the one that runs is
+imported, to keep startup fast. An error is one sentence on standard error, with exit code 1; a wrong
+command line exits with 2, Ctrl-C with 130, and SIGTERM during `consume` with 143.
 """
 
 from __future__ import annotations
@@ -28,25 +28,29 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "serve": Command("muster.cli.servers.serve", "run a broker on a folder"),
-    "coordinator": Command("muster.cli.servers.coordinator", "coordinate groups beside Apache Kafka on ZooKeeper"),
+    "serve": Command("muster.cli.servers.serve", "run a broker"),
+    "coordinator": Command(
+        "muster.cli.servers.coordinator", "coordinate groups for an Apache Kafka cluster on ZooKeeper"
+    ),
     "cluster": Command(
-        "muster.cli.servers.cluster", "start ZooKeeper and several brokers on this machine, to try them"
+        "muster.cli.servers.cluster", "start ZooKeeper and several brokers on this machine, for trying out"
     ),
     "topics": Command("muster.cli.administer.topics", "create, list, describe, alter and delete topics"),
-    "groups": Command("muster.cli.administer.groups", "list, describe and delete groups; their offsets and members"),
+    "groups": Command(
+        "muster.cli.administer.groups", "list, describe and delete groups; manage their offsets and members"
+    ),
     "configs": Command("muster.cli.administer.configs", "show and change settings of topics, brokers and groups"),
-    "records": Command("muster.cli.administer.records", "delete records from the beginning of partitions"),
-    "log-dirs": Command("muster.cli.administer.log_dirs", "show what partitions take up on the brokers' disks"),
-    "health": Command("muster.cli.observe.health", "say in one line whether a cluster is well"),
-    "lag": Command("muster.cli.observe.lag", "show how far groups are behind; serve it for Prometheus"),
-    "doctor": Command("muster.cli.observe.doctor", "say why groups rebalanced, what that costs and what to change"),
-    "produce": Command("muster.cli.stream.produce", "write the lines of standard input to a topic"),
-    "consume": Command("muster.cli.stream.consume", "read topics, alone or as a member of a group"),
-    "history": Command("muster.cli.observe.history", "write the history of all groups as tables, with Spark"),
-    "completion": Command("muster.cli.completion", "print a script that completes commands in a shell"),
-    "demo": Command("muster.cli.demo", "run the main job on real data and check it to the end"),
-    "compare": Command("muster.cli.compare", "run one workload under each scheme of group coordination"),
+    "records": Command("muster.cli.administer.records", "delete the oldest records of partitions"),
+    "log-dirs": Command("muster.cli.administer.log_dirs", "show how much disk space partitions use"),
+    "health": Command("muster.cli.observe.health", "check a cluster's health, in one line"),
+    "lag": Command("muster.cli.observe.lag", "show the lag of groups, or serve it to Prometheus"),
+    "doctor": Command("muster.cli.observe.doctor", "explain why groups rebalanced, what it costs and what to change"),
+    "produce": Command("muster.cli.stream.produce", "write lines from standard input to a topic"),
+    "consume": Command("muster.cli.stream.consume", "read topics, standalone or as a member of a group"),
+    "history": Command("muster.cli.observe.history", "write the history of groups to Parquet tables, with Spark"),
+    "completion": Command("muster.cli.completion", "print a shell completion script"),
+    "demo": Command("muster.cli.demo", "run the demo pipeline on real data and check its results"),
+    "compare": Command("muster.cli.compare", "run the same workload under each scheme of group coordination"),
 }
 
 _PROG = "muster"
@@ -59,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.platform == "win32":
         print("muster runs on Linux and macOS. On Windows, use it inside WSL.", file=sys.stderr)
         return 1
-    _write_whatever_comes()
+    _escape_unencodable()
     try:
         try:
             return _run(arguments)
@@ -95,7 +99,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _joined(arguments: list[str]) -> list[str]:
-    """With a negative duration behind its option as one word: argparse would take `-PT1H` for an option."""
+    """Join a negative duration to its option with `=`: argparse would take `-PT1H` for an option."""
     joined: list[str] = []
     for word in arguments:
         if joined and joined[-1] in _DURATIONS and word.upper().startswith("-P"):
@@ -105,15 +109,15 @@ def _joined(arguments: list[str]) -> list[str]:
     return joined
 
 
-def _write_whatever_comes() -> None:
-    """Have output say as an escape what its encoding lacks: groups and topics have names of others."""
+def _escape_unencodable() -> None:
+    """Escape what the output's encoding cannot express: names of groups and topics may hold any character."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def give_up_output() -> None:
-    """Drop output that is not written yet: Python would try to write it again at exit, and complain."""
+    """Drop unwritten output: at exit Python would try to write it again, and complain."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -124,7 +128,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser(*names: str | None) -> argparse.ArgumentParser:
-    """The parser of all commands; only the arguments of the named ones are filled in."""
+    """The parser of all commands; only the named ones get their arguments."""
     parser = argparse.ArgumentParser(prog=_PROG, description="Kafka consumer groups for Python and Spark.")
     parser.add_argument("--version", action="version", version=f"{_PROG} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -1,4 +1,4 @@
-"""Points in time and durations, as commands take them: what Kafka's tools read, and shorter forms for people."""
+"""Points in time and durations on the command line: the forms of Kafka's tools, and shorter ones for people."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SHORT = re.compile(r"(\d+)(ms|[dhms])", re.ASCII)
 _MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _MOST = 2**62
 _LONGEST = 200
-"""Characters of a duration; Python would refuse to read numbers of thousands of digits."""
+"""Maximum characters of a duration: Python refuses to parse numbers of thousands of digits."""
 
 
 def datetime_ms(text: str, option: str) -> int:
-    """A point in time as milliseconds since the epoch. Without a zone it is UTC, as in Kafka's tools, whose form
-    `YYYY-MM-DDThh:mm:ss.sss` may also end after the day, the minute or the second.
+    """A point in time as milliseconds since the epoch. Without a zone it is UTC, as in Kafka's tools. Their form
+    `YYYY-MM-DDThh:mm:ss.sss` may also stop at the day, the minute or the second.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not in such a form.
     """
     try:
         if not _DATETIME.fullmatch(text):
@@ -36,7 +36,7 @@ def datetime_ms(text: str, option: str) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{option} {text!r} is no point in time: write 2013-06-13T17:00:00.000, with Z or +02:00 for a zone"
+            f"{option} {text!r} is not a point in time: write 2013-06-13T17:00:00.000, with Z or +02:00 for a zone"
         ) from None
     since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
@@ -46,7 +46,7 @@ def duration_ms(text: str, option: str) -> int:
     """A duration as milliseconds: `PnDTnHnMn.nS` as Java reads it, or `2d`, `90m`, `1h30m`, `500ms`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not in such a form.
     """
     period = _PERIOD.fullmatch(text) if len(text) <= _LONGEST else None
     if period is not None and (found := _period_ms(period)) is not None:
@@ -54,14 +54,14 @@ def duration_ms(text: str, option: str) -> int:
     elif 0 < len(text) <= _LONGEST and _SHORT.sub("", text) == "":
         total = sum(int(number) * _MS[unit] for number, unit in _SHORT.findall(text))
     else:
-        raise ConfigError(f"{option} {text!r} is no duration: write PT1H30M or 1h30m, or P2D or 2d")
+        raise ConfigError(f"{option} {text!r} is not a duration: write PT1H30M or 1h30m, P2D or 2d")
     if abs(total) > _MOST:
         raise ConfigError(f"{option} {text!r} is longer than any log")
     return total
 
 
 def _period_ms(found: re.Match[str]) -> int | None:
-    """ISO-8601 as `java.time.Duration.parse` takes it; None where nothing stands behind P or T."""
+    """ISO-8601 as `java.time.Duration.parse` accepts it; None if nothing follows P or T."""
     sign, days, time, hours, minutes, seconds, fraction = found.groups()
     if not any((days, hours, minutes, seconds)) or (time is not None and len(time) == 1):
         return None

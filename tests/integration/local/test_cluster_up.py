@@ -145,7 +145,7 @@ def test_clients_work_a_killed_broker_is_reported_and_ctrl_c_ends_all(tmp_path: 
         assert re.match(
             r"\d\d:\d\d:\d\d broker 2 ended with signal SIGKILL; its log is .*/broker-2/server\.log; ", told
         )
-        again = told.rpartition("starts it again: muster ")[2]
+        again = told.rpartition("restart it with: muster ")[2]
         assert again.startswith(f"serve --host 127.0.0.1 --port {cluster.addresses['broker 2'][10:]} ")
         assert again.endswith("--broker-id 2 -o zookeeper.session.timeout.ms=2000")
         assert cluster.end(signal.SIGINT) == 0
@@ -237,14 +237,14 @@ def test_without_java_it_is_told_in_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--brokers", "0"], "--brokers is 1 or more, not 0"),
-        (["--port-base", "65534"], "--port-base 65534 does not do: ports are 1 to 65535, and the last is 65537"),
-        (["--port-base", "-1"], "--port-base -1 does not do"),
+        (["--brokers", "0"], "--brokers 0: must be at least 1"),
+        (["--port-base", "65534"], "--port-base 65534: ports must be 1 to 65535, and the last would be 65537"),
+        (["--port-base", "-1"], "--port-base -1: ports must be"),
         (["-o", "num.partition=3"], "there is no setting 'num.partition'; did you mean num.partitions?"),
         (["-o", "num.partitions=no"], "num.partitions"),
-        (["--data-dir", __file__], "test_cluster_up.py cannot be used as a folder: File exists"),
-        (["-o", "node.id=4"], "-o node.id: each broker has its own"),
-        (["-o", "listeners=PLAINTEXT://127.0.0.1:9"], "-o listeners: each broker has its own"),
+        (["--data-dir", __file__], "test_cluster_up.py: cannot create or use this folder: File exists"),
+        (["-o", "node.id=4"], "-o node.id: cannot be set"),
+        (["-o", "listeners=PLAINTEXT://127.0.0.1:9"], "-o listeners: cannot be set"),
     ],
 )
 def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str):

@@ -25,49 +25,49 @@ MANY_DIGITS = "9" * 5_000
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("groups reset-offsets --to-latest --all-topics", "name the groups, or give --all-groups"),
-        ("groups reset-offsets g --all-groups --to-latest --all-topics", "name the groups, or give --all-groups"),
-        ("groups reset-offsets g --to-latest", "which partitions? --topic TOPIC[:0,1] or --all-topics"),
+        ("groups reset-offsets --to-latest --all-topics", "name the groups, or use --all-groups"),
+        ("groups reset-offsets g --all-groups --to-latest --all-topics", "name the groups, or use --all-groups"),
+        ("groups reset-offsets g --to-latest", "name the partitions with --topic TOPIC[:0,1], or use --all-topics"),
         ("groups reset-offsets g --from-file not-there --all-topics", "cannot read not-there: No such file"),
         ("groups reset-offsets g --from-file not-there --topic t", "cannot read not-there: No such file"),
         ("groups reset-offsets g --by-duration -PT1H --topic t:x", "--topic 't:x': write TOPIC"),
         ("groups reset-offsets g --topic t:x --by-period -pt1h", "--topic 't:x': write TOPIC"),
         ("groups reset-offsets g --to-offset 0 --topic t:x", "--topic 't:x': write TOPIC"),
-        ("groups reset-offsets g --to-datetime now --topic t", "--to-datetime 'now' is no point in time"),
-        ("groups reset-offsets g --by-period 5 --topic t", "--by-duration '5' is no duration"),
-        ("groups remove-members g", "name members with --member or --instance, or give --all"),
-        ("groups remove-members g --all --member m", "name members with --member or --instance, or give --all"),
-        ("records delete --all", "name topics and --before or --all, or give --from-file alone"),
-        ("records delete t --from-file f", "name topics and --before or --all, or give --from-file alone"),
-        ("records delete t --before -1", "--before is -1; an offset is at least 0"),
+        ("groups reset-offsets g --to-datetime now --topic t", "--to-datetime 'now' is not a point in time"),
+        ("groups reset-offsets g --by-period 5 --topic t", "--by-duration '5' is not a duration"),
+        ("groups remove-members g", "name members with --member or --instance, or use --all"),
+        ("groups remove-members g --all --member m", "name members with --member or --instance, or use --all"),
+        ("records delete --all", "name topics with --before or --all, or use --from-file alone"),
+        ("records delete t --from-file f", "name topics with --before or --all, or use --from-file alone"),
+        ("records delete t --before -1", "--before -1: an offset must be at least 0"),
         ("records delete t:x --all", "records delete: 't:x': write TOPIC"),
         ("records delete --from-file not-there.json", "cannot read not-there.json: No such file or directory"),
-        ("configs alter topics t", "what is to change?"),
-        ("configs alter topics --set a=1", "name what is to be changed"),
-        ("configs alter topics t --set a", "--set 'a': write it as KEY=VALUE"),
-        ("configs alter topics t --default --set a=1", "--default is for brokers"),
-        ("configs describe brokers one", "a broker is named by its id, not 'one'"),
-        ("configs alter brokers ١ --set a=1", "a broker is named by its id"),
-        ("consume t --group g --last 3 --until-end", "--last, --until-end: these choose for one reader"),
-        ("consume t --last -3", "--last is -3; it must be at least 0"),
-        ("consume t --offset=--3", "--offset is a number, earliest or latest, not --3"),
-        ("consume t --since soon", "--since 'soon' is no duration"),
-        ("consume t --from-time soon", "--from-time 'soon' is no point in time"),
-        ("consume t --format %s --keys", "in --format they are %k and %h"),
-        ("consume t --json --null x", "--json has keys and headers"),
-        ("consume t --unpack z", "--unpack: 'z' means nothing"),
+        ("configs alter topics t", "name a change with --set"),
+        ("configs alter topics --set a=1", "name the resources to change"),
+        ("configs alter topics t --set a", "--set 'a': expected KEY=VALUE"),
+        ("configs alter topics t --default --set a=1", "--default applies to brokers only"),
+        ("configs describe brokers one", "'one' is not a broker ID"),
+        ("configs alter brokers ١ --set a=1", "is not a broker ID"),
+        ("consume t --group g --last 3 --until-end", "--last, --until-end: cannot be combined with --group"),
+        ("consume t --last -3", "--last -3: must be at least 0"),
+        ("consume t --offset=--3", "--offset --3: must be a number, earliest or latest"),
+        ("consume t --since soon", "--since 'soon' is not a duration"),
+        ("consume t --from-time soon", "--from-time 'soon' is not a point in time"),
+        ("consume t --format %s --keys", "in --format use %k and %h"),
+        ("consume t --json --null x", "--json always prints keys"),
+        ("consume t --unpack z", "--unpack: 'z' is unknown"),
         ("consume t --unpack offset=s", "write key=…, value=… or neither"),
-        ("consume t --unpack key=", "nothing says how to unpack"),
+        ("consume t --unpack key=", "--unpack: the text is empty"),
         ("consume t -o group.id=g", "name the group with --group; without it nothing is committed"),
         ("consume t --group g -o group_id=h", "name the group with --group"),
-        (f"consume t --offset {MANY_DIGITS}", "--offset is a number, earliest or latest"),
-        (f"consume t --from-time @{MANY_DIGITS}", "is no point in time"),
-        (f"consume t --since {MANY_DIGITS}d", "is no duration"),
+        (f"consume t --offset {MANY_DIGITS}", "must be a number, earliest or latest"),
+        (f"consume t --from-time @{MANY_DIGITS}", "is not a point in time"),
+        (f"consume t --since {MANY_DIGITS}d", "is not a duration"),
         (f"groups reset-offsets g --to-latest --topic t:{MANY_DIGITS}", "write TOPIC, or TOPIC:0,1"),
-        (f"groups reset-offsets g --by-duration P{MANY_DIGITS}D --topic t", "is no duration"),
+        (f"groups reset-offsets g --by-duration P{MANY_DIGITS}D --topic t", "is not a duration"),
         (f"records delete t:{MANY_DIGITS} --all", "write TOPIC, or TOPIC:0,1"),
-        ("groups list --state Empti", "--state: 'Empti' means nothing; there are PreparingRebalance, "),
-        ("groups list --state empty --type stable", "--type: 'stable' means nothing; there are Classic, Consumer"),
+        ("groups list --state Empti", "--state: 'Empti' is not valid; choose from PreparingRebalance, "),
+        ("groups list --state empty --type stable", "--type: 'stable' is not valid; choose from Classic, Consumer"),
         ("health -o nonsense=1", "nonsense is not a setting of this client"),
         ("health --json --command-config not-there", "not-there cannot be read: No such file or directory"),
     ],
@@ -133,7 +133,7 @@ def test_health_of_nothing(capsys):
     assert command.main(["health", "--json", "--timeout-ms", "300", *NOWHERE]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["healthy"], len(found["problems"])) == (False, 1)
-    assert found["coordinator"] == "coordinator not asked"
+    assert found["coordinator"] == "coordinator not checked"
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -150,17 +150,23 @@ def test_the_file_of_kafka_delete_records():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "f is no JSON"),
-        ("[" * 100_000, "f is no JSON"),
+        ("", "f is not JSON"),
+        ("[" * 100_000, "f is not JSON"),
         ("[]", "f is not of the form"),
         ('{"partitions": {}}', "f is not of the form"),
-        ('{"partitions": [], "version": 2}', "f has version 2; there is version 1"),
-        ('{"partitions": [5]}', "f, partition 1 of the list is no object"),
-        ('{"partitions": [{"partition": 0, "offset": 0}]}', "f, partition 1 of the list has no topic"),
-        ('{"partitions": [{"topic": "t", "partition": -1, "offset": 0}]}', "partition is a whole number, at least 0"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "offset": -2}]}', "offset is a whole number, at least -1"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "offset": true}]}', "offset is a whole number"),
-        ('{"partitions": [{"topic": "t", "partition": 0}]}', "offset is a whole number, at least -1, not None"),
+        ('{"partitions": [], "version": 2}', "f has version 2; only version 1 is supported"),
+        ('{"partitions": [5]}', "f, entry 1 of partitions is not an object"),
+        ('{"partitions": [{"partition": 0, "offset": 0}]}', "f, entry 1 of partitions has no topic"),
+        (
+            '{"partitions": [{"topic": "t", "partition": -1, "offset": 0}]}',
+            "partition must be a whole number of at least 0",
+        ),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "offset": -2}]}',
+            "offset must be a whole number of at least -1",
+        ),
+        ('{"partitions": [{"topic": "t", "partition": 0, "offset": true}]}', "offset must be a whole number"),
+        ('{"partitions": [{"topic": "t", "partition": 0}]}', "offset must be a whole number of at least -1, not None"),
         (
             '{"partitions": [' + ", ".join(['{"topic": "t", "partition": 0, "offset": 1}'] * 2) + "]}",
             "f names t-0 twice",
@@ -200,7 +206,7 @@ def test_what_is_to_change():
 
 @pytest.mark.parametrize("words", ["--set a=1 --set a=2", "--set a=1 --delete a", "--append a=1 --append a=2"])
 def test_one_setting_changes_once(words: str):
-    with pytest.raises(ConfigError, match="a is changed twice"):
+    with pytest.raises(ConfigError, match="a is given twice"):
         changes(words)
 
 
@@ -243,7 +249,7 @@ def test_log_directories_in_both_forms():
     assert log_dirs.table(brokers, set()) == [
         "Broker 1, /a: 2 partitions, 2.0 KiB; 1.0 GiB of 1.0 TiB free on its volume",
         "\t   2.0 KiB\tt-0",
-        "\t       5 B\tu-1\t7 behind\tmoving here",
+        "\t       5 B\tu-1\tlag 7\tmoving here",
         "Broker 1, /b: 0 partitions, 0 B",
     ]
     found = log_dirs.as_json(brokers, {"u"})

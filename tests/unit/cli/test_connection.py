@@ -105,5 +105,5 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, capsys, text, said
 
 @pytest.mark.parametrize("text", ["pass-W0rd", "=hush", "sasl.password:Hush"])
 def test_what_is_no_pair_and_no_name_is_not_shown(text):
-    with pytest.raises(ConfigError, match=r"^-o: write it as KEY=VALUE$"):
+    with pytest.raises(ConfigError, match=r"^-o: expected KEY=VALUE$"):
         pairs([text], "-o")

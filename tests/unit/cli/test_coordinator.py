@@ -51,13 +51,13 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--coordinator-id", "1"], "name the ZooKeeper of Kafka's brokers: --zookeeper HOST:PORT"),
-        (["--zookeeper", "zk:2181"], "give the coordinator an id"),
-        ([*NEEDED, "-o", "num.partitions=3"], "num.partitions means nothing to a coordinator"),
-        ([*NEEDED, "-o", "group.coordinator.store=log"], "group.coordinator.store means nothing to a coordinator"),
+        (["--coordinator-id", "1"], "the ZooKeeper of Kafka's brokers"),
+        (["--zookeeper", "zk:2181"], "--coordinator-id N is required"),
+        ([*NEEDED, "-o", "num.partitions=3"], "num.partitions does not apply to a coordinator"),
+        ([*NEEDED, "-o", "group.coordinator.store=log"], "group.coordinator.store does not apply to a coordinator"),
         ([*NEEDED, "-o", "no.such=3"], "there is no setting 'no.such'"),
         ([*NEEDED, "--draft-listener", "nowhere"], "draft.listener must be one address"),
-        ([*NEEDED, "--port", "70000"], "--port is 0 to 65535, not 70000"),
+        ([*NEEDED, "--port", "70000"], "--port 70000: must be 0 to 65535"),
         ([*NEEDED, "--host", "0.0.0.0"], "set one that they can reach"),
     ],
 )

@@ -11,10 +11,10 @@ from muster.local.ports import LOOPBACK, free_ports
 def test_a_wrong_master_is_refused_before_anything_is_started(capsys, tmp_path):
     nobody = f"spark://{LOOPBACK}:{free_ports(1)[0]}"
     for master, says in (
-        ("nonsense", "--master is 'nonsense'; it should be such as local[*], spark://HOST:7077"),
-        ("sc://localhost", "a client of Spark Connect cannot run this job"),
-        (nobody, f"--master {nobody}: no Spark master can be reached there (Connection refused)"),
-        ("spark://nowhere", "--master spark://nowhere: no Spark master can be reached there"),
+        ("nonsense", "--master 'nonsense': expected a master such as local[*], spark://HOST:7077"),
+        ("sc://localhost", "this job does not run over Spark Connect"),
+        (nobody, f"--master {nobody}: cannot connect to a Spark master there (Connection refused)"),
+        ("spark://nowhere", "--master spark://nowhere: cannot connect to a Spark master there"),
     ):
         assert main(["demo", "--out", str(tmp_path / "out"), "--master", master]) == 1
         assert says in capsys.readouterr().err

@@ -156,14 +156,14 @@ def test_events_of_the_broker_are_its_word(folder, capsys):
         (["--from", "/not/there"], "/not/there: No such file or directory"),
         (["--from", "EMPTY"], "no log of __consumer_offsets in"),
         (["--from", "EMPTY", "--sample", "5s"], "a folder cannot be watched"),
-        (["--from", "EMPTY", "--bootstrap", "elsewhere:1"], "not both"),
-        (["--from", "EMPTY", "--html", "/not/there/page.html"], "there is no folder /not/there"),
+        (["--from", "EMPTY", "--bootstrap", "elsewhere:1"], "exclude each other"),
+        (["--from", "EMPTY", "--html", "/not/there/page.html"], "folder /not/there does not exist"),
         (["--from", "EMPTY", "--html", "EMPTY"], "is a folder: name a file in it"),
         (["--from", "EMPTY", "--html", "/proc/page.html"], "folder /proc"),
         (["--bootstrap", "nonsense"], "nonsense"),
-        (["--from", "EMPTY", "--group", "\udcff"], "no group has such a name"),
+        (["--from", "EMPTY", "--group", "\udcff"], "the name is not valid UTF-8"),
         (["--from", "EMPTY", "--group", ""], "--group is empty"),
-        (["--engine", "spark", "--sample", "5s"], "leave --engine out"),
+        (["--engine", "spark", "--sample", "5s"], "omit --engine"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, says, tmp_path, capsys):

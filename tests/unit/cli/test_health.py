@@ -26,14 +26,14 @@ def test_a_cluster_that_is_well():
 def test_a_broker_that_does_not_answer():
     found = judge({1: None, 2: KafkaError(ErrorCode.REQUEST_TIMED_OUT)}, [WELL], None)
     assert not found.healthy
-    assert (found.away, found.line()) == ([2], "not healthy: broker 2 is away")
+    assert (found.away, found.line()) == ([2], "not healthy: broker 2 is down")
 
 
 def test_a_broker_that_only_its_replicas_speak_of():
     """A broker that is dead is no longer in the metadata."""
     found = judge({1: None}, [topic((1, [1, 2, 3], [1]), (1, [1], [1]))], None)
     assert found.away == [2, 3]
-    assert found.line() == "not healthy: brokers 2, 3 are away; 1 partition under-replicated: t-0"
+    assert found.line() == "not healthy: brokers 2, 3 are down; 1 partition under-replicated: t-0"
 
 
 def test_partitions_without_a_leader_are_not_counted_twice():

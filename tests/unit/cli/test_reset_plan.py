@@ -56,14 +56,14 @@ def test_a_remark_says_what_was_not_as_asked_for() -> None:
         return reset_plan.new_offset(form, number, PLACE, facts)[1]
 
     assert remark(Form.TO_OFFSET, 15, KNOWN) is None
-    assert remark(Form.TO_OFFSET, 21, KNOWN) == "t-0: 21 is behind its end, 20, which is taken"
-    assert remark(Form.SHIFT_BY, -9, KNOWN) == "t-0: 6 is before its beginning, 10, which is taken"
-    assert remark(Form.TO_DATETIME, 0, BARE) == "t-0 has no record as young: the offset is its end, 20"
+    assert remark(Form.TO_OFFSET, 21, KNOWN) == "t-0: 21 is after its end: using 20"
+    assert remark(Form.SHIFT_BY, -9, KNOWN) == "t-0: 6 is before its beginning: using 10"
+    assert remark(Form.TO_DATETIME, 0, BARE) == "t-0 has no record that recent: using its end, 20"
     assert remark(Form.TO_CURRENT, 0, BEHIND) is None
 
 
 def test_what_was_never_committed_cannot_be_shifted() -> None:
-    with pytest.raises(MusterError, match="t-0 has no committed offset that could be shifted"):
+    with pytest.raises(MusterError, match="t-0 has no committed offset to shift"):
         reset_plan.new_offset(Form.SHIFT_BY, 1, PLACE, BARE)
 
 
@@ -140,12 +140,12 @@ def test_what_editors_and_other_systems_make_of_a_file() -> None:
 @pytest.mark.parametrize(
     ("text", "groups", "sentence"),
     [
-        ("t,0,5\nt,1\n", ["g"], "f, line 2 is 't,1'; a line is topic,partition,offset"),
-        ("t,0,5\ng,t,1,5\n", ["g"], "f, line 2 is 'g,t,1,5'; a line is topic,partition,offset"),
-        ("t,0,5\n", ["g", "h"], "f, line 1 is 't,0,5'; a line is group,topic,partition,offset"),
-        ("topic,partition,offset\n", ["g"], "f, line 1: 'partition' is no whole number"),
-        ("t,0,1.5\n", ["g"], "f, line 1: '1.5' is no whole number"),
-        ("t,0,5\nt,0,6\n", ["g"], "f, line 2 names t-0 a second time"),
+        ("t,0,5\nt,1\n", ["g"], "f, line 2: expected topic,partition,offset, found 't,1'"),
+        ("t,0,5\ng,t,1,5\n", ["g"], "f, line 2: expected topic,partition,offset, found 'g,t,1,5'"),
+        ("t,0,5\n", ["g", "h"], "f, line 1: expected group,topic,partition,offset, found 't,0,5'"),
+        ("topic,partition,offset\n", ["g"], "f, line 1: 'partition' is not a whole number"),
+        ("t,0,1.5\n", ["g"], "f, line 1: '1.5' is not a whole number"),
+        ("t,0,5\nt,0,6\n", ["g"], "f, line 2: t-0 is named a second time"),
         ('t,0,"5\n', ["g"], "f, line 1: unexpected end of data"),
     ],
 )

@@ -50,7 +50,7 @@ def test_points_in_time(text: str, expected: int) -> None:
     ],
 )
 def test_what_is_no_point_in_time(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--at '.*' is no point in time: write 2013-06-13T17:00:00\.000"):
+    with pytest.raises(ConfigError, match=r"--at '.*' is not a point in time: write 2013-06-13T17:00:00\.000"):
         datetime_ms(text, "--at")
 
 

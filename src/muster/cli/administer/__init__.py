@@ -1,1 +1,1 @@
-"""Commands that change: topics, groups, configs, records, replicas."""
+"""Commands that administer topics, groups, configs, records and replicas."""

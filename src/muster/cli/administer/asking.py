@@ -1,7 +1,7 @@
-"""Asking before what cannot be undone.
+"""Asking for confirmation before what cannot be undone.
 
-A command asks where a person can answer: standard input is a terminal. A script's is not, and there the command goes
-on, as Kafka's own tools do. `--yes` asks nothing anywhere.
+A command asks only if a person can answer, that is, if standard input is a terminal. In a script it proceeds
+without asking, as Kafka's own tools do. `--yes` never asks.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from muster.errors import MusterError
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """The option that answers beforehand."""
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask; without a terminal nothing is asked")
+    """The option that answers in advance."""
+    parser.add_argument(
+        "--yes", "-y", action="store_true", help="do not ask for confirmation (never asked without a terminal)"
+    )
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:
-    """Return if it is to be done. The question goes to standard error, so that output stays what was asked for.
+    """Return if the answer is yes. The question goes to standard error, to keep standard output clean.
 
     Raises:
-        MusterError: the person did not say yes.
+        MusterError: the answer was not yes.
     """
     if arguments.yes or sys.stdin is None or not sys.stdin.isatty():
         return
@@ -34,6 +36,6 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
 
 
 def some(names: list[str], most: int = 5) -> str:
-    """Names for a question, not all of a hundred."""
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -1,4 +1,4 @@
-"""`muster configs`: settings of topics, brokers, groups and clients, described, changed one by one, and listed."""
+"""`muster configs`: describes, alters and lists settings of topics, brokers, groups and client metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OPERATIONS = {
     "subtract": ConfigOperation.SUBTRACT,
 }
 
-# With these a broker deletes records that it kept before.
+# Changing these may make a broker delete records that it has kept so far.
 _DELETES_RECORDS = ("retention.", "cleanup.policy")
 
 
@@ -50,21 +50,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster configs`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     describe = actions.add_parser("describe", help="show settings")
-    alter = actions.add_parser("alter", help="change settings, and leave the others as they are")
+    alter = actions.add_parser("alter", help="change settings, leaving all others as they are")
     listing = actions.add_parser(
-        "list", help="show topics, brokers, and the groups and client-metrics that have settings (Kafka 4.1)"
+        "list", help="list topics, brokers, and the groups and client-metrics that have settings (Kafka 4.1 and newer)"
     )
     for action in (describe, alter):
         action.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS))
-        action.add_argument("names", nargs="*", metavar="NAME", help="topics, groups, brokers' ids")
-        action.add_argument("--default", action="store_true", help="brokers: the settings of all of them")
+        action.add_argument("names", nargs="*", metavar="NAME", help="names of topics or groups, IDs of brokers")
+        action.add_argument("--default", action="store_true", help="for brokers: the cluster-wide defaults")
     listing.add_argument("kind", choices=tuple(KINDS), nargs="?", metavar="KIND", help=", ".join(KINDS))
-    describe.add_argument("--all", action="store_true", help="also those that were not set for it")
-    alter.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a new value; may be repeated")
-    alter.add_argument("--delete", action="append", default=[], metavar="KEY", help="back to the default")
-    alter.add_argument("--append", action="append", default=[], metavar="KEY=VALUE", help="add to a list")
-    alter.add_argument("--subtract", action="append", default=[], metavar="KEY=VALUE", help="take from a list")
-    alter.add_argument("--dry-run", action="store_true", help="only have the brokers check it")
+    describe.add_argument("--all", action="store_true", help="also settings that are not set on the resource itself")
+    alter.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set this value (repeatable)")
+    alter.add_argument("--delete", action="append", default=[], metavar="KEY", help="restore the default (repeatable)")
+    alter.add_argument("--append", action="append", default=[], metavar="KEY=VALUE", help="add to a list (repeatable)")
+    alter.add_argument(
+        "--subtract", action="append", default=[], metavar="KEY=VALUE", help="remove from a list (repeatable)"
+    )
+    alter.add_argument("--dry-run", action="store_true", help="only validate the change on the brokers")
     add_yes(alter)
     for action in (describe, alter, listing):
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -73,20 +75,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; the exit code says whether all of it succeeded."""
+    """Run the action; returns 0 if everything succeeded."""
     if arguments.action == "list":
         with open_admin(arguments) as admin:
             return _list(admin, arguments)
     if arguments.default and KINDS[arguments.kind] is not ConfigResourceType.BROKER:
-        raise ConfigError("--default is for brokers")
+        raise ConfigError("--default applies to brokers only")
     if arguments.kind == "brokers":
         for name in arguments.names:
             if not (name.isascii() and name.isdecimal()):
-                raise ConfigError(f"a broker is named by its id, not {name!r}")
+                raise ConfigError(f"{name!r} is not a broker ID: it must be a number")
     if arguments.action == "alter":
         changes = asked_changes(arguments)
         if not arguments.names and not arguments.default:
-            raise ConfigError("configs alter: name what is to be changed, or give --default for all brokers")
+            raise ConfigError("configs alter: name the resources to change, or use --default for all brokers")
         with open_admin(arguments) as admin:
             _check_brokers(admin, arguments)
             return _alter(admin, arguments, changes)
@@ -96,12 +98,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_brokers(admin: Admin, arguments: argparse.Namespace) -> None:
-    """A broker keeps its own settings: for one that is away, a client would wait until its time is over."""
+    """A broker's settings are asked of the broker itself: with one that is down, the client would wait for its
+    timeout."""
     if arguments.kind == "brokers" and arguments.names:
-        there = {str(node.node_id) for node in admin.describe_cluster().nodes}
+        present = {str(node.node_id) for node in admin.describe_cluster().nodes}
         for name in arguments.names:
-            if name not in there:
-                raise MusterError(f"the cluster has no broker {name} now; there are {', '.join(sorted(there))}")
+            if name not in present:
+                raise MusterError(
+                    f"broker {name} is not in the cluster now; its brokers are {', '.join(sorted(present))}"
+                )
 
 
 def _resources(arguments: argparse.Namespace) -> list[ConfigResource]:
@@ -110,7 +115,7 @@ def _resources(arguments: argparse.Namespace) -> list[ConfigResource]:
 
 
 def spoken(resource: ConfigResource) -> str:
-    """A resource in a sentence."""
+    """A resource as a message names it."""
     if resource.resource_type is ConfigResourceType.BROKER and not resource.name:
         return "all brokers"
     return f"{_NAMES[resource.resource_type].rstrip('s')} {resource.name}"
@@ -148,7 +153,7 @@ def _everything(admin: Admin, kind: ConfigResourceType) -> list[ConfigResource]:
 
 
 def is_own(resource: ConfigResource, entry: ConfigEntry) -> bool:
-    """Whether a setting was set for just this resource."""
+    """Whether a setting is set on this resource itself."""
     of_all = resource.resource_type is ConfigResourceType.BROKER and not resource.name
     return entry.source == (_ALL_BROKERS if of_all else _OWN_SOURCES.get(resource.resource_type))
 
@@ -180,10 +185,10 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def asked_changes(arguments: argparse.Namespace) -> list[ConfigChange]:
-    """The changes that the command line asks for.
+    """The changes on the command line.
 
     Raises:
-        ConfigError: there are none, or a setting is named twice.
+        ConfigError: there are no changes, or a setting is named twice.
     """
     changes = [ConfigChange(name, value) for name, value in pairs(arguments.set, "--set").items()]
     changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in dict.fromkeys(arguments.delete)]
@@ -191,17 +196,17 @@ def asked_changes(arguments: argparse.Namespace) -> list[ConfigChange]:
         values = pairs(getattr(arguments, option), f"--{option}")
         changes += [ConfigChange(name, value, operation) for name, value in values.items()]
     if not changes:
-        raise ConfigError("configs alter: what is to change? --set, --delete, --append or --subtract")
+        raise ConfigError("configs alter: name a change with --set, --delete, --append or --subtract")
     given = [*arguments.set, *arguments.append, *arguments.subtract, *arguments.delete]
     names = [text.partition("=")[0] for text in given]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{name} is changed twice; a list takes several values at once: KEY=a,b")
+            raise ConfigError(f"{name} is given twice; give a list's values together: KEY=a,b")
     return changes
 
 
 def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChange]) -> int:
-    """All resources or none: the brokers check everything before anything is changed."""
+    """Change all resources or none: the brokers validate everything first."""
     wanted = dict.fromkeys(_resources(arguments), changes)
     tried = admin.alter_configs(wanted, validate_only=True, raise_errors=False)
     if report_errors({spoken(resource): error for resource, error in tried.items()}, "settings of"):
@@ -215,7 +220,9 @@ def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChan
         risky = [change.name for change in changes if any(part in change.name for part in _DELETES_RECORDS)]
         if risky:
             names = some([spoken(resource) for resource in wanted])
-            confirm(arguments, f"With {some(risky)} brokers may delete records at once. Change it for {names}?")
+            confirm(
+                arguments, f"Changing {some(risky)} may make brokers delete records immediately. Change it for {names}?"
+            )
         results = admin.alter_configs(wanted, raise_errors=False)
     if arguments.json:
         print_json({resource.name: error for resource, error in results.items()})

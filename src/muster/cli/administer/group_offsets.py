@@ -1,8 +1,8 @@
-"""`muster groups reset-offsets` and `delete-offsets`: a group is to go on elsewhere, or to forget where it was.
+"""`muster groups reset-offsets` and `delete-offsets`: change or delete the committed offsets of groups.
 
-`reset-offsets` has the forms, scopes and CSV of `kafka-consumer-groups --reset-offsets`. It shows what would change,
-and changes it with `--execute`. Everything is checked before anything is changed: with one group that has members, or
-one partition that does not exist, no group is moved.
+`reset-offsets` has the forms, scopes and CSV of `kafka-consumer-groups --reset-offsets`. It shows the plan,
+and carries it out with `--execute`. Everything is checked first: if one group has members, or
+one partition does not exist, no offset is changed.
 """
 
 from __future__ import annotations
@@ -34,24 +34,30 @@ def add_reset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("groups", nargs="*", metavar="GROUP")
     parser.add_argument("--all-groups", action="store_true", help="all groups")
     form = parser.add_mutually_exclusive_group(required=True)
-    form.add_argument("--to-earliest", action="store_true", help="where the log of each partition begins")
-    form.add_argument("--to-latest", action="store_true", help="where it ends")
-    form.add_argument("--to-current", action="store_true", help="where the group is; the end where it has no offset")
-    form.add_argument("--to-offset", type=int, metavar="N", help="this offset, or the nearest that the log has")
-    form.add_argument("--shift-by", type=int, metavar="N", help="so many records on, or back if negative")
-    form.add_argument("--to-datetime", metavar="TIME", help="the first record since 2013-06-13T17:00:00.000 (UTC)")
+    form.add_argument("--to-earliest", action="store_true", help="the beginning of each partition's log")
+    form.add_argument("--to-latest", action="store_true", help="the end of each partition's log")
     form.add_argument(
-        "--by-duration", "--by-period", metavar="DURATION", help="the first record since PT1H30M ago, or 1h30m"
+        "--to-current", action="store_true", help="the committed offset; the log's end where there is none"
     )
-    completed(form.add_argument("--from-file", metavar="FILE", help="as an exported plan says: CSV"), FILES)
+    form.add_argument("--to-offset", type=int, metavar="N", help="this offset, or the nearest one in the log")
+    form.add_argument("--shift-by", type=int, metavar="N", help="shift by N offsets; negative: backwards")
+    form.add_argument(
+        "--to-datetime",
+        metavar="TIME",
+        help="the first record at or after this time, such as 2013-06-13T17:00:00.000 (UTC)",
+    )
+    form.add_argument(
+        "--by-duration", "--by-period", metavar="DURATION", help="the first record of the last PT1H30M (or 1h30m)"
+    )
+    completed(form.add_argument("--from-file", metavar="FILE", help="the offsets of an exported plan (CSV)"), FILES)
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
-        "--topic", action="append", metavar="TOPIC[:0,1]", help="a topic, or some of its partitions; may be repeated"
+        "--topic", action="append", metavar="TOPIC[:0,1]", help="a topic, or some of its partitions (repeatable)"
     )
-    scope.add_argument("--all-topics", action="store_true", help="all partitions of which the group has an offset")
+    scope.add_argument("--all-topics", action="store_true", help="all partitions with a committed offset")
     run = parser.add_mutually_exclusive_group()
-    run.add_argument("--dry-run", action="store_true", help="only show what would change (the default)")
-    run.add_argument("--execute", action="store_true", help="change it")
+    run.add_argument("--dry-run", action="store_true", help="only show the plan (the default)")
+    run.add_argument("--execute", action="store_true", help="carry out the plan")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--export", action="store_true", help="print CSV, for --from-file")
     shape.add_argument("--json", action="store_true", help="print JSON")
@@ -59,13 +65,13 @@ def add_reset(parser: argparse.ArgumentParser) -> None:
 
 
 def check_reset(arguments: argparse.Namespace) -> None:
-    """Refuse what makes no sense before anything is connected."""
+    """Check the arguments before connecting."""
     if bool(arguments.groups) == arguments.all_groups:
-        raise ConfigError("groups reset-offsets: name the groups, or give --all-groups")
+        raise ConfigError("groups reset-offsets: name the groups, or use --all-groups")
     form = _form(arguments)
     scoped = arguments.topic is not None or arguments.all_topics
     if form is not Form.FROM_FILE and not scoped:
-        raise ConfigError("groups reset-offsets: which partitions? --topic TOPIC[:0,1] or --all-topics")
+        raise ConfigError("groups reset-offsets: name the partitions with --topic TOPIC[:0,1], or use --all-topics")
     reset_plan.named_partitions(arguments.topic or [])
     _timestamp(arguments, form)
 
@@ -76,8 +82,8 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     groups = arguments.groups or [group.group_id for group in admin.list_consumer_groups() if _is_consumers(group)]
     groups = list(dict.fromkeys(groups))
     read = _read_plan(arguments.from_file, groups) if form is Form.FROM_FILE else None
-    if read is not None and (arguments.topic is not None or arguments.all_topics):  # Kafka's tool takes both too
-        print("muster: --from-file names the partitions: --topic and --all-topics change nothing", file=sys.stderr)
+    if read is not None and (arguments.topic is not None or arguments.all_topics):  # Kafka's tool accepts both too
+        print("muster: --from-file names the partitions; --topic and --all-topics are ignored", file=sys.stderr)
     _check_inactive(admin, groups)
     plan = _plan(admin, arguments, form, groups, read)
     for line in plan:
@@ -92,7 +98,7 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     if not plan:
         print("muster: there is nothing to reset", file=sys.stderr)
     elif not arguments.execute:
-        print("muster: nothing was changed: --execute does it", file=sys.stderr)
+        print("muster: nothing was changed; --execute carries out the plan", file=sys.stderr)
     return code
 
 
@@ -125,7 +131,7 @@ def _read_plan(path: str, groups: list[str]) -> dict[str, Offsets]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8"
         raise ConfigError(f"cannot read {path}: {why}") from None
     plan = reset_plan.from_csv(text, groups, path)
     for group in groups:
@@ -139,16 +145,18 @@ def _is_consumers(group: object) -> bool:
 
 
 def _check_inactive(admin: Admin, groups: list[str]) -> None:
-    """A group that does not exist is inactive too: it may begin with these offsets."""
+    """A group that does not exist counts as inactive: it may start with these offsets."""
     for group, found in admin.describe_consumer_groups(groups, raise_errors=False).items():
         if isinstance(found, KafkaError):
             if found.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise MusterError(f"group {group}: {found}. Nothing was changed.")
         elif not _is_consumers(found):
-            raise MusterError(f"group {group} is of {found.protocol_type}, not of consumers. Nothing was changed.")
+            raise MusterError(
+                f"group {group} is not a consumer group: its type is {found.protocol_type}. Nothing was changed."
+            )
         elif found.state not in _INACTIVE:
             raise MusterError(
-                f"group {group} is {found.state}: its offsets can be reset when its members are gone."
+                f"group {group} is {found.state}: its offsets can be reset only after all members have left."
                 " Nothing was changed."
             )
 
@@ -159,7 +167,7 @@ def _check_inactive(admin: Admin, groups: list[str]) -> None:
 def _plan(
     admin: Admin, arguments: argparse.Namespace, form: Form, groups: list[str], read: dict[str, Offsets] | None
 ) -> list[NewOffset]:
-    """The lines of all groups. The cluster is asked about all of them at once: there may be hundreds."""
+    """The lines of all groups. One request covers all of them: there may be hundreds."""
     committed = _committed(admin, groups)
     if read is not None:
         places = {group: sorted(read.get(group, {})) for group in groups}
@@ -196,7 +204,7 @@ def _committed(admin: Admin, groups: list[str]) -> dict[str, Offsets]:
 
 
 def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicPartition]:
-    """The partitions of topics of which none are named, and those that are."""
+    """The named partitions, and all partitions of topics named without any."""
     places: list[TopicPartition] = []
     for topic, found in admin.describe_topics(named, raise_errors=False).items():
         numbers = named[topic]
@@ -216,8 +224,8 @@ def _facts(admin: Admin, places: list[TopicPartition], timestamp: int | None) ->
 
 
 def _check_led(admin: Admin, places: Iterable[TopicPartition]) -> None:
-    """Tell at once of partitions that do not exist or have no leader. For a leader to come, a look at the offsets
-    would wait until its time is over."""
+    """Fail immediately if a partition does not exist or has no leader: listing offsets would wait for a leader until
+    its timeout."""
     wanted = list(places)
     topics = admin.describe_topics({place.topic for place in wanted}, raise_errors=False)
     for place in wanted:
@@ -227,9 +235,11 @@ def _check_led(admin: Admin, places: Iterable[TopicPartition]) -> None:
         leader = {part.partition: part.leader_id for part in topic.partitions}.get(place.partition)
         if leader is None:
             count = len(topic.partitions)
-            raise MusterError(f"{place} does not exist: the topic has {count} partitions. Nothing was changed.")
+            raise MusterError(
+                f"partition {place} does not exist: the topic has {count} partitions. Nothing was changed."
+            )
         if leader < 0:
-            raise MusterError(f"{place} has no leader now. Nothing was changed.")
+            raise MusterError(f"partition {place} has no leader. Nothing was changed.")
 
 
 def _listed(admin: Admin, places: list[TopicPartition], timestamp: int) -> Offsets:
@@ -252,7 +262,7 @@ def _carry_out(admin: Admin, plan: list[NewOffset]) -> int:
     return code
 
 
-# --- forgetting ------------------------------------------------------------------------------------------------------
+# --- deleting --------------------------------------------------------------------------------------------------------
 
 
 def add_delete(parser: argparse.ArgumentParser) -> None:
@@ -263,14 +273,14 @@ def add_delete(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="TOPIC[:0,1]",
-        help="a topic, or some of its partitions; may be repeated",
+        help="a topic, or some of its partitions (repeatable)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_yes(parser)
 
 
 def delete(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Delete a group's offsets of topics to which no member of it subscribes."""
+    """Delete a group's offsets of topics that none of its members subscribes to."""
     group, named = arguments.group, reset_plan.named_partitions(arguments.topic)
     described = admin.describe_consumer_groups([group], raise_errors=False)[group]
     if not isinstance(described, GroupDescription):
@@ -283,9 +293,9 @@ def delete(admin: Admin, arguments: argparse.Namespace) -> int:
         missing = [place for place in wanted if place not in committed]
         if missing or not wanted:
             what = missing[0] if missing else f"topic {topic}"
-            raise MusterError(f"group {group} has no offset of {what}. Nothing was deleted.")
+            raise MusterError(f"group {group} has no committed offset for {what}. Nothing was deleted.")
         places += wanted
-    confirm(arguments, f"Delete the offsets of group {group} for {some([str(place) for place in places])}?")
+    confirm(arguments, f"Delete the committed offsets of group {group} for {some([str(place) for place in places])}?")
     results = admin.delete_consumer_group_offsets(group, places, raise_errors=False)
     if arguments.json:
         print_json({str(place): result for place, result in results.items()})

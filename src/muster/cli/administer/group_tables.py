@@ -1,4 +1,4 @@
-"""Groups in the columns of `kafka-consumer-groups.sh` (Kafka 4.2), to the space."""
+"""Groups in the columns of `kafka-consumer-groups.sh` (Kafka 4.2), space for space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSING = "-"
 
 @dataclass(slots=True)
 class OffsetRow:
-    """One partition of a group; None is what is not known or not there."""
+    """One partition of a group; None where a value is unknown or missing."""
 
     group: str
     topic: str
@@ -33,7 +33,7 @@ def offset_rows(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRow]:
-    """The members' partitions, those of the largest members first, then committed partitions without an owner."""
+    """The members' partitions, members with the most first, then committed partitions without an owner."""
     rows: list[OffsetRow] = []
     members = sorted(group.members, key=lambda member: (-len(member.assignment), member.member_id))
     for member in members:
@@ -92,7 +92,7 @@ def offsets_table(rows: list[OffsetRow], *, verbose: bool = False) -> list[str]:
 
 
 def members_table(group: GroupDescription, *, verbose: bool = False) -> list[str]:
-    """`--describe --members`, with what they own if verbose. The epochs are those of KIP-848's groups."""
+    """`--describe --members`, with assignments if verbose. Only groups of KIP-848 have epochs."""
     members = sorted(group.members, key=lambda member: (-len(member.assignment), member.member_id))
     static = any(member.group_instance_id for member in members)
     heads = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
@@ -153,7 +153,7 @@ def listing_table(groups: list[GroupListing], *, with_type: bool, with_state: bo
 
 
 def note(group: GroupDescription) -> str | None:
-    """What Kafka's tool says of a group that is not stable."""
+    """What Kafka's tool prints about a group that is not stable."""
     if group.state == "Empty":
         return f"\nConsumer group '{group.group_id}' has no active members."
     if group.state != "Stable":
@@ -162,7 +162,7 @@ def note(group: GroupDescription) -> str | None:
 
 
 def spoken_state(state: str) -> str:
-    """A state's name; a broker that is too old to tell gives none."""
+    """A state's name, which old brokers do not send."""
     return state or "Unknown"
 
 

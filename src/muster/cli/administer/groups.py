@@ -1,4 +1,5 @@
-"""`muster groups`: consumer groups, their offsets and members (O1), in the columns of `kafka-consumer-groups.sh`."""
+"""`muster groups`: consumer groups with their offsets and members (O1), in the columns of
+`kafka-consumer-groups.sh`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartiti
 from muster.protocol.api import LATEST_TIMESTAMP
 
 STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling")
-"""The states of groups of consumers, of the classic protocol and of KIP-848 (`GroupState.groupStatesForType`)."""
+"""The states of consumer groups, of the classic protocol and of KIP-848 (`GroupState.groupStatesForType`)."""
 
 TYPES = ("Classic", "Consumer")
 
@@ -26,10 +27,22 @@ TYPES = ("Classic", "Consumer")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster groups`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="list the groups of all brokers")
-    listing.add_argument("--state", nargs="?", const="", metavar="STATES", help="show states; only these, if given")
-    listing.add_argument("--type", nargs="?", const="", metavar="TYPES", help="show types; only these, if given")
-    describe = actions.add_parser("describe", help="show offsets and lag, or members, or the state")
+    listing = actions.add_parser("list", help="list the groups of all coordinators")
+    listing.add_argument(
+        "--state",
+        nargs="?",
+        const="",
+        metavar="STATES",
+        help="show states; with STATES (comma-separated) only groups in these",
+    )
+    listing.add_argument(
+        "--type",
+        nargs="?",
+        const="",
+        metavar="TYPES",
+        help="show types; with TYPES (comma-separated) only groups of these",
+    )
+    describe = actions.add_parser("describe", help="show offsets and lag, members, or the state")
     describe.add_argument("groups", nargs="*", metavar="GROUP")
     describe.add_argument("--all", action="store_true", help="all groups")
     what = describe.add_mutually_exclusive_group()
@@ -37,14 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--members", action="store_true", help="the members")
     what.add_argument("--state", action="store_true", help="state, coordinator and assignment strategy")
     describe.add_argument("--verbose", action="store_true", help="more columns")
-    delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
+    delete = actions.add_parser("delete", help="delete groups without members, with their offsets")
     delete.add_argument("groups", nargs="+", metavar="GROUP")
     add_yes(delete)
-    reset = actions.add_parser("reset-offsets", help="have groups without members go on elsewhere")
+    reset = actions.add_parser("reset-offsets", help="reset committed offsets of inactive groups")
     group_offsets.add_reset(reset)
-    delete_offsets = actions.add_parser("delete-offsets", help="have a group forget its offsets of topics")
+    delete_offsets = actions.add_parser("delete-offsets", help="delete committed offsets of a group")
     group_offsets.add_delete(delete_offsets)
-    remove = actions.add_parser("remove-members", help="remove members from a group; those that run join again")
+    remove = actions.add_parser("remove-members", help="remove members from a group; running ones rejoin")
     _add_remove(remove)
     for action in (listing, describe, delete, reset, delete_offsets, remove):
         add_connection(action)
@@ -55,25 +68,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_remove(remove: argparse.ArgumentParser) -> None:
     remove.add_argument("group", metavar="GROUP")
-    remove.add_argument("--member", action="append", default=[], metavar="ID", help="a member's id; may be repeated")
+    remove.add_argument("--member", action="append", default=[], metavar="ID", help="a member ID (repeatable)")
     remove.add_argument(
-        "--instance", action="append", default=[], metavar="ID", help="a static member's group.instance.id"
+        "--instance", action="append", default=[], metavar="ID", help="a static member's group.instance.id (repeatable)"
     )
     remove.add_argument("--all", action="store_true", help="all members")
-    remove.add_argument("--reason", metavar="TEXT", help="what the coordinator is to log")
+    remove.add_argument("--reason", metavar="TEXT", help="a reason for the coordinator's log")
     add_yes(remove)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; the exit code says whether all of it succeeded."""
+    """Run the action; returns 0 if everything succeeded."""
     if arguments.action == "describe" and bool(arguments.groups) == arguments.all:
-        raise ConfigError("groups describe: name the groups, or give --all")
+        raise ConfigError("groups describe: name the groups, or use --all")
     if arguments.action == "list":
         _asked(arguments)
     if arguments.action == "reset-offsets":
         group_offsets.check_reset(arguments)
     if arguments.action == "remove-members" and bool(arguments.member or arguments.instance) == arguments.all:
-        raise ConfigError("groups remove-members: name members with --member or --instance, or give --all")
+        raise ConfigError("groups remove-members: name members with --member or --instance, or use --all")
     with open_admin(arguments) as admin:
         return _ACTIONS[arguments.action](admin, arguments)
 
@@ -100,11 +113,12 @@ def _asked(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def _words(text: str | None, known: tuple[str, ...], option: str) -> list[str]:
-    """The words of a list. A wrong one is told, as by Kafka's tool: brokers would find no groups, and say nothing."""
+    """A comma-separated list. An unknown word is an error, as in Kafka's tool: brokers would silently find no
+    groups."""
     words = [word.strip() for word in (text or "").split(",") if word.strip()]
     for word in words:
         if word.lower() not in map(str.lower, known):
-            raise ConfigError(f"{option}: {word!r} means nothing; there are {', '.join(known)}")
+            raise ConfigError(f"{option}: {word!r} is not valid; choose from {', '.join(known)}")
     return words
 
 
@@ -146,7 +160,7 @@ def _print(group: GroupDescription, rows: list[group_tables.OffsetRow], argument
 def _offset_rows(
     admin: Admin, groups: list[GroupDescription]
 ) -> tuple[dict[str, list[group_tables.OffsetRow]], dict[str, KafkaError]]:
-    """The rows of each group, and why some cannot be asked. All groups are asked at once: there may be hundreds."""
+    """The rows of each group, and the errors of others. One request covers all groups: there may be hundreds."""
     committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
     refused: dict[str, KafkaError] = {}
     for group_id, answers in admin.list_offsets_of_consumer_groups(
@@ -168,7 +182,7 @@ def _offset_rows(
 
 
 def _led(admin: Admin, places: set[TopicPartition]) -> list[TopicPartition]:
-    """Those with a leader. For others to have one, `list_offsets` would wait until its time is over."""
+    """The partitions with a leader. For one without, `list_offsets` would wait until its timeout."""
     topics = admin.describe_topics({place.topic for place in places}, raise_errors=False).values()
     found = [topic for topic in topics if isinstance(topic, TopicDescription)]
     led = {
@@ -215,8 +229,8 @@ def _remove_members(admin: Admin, arguments: argparse.Namespace) -> int:
                 print(f"Removed member {member.group_instance_id or member.member_id}.")
         if not results:
             print(f"muster: group {arguments.group} has no members", file=sys.stderr)
-    told = {member.group_instance_id or member.member_id: error for member, error in results.items()}
-    return report_errors(told, f"group {arguments.group}: member")
+    outcomes = {member.group_instance_id or member.member_id: error for member, error in results.items()}
+    return report_errors(outcomes, f"group {arguments.group}: member")
 
 
 _ACTIONS: dict[str, Callable[[Admin, argparse.Namespace], int]] = {

@@ -1,4 +1,4 @@
-"""`muster log-dirs`: what partitions take up on the brokers' disks, as `kafka-log-dirs` tells it."""
+"""`muster log-dirs`: the disk space that partitions use, as `kafka-log-dirs` reports it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Brokers = Mapping[int, Mapping[str, LogDirDescription]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster log-dirs`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    describe = actions.add_parser("describe", help="show the log directories and the sizes of partitions in them")
-    describe.add_argument("--broker", action="append", type=int, metavar="ID", help="only this broker; may be repeated")
-    describe.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic; may be repeated")
+    describe = actions.add_parser("describe", help="show the log directories and the size of each partition in them")
+    describe.add_argument("--broker", action="append", type=int, metavar="ID", help="only this broker (repeatable)")
+    describe.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic (repeatable)")
     describe.add_argument("--json", action="store_true", help="print JSON, as kafka-log-dirs does")
     add_connection(describe)
     add_timeout(describe)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it; the exit code says whether all brokers and directories answered."""
+    """Print the directories; returns 0 if all brokers answered and no directory has an error."""
     with open_admin(arguments) as admin:
         answers = admin.describe_log_dirs(arguments.broker, raise_errors=False)
     found = {broker: answer for broker, answer in answers.items() if not isinstance(answer, KafkaError)}
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def held_topics(directory: LogDirDescription) -> set[str]:
-    """The topics of which a directory has partitions."""
+    """The topics with partitions in a directory."""
     return {place.topic for place in directory.replicas}
 
 
@@ -96,7 +96,7 @@ def table(brokers: Brokers, topics: set[str]) -> list[str]:
             used = size_text(sum(each.size for each in held.values()))
             lines.append(f"Broker {broker}, {path}: {len(held)} partitions, {used}{volume}")
             for place, each in sorted(held.items(), key=lambda item: (-item[1].size, item[0])):
-                lag = f"\t{each.offset_lag} behind" if each.offset_lag else ""
+                lag = f"\tlag {each.offset_lag}" if each.offset_lag else ""
                 future = "\tmoving here" if each.is_future else ""
                 lines.append(f"\t{size_text(each.size):>10}\t{place}{lag}{future}")
     return lines

@@ -1,4 +1,4 @@
-"""`muster records`: delete the records at the beginning of partitions, as `kafka-delete-records` does."""
+"""`muster records`: deletes the oldest records of partitions, as `kafka-delete-records` does."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster records`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    delete = actions.add_parser("delete", help="delete the records before an offset")
+    delete = actions.add_parser("delete", help="delete all records before an offset")
     delete.add_argument("topics", nargs="*", metavar="TOPIC[:0,1]", help="a topic, or some of its partitions")
     what = delete.add_mutually_exclusive_group(required=True)
-    what.add_argument("--before", type=int, metavar="OFFSET", help="those before this offset, in each partition")
-    what.add_argument("--all", action="store_true", help="all that are there now")
-    shape = "those that a file of kafka-delete-records names, in JSON"
+    what.add_argument(
+        "--before", type=int, metavar="OFFSET", help="delete records before this offset, in each partition"
+    )
+    what.add_argument("--all", action="store_true", help="delete all current records")
+    shape = "delete what a JSON file for kafka-delete-records names"
     completed(
         what.add_argument("--from-file", "--offset-json-file", dest="from_file", metavar="FILE", help=shape), FILES
     )
@@ -45,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Delete them; the exit code says whether all of it succeeded."""
+    """Delete the records; returns 0 if everything succeeded."""
     if bool(arguments.topics) == (arguments.from_file is not None):
-        raise ConfigError("records delete: name topics and --before or --all, or give --from-file alone")
+        raise ConfigError("records delete: name topics with --before or --all, or use --from-file alone")
     if arguments.before is not None and arguments.before < 0:
-        raise ConfigError(f"--before is {arguments.before}; an offset is at least 0")
+        raise ConfigError(f"--before {arguments.before}: an offset must be at least 0")
     read = _read(arguments.from_file) if arguments.from_file is not None else None
     named = named_partitions(arguments.topics, "records delete:")
     with open_admin(arguments) as admin:
@@ -64,29 +66,29 @@ def _read(path: str) -> dict[TopicPartition, int]:
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"cannot read {path}: {why}") from None
     return offsets_from_json(text, path)
 
 
 def offsets_from_json(text: str, name: str) -> dict[TopicPartition, int]:
-    """The file of `kafka-delete-records`: partitions, each with the offset before which records are to go, or -1.
+    """A file for `kafka-delete-records`: partitions, each with the offset before which to delete, or -1 for all.
 
     Raises:
-        ConfigError: it is no such file.
+        ConfigError: the text is not such a file.
     """
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is no JSON: {error}") from None
+        raise ConfigError(f"{name} is not JSON: {error}") from None
     listed = found.get("partitions") if isinstance(found, dict) else None
     if not isinstance(listed, list):
         raise ConfigError(f'{name} is not of the form {{"partitions": [{{"topic": …, "partition": 0, "offset": 1}}]}}')
     if found.get("version", 1) != 1:
-        raise ConfigError(f"{name} has version {found['version']!r}; there is version 1")
+        raise ConfigError(f"{name} has version {found['version']!r}; only version 1 is supported")
     offsets: dict[TopicPartition, int] = {}
     for number, each in enumerate(listed, 1):
-        place, offset = _entry(each, f"{name}, partition {number} of the list")
+        place, offset = _entry(each, f"{name}, entry {number} of partitions")
         if place in offsets:
             raise ConfigError(f"{name} names {place} twice")
         offsets[place] = offset
@@ -95,7 +97,7 @@ def offsets_from_json(text: str, name: str) -> dict[TopicPartition, int]:
 
 def _entry(each: Any, where: str) -> tuple[TopicPartition, int]:
     if not isinstance(each, dict):
-        raise ConfigError(f"{where} is no object")
+        raise ConfigError(f"{where} is not an object")
     topic = each.get("topic")
     if not isinstance(topic, str) or not topic:
         raise ConfigError(f"{where} has no topic")
@@ -103,13 +105,13 @@ def _entry(each: Any, where: str) -> tuple[TopicPartition, int]:
     for key, least in (("partition", 0), ("offset", HIGH_WATERMARK)):
         given = each.get(key)
         if not isinstance(given, int) or isinstance(given, bool) or given < least:
-            raise ConfigError(f"{where}: {key} is a whole number, at least {least}, not {given!r}")
+            raise ConfigError(f"{where}: {key} must be a whole number of at least {least}, not {given!r}")
         numbers.append(given)
     return TopicPartition(topic, numbers[0]), numbers[1]
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace, wanted: dict[TopicPartition, int]) -> int:
-    """Delete them everywhere or nowhere: that an offset is in the log is looked at in all partitions before."""
+    """Delete in all partitions or none: all offsets are checked against the logs first."""
     count = _count(admin, wanted)
     if wanted:
         confirm(arguments, f"Delete {count} records of {some([str(place) for place in wanted])}?")
@@ -130,7 +132,7 @@ def _delete(admin: Admin, arguments: argparse.Namespace, wanted: dict[TopicParti
 
 
 def _count(admin: Admin, wanted: dict[TopicPartition, int]) -> int:
-    """How many offsets would go; a compacted log has fewer records than offsets."""
+    """How many offsets would be deleted; a compacted log has fewer records than offsets."""
     listed = [
         admin.list_offsets(dict.fromkeys(wanted, which), raise_errors=False)
         for which in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)

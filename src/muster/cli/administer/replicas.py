@@ -1,4 +1,4 @@
-"""Leaders and brokers of partitions: `muster topics elect-leaders`, `reassign` and `reassignments`, as
+"""Leader election and reassignment: `muster topics elect-leaders`, `reassign` and `reassignments`, as
 `kafka-leader-election` and `kafka-reassign-partitions` do it."""
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _SOME = "a topic, or some of its partitions"
 
 def add_actions(actions: Actions) -> None:
     """The three actions."""
-    elect = actions.add_parser("elect-leaders", help="have partitions led by their preferred, or by any replica")
-    elect.add_argument("topics", nargs="*", metavar="TOPIC[:0,1]", help=f"{_SOME}; default: all that need it")
+    elect = actions.add_parser("elect-leaders", help="trigger a preferred or unclean leader election")
+    elect.add_argument("topics", nargs="*", metavar="TOPIC[:0,1]", help=f"{_SOME}; default: all that need one")
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="elect a replica that is not in sync where no other is left: what it has not read is lost",
+        help="elect an out-of-sync replica if no in-sync one is left; the records it lacks are lost",
     )
     reassign = actions.add_parser("reassign", help="move partitions to other brokers")
     reassign.add_argument("topics", nargs="+", metavar="TOPIC[:0,1]", help=_SOME)
     what = reassign.add_mutually_exclusive_group(required=True)
-    what.add_argument("--replicas", metavar="ID,ID", help="the brokers of each, the preferred leader first")
-    what.add_argument("--cancel", action="store_true", help="leave partitions where they were before")
-    listing = actions.add_parser("reassignments", help="show which partitions are being moved")
+    what.add_argument("--replicas", metavar="ID,ID", help="the brokers of each partition, the preferred leader first")
+    what.add_argument("--cancel", action="store_true", help="cancel the reassignment")
+    listing = actions.add_parser("reassignments", help="show ongoing reassignments")
     listing.add_argument("topics", nargs="*", metavar="TOPIC[:0,1]", help=f"{_SOME}; default: all")
     for action in (elect, reassign):
         add_yes(action)
@@ -46,11 +46,11 @@ def add_actions(actions: Actions) -> None:
 
 
 def elect_leaders(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Elect, and say of which partitions; those that are led as they should be are no error."""
+    """Elect leaders and print the result; a partition that needs no election is not an error."""
     places = _partitions(admin, arguments) if arguments.topics else None
     if arguments.unclean:
         which = "all partitions without a leader" if places is None else some([str(place) for place in places])
-        confirm(arguments, f"Elect leaders that are not in sync for {which}? (Records that they lack are lost.)")
+        confirm(arguments, f"Elect out-of-sync leaders for {which}? (Records that they lack are lost.)")
     kind = ElectionType.UNCLEAN if arguments.unclean else ElectionType.PREFERRED
     results = admin.elect_leaders(kind, places, raise_errors=False)
     if arguments.json:
@@ -58,16 +58,16 @@ def elect_leaders(admin: Admin, arguments: argparse.Namespace) -> int:
     needless = [place for place, found in results.items() if _is(found, ErrorCode.ELECTION_NOT_NEEDED)]
     if not arguments.json:
         done = [place for place, found in results.items() if found is None]
-        for sentence, found in (("Elected leaders of {}.", done), ("Led as they should be: {}.", needless)):
+        for sentence, found in (("Elected leaders of {}.", done), ("No election needed: {}.", needless)):
             if found:
                 print(sentence.format(", ".join(map(str, sorted(found)))))
         if places is None and not results:
-            print("All partitions are led as they should be.")
+            print("No partition needs an election.")
     return report_errors({place: results[place] for place in sorted(set(results) - set(needless))}, "partition")
 
 
 def reassign(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Begin to move partitions, or cancel that; each may be refused by itself."""
+    """Start moving partitions, or cancel it; brokers may refuse each partition separately."""
     brokers = None if arguments.cancel else _brokers(arguments.replicas)
     places = _partitions(admin, arguments)
     if brokers is not None:
@@ -79,7 +79,7 @@ def reassign(admin: Admin, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({str(place): found for place, found in sorted(results.items())})
     else:
-        sentence = "Cancelled the reassignment of {}." if brokers is None else "Began the reassignment of {}."
+        sentence = "Cancelled the reassignment of {}." if brokers is None else "Started the reassignment of {}."
         for place in sorted(place for place, found in results.items() if found is None):
             print(sentence.format(place))
     return report_errors(dict(sorted(results.items())), "partition")
@@ -109,7 +109,7 @@ def _brokers(text: str) -> list[int]:
     given = [natural_number(part.strip()) for part in text.split(",")]
     ids = [number for number in given if number is not None]
     if len(ids) < len(given):
-        raise ConfigError(f"--replicas {text!r}: write broker ids as 1,2,3")
+        raise ConfigError(f"--replicas {text!r}: write broker IDs as 1,2,3")
     return ids
 
 

@@ -1,9 +1,9 @@
-"""Where `muster groups reset-offsets` moves a group, as `kafka-consumer-groups --reset-offsets` of Kafka 4.2 does it.
+"""The new offsets of `muster groups reset-offsets`, as `kafka-consumer-groups --reset-offsets` of Kafka 4.2 sets them.
 
-A form gives each partition an offset from four facts: where its log begins and ends, what the group has committed, and
-the first offset at the time that was asked for. Offsets that a user or a file names, and those that are shifted, are
-kept within the log; the others are within it by themselves, except the committed one, which `--to-current` leaves as it
-is. A plan is exported and read again as CSV: `topic,partition,offset`, the group before it where there are several.
+A form chooses each partition's offset from four facts: where its log begins and ends, what the group has committed, and
+the first offset at or after the given time. Offsets that a user or a file names, and shifted ones, are
+clamped to the log; all others lie within it, except the committed one, which `--to-current` leaves as it
+is. A plan is exported and read as CSV: `topic,partition,offset`, preceded by the group if there are several.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Form(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Facts:
-    """What is known of one partition; `at_time` is None where no record is as young."""
+    """What is known about one partition; `at_time` is None if no record is that recent."""
 
     begin: int
     end: int
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(slots=True)
 class NewOffset:
-    """One line of a plan. `remark` says why it is not what was asked for."""
+    """One line of a plan. `remark` says why the offset differs from the requested one."""
 
     group: str
     topic: str
@@ -65,8 +65,8 @@ class NewOffset:
 
 
 def new_offset(form: Form, number: int, place: TopicPartition, facts: Facts) -> tuple[int, str | None]:
-    """Where a group goes on in a partition, with a remark if that is not what was asked for. `number` is what
-    --to-offset, --shift-by or the file says.
+    """A group's new offset in a partition, with a remark if it differs from the requested one. `number` is the value of
+    --to-offset or --shift-by, or the file's.
 
     Raises:
         MusterError: there is no committed offset to shift.
@@ -80,11 +80,11 @@ def new_offset(form: Form, number: int, place: TopicPartition, facts: Facts) -> 
             return (facts.end if facts.committed is None else facts.committed), None
         case Form.TO_DATETIME | Form.BY_DURATION:
             if facts.at_time is None:
-                return facts.end, f"{place} has no record as young: the offset is its end, {facts.end}"
+                return facts.end, f"{place} has no record that recent: using its end, {facts.end}"
             return facts.at_time, None
         case Form.SHIFT_BY:
             if facts.committed is None:
-                raise MusterError(f"{place} has no committed offset that could be shifted")
+                raise MusterError(f"{place} has no committed offset to shift")
             return _within(facts.committed + number, place, facts)
         case Form.TO_OFFSET | Form.FROM_FILE:
             return _within(number, place, facts)
@@ -92,9 +92,9 @@ def new_offset(form: Form, number: int, place: TopicPartition, facts: Facts) -> 
 
 def _within(offset: int, place: TopicPartition, facts: Facts) -> tuple[int, str | None]:
     if offset > facts.end:
-        return facts.end, f"{place}: {offset} is behind its end, {facts.end}, which is taken"
+        return facts.end, f"{place}: {offset} is after its end: using {facts.end}"
     if offset < facts.begin:
-        return facts.begin, f"{place}: {offset} is before its beginning, {facts.begin}, which is taken"
+        return facts.begin, f"{place}: {offset} is before its beginning: using {facts.begin}"
     return offset, None
 
 
@@ -102,10 +102,10 @@ def _within(offset: int, place: TopicPartition, facts: Facts) -> tuple[int, str 
 
 
 def named_partitions(texts: Iterable[str], option: str = "--topic") -> dict[str, list[int] | None]:
-    """`TOPIC` or `TOPIC:0,1` as partitions of topics; None means all. A topic that is named twice has both.
+    """`TOPIC` or `TOPIC:0,1` as partitions by topic; None means all. A topic that is named twice gets both sets.
 
     Raises:
-        ConfigError: a text is neither.
+        ConfigError: a text has neither form.
     """
     found: dict[str, list[int] | None] = {}
     for text in texts:
@@ -134,10 +134,10 @@ def as_csv(plan: Iterable[NewOffset], *, with_group: bool) -> str:
 
 
 def from_csv(text: str, groups: list[str], name: str) -> dict[str, dict[TopicPartition, int]]:
-    """An exported plan, by group. Lines without a group are those of the only group that is named.
+    """An exported plan, by group. Lines without a group belong to the only group that is named.
 
     Raises:
-        ConfigError: a line is not of a plan.
+        ConfigError: a line is malformed.
     """
     plan: dict[str, dict[TopicPartition, int]] = {}
     rows = csv.reader(io.StringIO(text), strict=True)
@@ -151,12 +151,12 @@ def from_csv(text: str, groups: list[str], name: str) -> dict[str, dict[TopicPar
         where = f"{name}, line {number}"
         if len(row) != (3 if single else 4):
             wanted = "topic,partition,offset" if single else "group,topic,partition,offset"
-            raise ConfigError(f"{where} is {','.join(row)!r}; a line is {wanted}")
+            raise ConfigError(f"{where}: expected {wanted}, found {','.join(row)!r}")
         group, topic, partition, offset = [groups[0], *row] if single else row
         place = TopicPartition(topic, _number(partition, where))
         offsets = plan.setdefault(group, {})
         if place in offsets:
-            raise ConfigError(f"{where} names {place} a second time")
+            raise ConfigError(f"{where}: {place} is named a second time")
         offsets[place] = _number(offset, where)
     return plan
 
@@ -165,14 +165,14 @@ def _number(text: str, where: str) -> int:
     try:
         return int(text.strip())
     except ValueError:
-        raise ConfigError(f"{where}: {text!r} is no whole number") from None
+        raise ConfigError(f"{where}: {text!r} is not a whole number") from None
 
 
 # --- as a table ------------------------------------------------------------------------------------------------------
 
 
 def plan_table(plan: list[NewOffset]) -> list[str]:
-    """A plan in the columns of `kafka-consumer-groups --reset-offsets`."""
+    """A plan in the columns that `kafka-consumer-groups --reset-offsets` prints."""
     heads = ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
     rows = [heads] + [[line.group, line.topic, str(line.partition), str(line.new_offset)] for line in plan]
     widths = [max(15, *(len(row[0]) for row in rows)), max(15, *(len(row[1]) for row in rows)), 10, 0]

@@ -1,4 +1,5 @@
-"""`muster topics`: create, list, describe, alter and delete topics; replicas.py has their leaders and brokers."""
+"""`muster topics`: create, list, describe, alter and delete topics; replicas.py has leader election and
+reassignment."""
 
 from __future__ import annotations
 
@@ -29,25 +30,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="create topics")
     create.add_argument("names", nargs="+", metavar="TOPIC")
-    create.add_argument("--partitions", type=int, default=-1, metavar="N", help="default: the broker's num.partitions")
-    create.add_argument("--replication-factor", type=int, default=-1, metavar="N", help="default: the broker's")
-    create.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="a setting of the topic")
-    create.add_argument("--if-not-exists", action="store_true", help="leave topics alone that are there already")
+    create.add_argument(
+        "--partitions",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="number of partitions (default: the broker's num.partitions)",
+    )
+    create.add_argument(
+        "--replication-factor", type=int, default=-1, metavar="N", help="replication factor (default: the broker's)"
+    )
+    create.add_argument(
+        "--config", action="append", default=[], metavar="KEY=VALUE", help="a topic setting (repeatable)"
+    )
+    create.add_argument("--if-not-exists", action="store_true", help="ignore topics that already exist")
     listing = actions.add_parser("list", help="list topics")
-    listing.add_argument("--internal", action="store_true", help="with internal topics, such as __consumer_offsets")
+    listing.add_argument("--internal", action="store_true", help="include internal topics, such as __consumer_offsets")
     describe = actions.add_parser("describe", help="show partitions, leaders and replicas")
-    describe.add_argument("names", nargs="*", metavar="TOPIC", help="default: all that are not internal")
-    describe.add_argument("--internal", action="store_true", help="with internal topics, where none are named")
+    describe.add_argument("names", nargs="*", metavar="TOPIC", help="default: all but internal topics")
+    describe.add_argument("--internal", action="store_true", help="include internal topics if no topics are named")
     which = describe.add_mutually_exclusive_group()
-    which.add_argument("--under-replicated", action="store_true", help="only partitions with replicas out of sync")
+    which.add_argument("--under-replicated", action="store_true", help="only partitions with out-of-sync replicas")
     which.add_argument("--unavailable", action="store_true", help="only partitions without a leader")
-    alter = actions.add_parser("alter", help="give topics more partitions; for settings: muster configs alter")
+    alter = actions.add_parser("alter", help="add partitions to topics (for settings: muster configs alter)")
     alter.add_argument("names", nargs="+", metavar="TOPIC")
-    alter.add_argument("--partitions", type=int, required=True, metavar="N", help="how many it is to have in all")
-    delete = actions.add_parser("delete", help="delete topics with all that is in them")
+    alter.add_argument("--partitions", type=int, required=True, metavar="N", help="new total number of partitions")
+    delete = actions.add_parser("delete", help="delete topics with all their records")
     delete.add_argument("names", nargs="+", metavar="TOPIC")
     for action in (alter, delete):
-        action.add_argument("--if-exists", action="store_true", help="say nothing of topics that are not there")
+        action.add_argument("--if-exists", action="store_true", help="ignore topics that do not exist")
         add_yes(action)
     for action in (create, listing, describe, alter, delete):
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -57,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; the exit code says whether all of it succeeded."""
+    """Run the action; returns 0 if everything succeeded."""
     with open_admin(arguments) as admin:
         return _ACTIONS[arguments.action](admin, arguments)
 
@@ -66,7 +77,7 @@ def _create(admin: Admin, arguments: argparse.Namespace) -> int:
     configs = pairs(arguments.config, "--config")
     topics = [NewTopic(n, arguments.partitions, arguments.replication_factor, configs) for n in arguments.names]
     results = admin.create_topics(topics, raise_errors=False)
-    _tell(arguments, results, "Created topic {}.")
+    _print_results(arguments, results, "Created topic {}.")
     if arguments.if_not_exists:
         results = _without(results, ErrorCode.TOPIC_ALREADY_EXISTS)
     return report_errors(results, "topic")
@@ -103,7 +114,7 @@ def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
 
 
 def description(topic: TopicDescription, configs: str) -> list[str]:
-    """A topic as `kafka-topics.sh --describe` prints it, without the replicas that are eligible to lead."""
+    """A topic as `kafka-topics.sh --describe` prints it, without the eligible leader replicas."""
     factor = len(topic.partitions[0].replicas) if topic.partitions else 0
     head = (
         f"Topic: {topic.name}\tTopicId: {topic_id_text(topic.topic_id)}\tPartitionCount: {len(topic.partitions)}\t"
@@ -115,7 +126,7 @@ def description(topic: TopicDescription, configs: str) -> list[str]:
 def _describe_some(
     arguments: argparse.Namespace, results: dict[str, TopicDescription | KafkaError], found: list[TopicDescription]
 ) -> int:
-    """Only the partitions that have the trouble."""
+    """Only the partitions with the chosen problem."""
 
     def has_it(part: PartitionDescription) -> bool:
         return part.leader_id < 0 if arguments.unavailable else len(part.isr) < len(part.replicas)
@@ -131,7 +142,7 @@ def _describe_some(
 
 
 def partition_lines(topic: TopicDescription) -> list[str]:
-    """The partitions of a topic as `kafka-topics.sh --describe` prints them, without the replicas eligible to lead."""
+    """The partitions of a topic as `kafka-topics.sh --describe` prints them, without the eligible leader replicas."""
     lines = []
     for part in topic.partitions:
         leader = "none" if part.leader_id < 0 else part.leader_id
@@ -143,10 +154,12 @@ def partition_lines(topic: TopicDescription) -> list[str]:
 
 
 def _alter(admin: Admin, arguments: argparse.Namespace) -> int:
-    """All topics or none: it is tried before it is done, since partitions do not go away again."""
+    """Change all topics or none: the brokers validate first, since partitions cannot be removed again."""
     own = [name for name in arguments.names if name in INTERNAL_TOPICS]
     if own:
-        raise MusterError(f"{own[0]} is the brokers' own: what it keeps would be looked for in other partitions.")
+        raise MusterError(
+            f"{own[0]} is an internal topic: with more partitions, brokers would look for its data in the wrong ones."
+        )
     topics = dict.fromkeys(arguments.names, arguments.partitions)
     tried = admin.create_partitions(topics, validate_only=True, raise_errors=False)
     if arguments.if_exists:
@@ -158,38 +171,38 @@ def _alter(admin: Admin, arguments: argparse.Namespace) -> int:
             print_json(tried)
         return 1
     if not tried:
-        _tell(arguments, tried, "")
+        _print_results(arguments, tried, "")
         return 0
-    keys = "records of a key may go to another partition than before, and partitions cannot be taken away again"
-    confirm(arguments, f"Give {some(list(tried))} {arguments.partitions} partitions? (Then {keys}.)")
+    keys = "a key may map to a different partition than before, and partitions cannot be removed again"
+    confirm(arguments, f"Increase {some(list(tried))} to {arguments.partitions} partitions? (Then {keys}.)")
     results = admin.create_partitions(dict.fromkeys(tried, arguments.partitions), raise_errors=False)
-    _tell(arguments, results, f"Topic {{}} has {arguments.partitions} partitions.")
+    _print_results(arguments, results, f"Topic {{}} has {arguments.partitions} partitions.")
     return report_errors(results, "topic")
 
 
 def _delete(admin: Admin, arguments: argparse.Namespace) -> int:
-    """Delete all or none: a mistake in the last name must not cost the topics before it."""
+    """Delete all topics or none: a typo in the last name must not cost the topics before it."""
     names = list(dict.fromkeys(arguments.names))
     known = {topic.name: topic.is_internal for topic in admin.list_topics(include_internal=True)}
     internal = [name for name in names if known.get(name, name in INTERNAL_TOPICS)]
     if internal:
-        own = f"{internal[0]} is the brokers' own: all that it keeps, such as groups, would be gone"
+        own = f"{internal[0]} is an internal topic: deleting it would lose all that it holds, such as groups"
         raise MusterError(f"{own}. Nothing was deleted.")
     missing = [name for name in names if name not in known]
     if missing and not arguments.if_exists:
-        raise MusterError(f"topic {missing[0]} does not exist. Nothing was deleted; --if-exists passes over it.")
-    there = [name for name in names if name in known]
-    if there:
-        confirm(arguments, f"Delete {'topics' if len(there) > 1 else 'topic'} {some(there)} with all records?")
-    results = admin.delete_topics(there, raise_errors=False)
-    _tell(arguments, results, "Deleted topic {}.")
+        raise MusterError(f"topic {missing[0]} does not exist. Nothing was deleted; --if-exists ignores it.")
+    existing = [name for name in names if name in known]
+    if existing:
+        confirm(arguments, f"Delete {'topics' if len(existing) > 1 else 'topic'} {some(existing)} with all records?")
+    results = admin.delete_topics(existing, raise_errors=False)
+    _print_results(arguments, results, "Deleted topic {}.")
     if arguments.if_exists:
         results = _without(results, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return report_errors(results, "topic")
 
 
-def _tell(arguments: argparse.Namespace, results: Mapping[str, object], sentence: str) -> None:
-    """What was done, topic by topic."""
+def _print_results(arguments: argparse.Namespace, results: Mapping[str, object], sentence: str) -> None:
+    """Print what was done, topic by topic."""
     if arguments.json:
         print_json(results)
         return

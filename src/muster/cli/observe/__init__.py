@@ -1,1 +1,1 @@
-"""Commands that look: doctor, history, lag, health."""
+"""Commands that observe: doctor, history, lag, health."""

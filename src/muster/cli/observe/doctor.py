@@ -1,4 +1,4 @@
-"""`muster doctor`: why groups rebalanced, what that costs and what to change, from what the cluster keeps anyway."""
+"""`muster doctor`: why groups rebalanced, what it costs and what to change, from what the cluster keeps anyway."""
 
 from __future__ import annotations
 
@@ -38,51 +38,54 @@ _LENGTH = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d|w)")
 def duration_ms(text: str) -> int:
     """`90s`, `2h`, `1d12h` in milliseconds, for argparse."""
     if not text or _LENGTH.sub("", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: write 90s, 15m, 2h or 1d12h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 90s, 15m, 2h or 1d12h")
     return int(sum(float(number) * _UNITS_MS[unit] for number, unit in _LENGTH.findall(text)))
 
 
 def positive_ms(text: str) -> int:
-    """The same, more than nothing."""
+    """The same, but zero is an error."""
     found = duration_ms(text)
     if found <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive duration")
     return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster doctor`."""
     parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")
-    parser.add_argument("--since", type=duration_ms, metavar="TIME", help="only what happened since: 90s, 2h, 1d12h")
+    parser.add_argument("--since", type=duration_ms, metavar="TIME", help="only the last TIME: 90s, 2h, 1d12h")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
-    shape.add_argument("--html", metavar="FILE", help="write one page of HTML")
+    shape.add_argument("--html", metavar="FILE", help="write an HTML page to this file")
     parser.add_argument(
         "--from",
         dest="folders",
         action="append",
         default=[],
         metavar="FOLDER",
-        help="read a broker's data directory, or copied segments of __consumer_offsets, in place of a cluster",
+        help="read a broker's data directory, or copied segments of __consumer_offsets, instead of a cluster",
     )
     parser.add_argument(
-        "--sample", type=positive_ms, metavar="TIME", help="watch the groups for so long; their history is not read"
+        "--sample",
+        type=positive_ms,
+        metavar="TIME",
+        help="watch the groups for this long instead of reading their history",
     )
     parser.add_argument(
         "--engine",
         choices=("auto", "small", "spark"),
         default="auto",
-        help="small: in this process; spark: for large topics; auto, the default: by the size",
+        help="small: in this process; spark: for large topics; auto (the default): by the topic's size",
     )
     add_connection(parser)
     add_timeout(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and print what was found."""
+    """Examine the groups and print the report."""
     _check(arguments)
     if find_spec("pyarrow") is None:
-        raise MusterError("the doctor needs pyarrow, which is not installed: pip install 'muster-kafka[arrow]'")
+        raise MusterError("muster doctor needs pyarrow: pip install 'muster-kafka[arrow]'")
     report = _look(arguments)
     if arguments.json:
         from muster.history.show.json_report import as_json
@@ -101,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a page in one step: until it is whole, what was there stays. A pipe or a device has it as it comes."""
+    """Write a page atomically: an earlier one stays until the new one is complete. A pipe or device is written
+    directly."""
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8", errors="replace")
         return
@@ -118,21 +122,21 @@ def _write(path: Path, text: str) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     check_groups(arguments.group)
     if arguments.folders and arguments.sample is not None:
-        raise ConfigError("doctor: a folder cannot be watched: give --from or --sample")
+        raise ConfigError("doctor: --from and --sample exclude each other: a folder cannot be watched")
     if arguments.folders and arguments.bootstrap != DEFAULT_BOOTSTRAP:
-        raise ConfigError("doctor: give --from to read a folder or --bootstrap to read a cluster, not both")
+        raise ConfigError("doctor: --from and --bootstrap exclude each other: read a folder or a cluster")
     if arguments.engine == "spark" and arguments.sample is not None:
-        raise ConfigError("doctor: groups are watched by the small engine: leave --engine out")
+        raise ConfigError("doctor: --sample and --engine spark exclude each other: omit --engine")
     if arguments.engine == "spark" and len(arguments.folders) > 1:
-        raise ConfigError("doctor: Spark reads one folder")
+        raise ConfigError("doctor: --engine spark reads only one folder: give --from once")
     if arguments.html:
         _check_page(Path(arguments.html))
 
 
 def _check_page(path: Path) -> None:
-    """Before all is read, and the page cannot be written."""
+    """Fail early, before reading everything, if the page cannot be written."""
     if not path.parent.is_dir():
-        raise ConfigError(f"doctor: --html {path}: there is no folder {path.parent}")
+        raise ConfigError(f"doctor: --html {path}: folder {path.parent} does not exist")
     if path.is_dir():
         raise ConfigError(f"doctor: --html {path} is a folder: name a file in it")
     if path.exists() and not path.is_file():
@@ -142,9 +146,7 @@ def _check_page(path: Path) -> None:
         part.touch()
         part.unlink()
     except OSError as error:
-        raise ConfigError(
-            f"doctor: --html {path}: nothing can be written to the folder {part.parent} ({error.strerror})"
-        ) from None
+        raise ConfigError(f"doctor: --html {path}: cannot write to folder {part.parent}: {error.strerror}") from None
 
 
 def _part_of(path: Path) -> Path:
@@ -161,21 +163,21 @@ def _look(arguments: argparse.Namespace) -> Report:
         only = arguments.folders[0] if len(folders) == 1 else None
         return look.at_folder(folders, asked, _engine(arguments, folder=only)).report()
     timeout_ms = arguments.timeout_ms
-    # Of a broker that does not answer there is time to ask another, or for its partitions to have another leader.
+    # If a broker does not answer, this leaves time to ask another, or for its partitions to get another leader.
     settings = {"default.api.timeout.ms": timeout_ms, "request.timeout.ms": max(1, timeout_ms // 3)}
     settings |= client_settings(arguments, ReaderConfig)
     config = ReaderConfig.of(settings)
     engine = _engine(arguments, bootstrap=arguments.bootstrap, options=spark_options(arguments))
     set_up_log(arguments)
     with reaching(arguments.bootstrap), Admin(asdict(config.narrowed(AdminConfig))) as admin:
-        return look.at_cluster(admin, config, asked, arguments.sample, _tell, engine).report()
+        return look.at_cluster(admin, config, asked, arguments.sample, _notify, engine).report()
 
 
 def _engine(arguments: argparse.Namespace, **source: Any) -> Engine:
     from muster.cli.observe.doctor_engine import Chosen
 
-    return Chosen(arguments.engine, _tell, **source)
+    return Chosen(arguments.engine, _notify, **source)
 
 
-def _tell(sentence: str) -> None:
+def _notify(sentence: str) -> None:
     print(f"muster: {sentence}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Which engine makes the rows of `muster doctor`: the small one in this process, or Spark where a topic is large."""
+"""Which engine reads the history for `muster doctor`: the small one in this process, or Spark for large topics."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from muster.history.model import Limits
 from muster.history.sources.reading import Topic
 
 LARGE = 50_000_000
-"""With more records than this, as many as the log's offsets say, Spark is taken where it is installed."""
+"""With more records than this, counted by offsets, Spark is used if it is installed."""
 CORES = 4
-"""With fewer, Spark is never quicker: a core of it does half of what this process does with one."""
+"""With fewer, Spark is never faster: per core it does half the work of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An engine that chooses when it sees how large the topic is: a `look.Engine`."""
+    """An engine that chooses once it knows the topic's size: a `doctor.Engine`."""
 
     choice: str
-    tell: Notify
+    notify: Notify
     bootstrap: str | None = None
     options: Mapping[str, str] | None = None
-    """Of Spark's source: the client's settings."""
+    """Options of the Spark source: the client settings."""
     folder: str | None = None
-    """One folder in place of a cluster; several are for the small engine."""
+    """A folder to read instead of a cluster; only the small engine reads several."""
 
     def __call__(self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /) -> History:
         if not self._takes_spark(sum(topic.records.values())):
@@ -43,14 +43,14 @@ class Chosen:
             return False
         if find_spec("pyspark") is not None:
             return True
-        self.tell(
-            f"{records:,} records are read in this process; Spark would use all cores, and is not installed: "
+        self.notify(
+            f"reading {records:,} records in this process; Spark would use all cores, but is not installed: "
             "pip install 'muster-kafka[spark]'"
         )
         return False
 
     def _by_spark(self, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
-        """The same rows, made by Spark."""
+        """The same history, read by Spark."""
         by_spark, session, said = spark_tools()
         spark = session("muster doctor", **QUIET)
         try:

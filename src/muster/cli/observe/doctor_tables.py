@@ -1,4 +1,4 @@
-"""What `muster doctor` prints for people: groups, rebalances, findings, and what was not read."""
+"""What `muster doctor` prints for people: groups, rebalances, findings and warnings."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from muster.history.rules.wording import duration, listed, named, shortened
 from muster.history.show.json_report import moment
 
 SHOWN = 40
-"""How many rows of a table are printed; --json has all."""
+"""Rows of a table that are printed; --json has all."""
 FINDINGS = 12
 _WIDE = 150
 _LONGEST = 300
-"""Characters of a cell: a name may have 32,767."""
+"""Maximum characters of a cell: a name may have 32,767."""
 
 
 def print_report(report: Report) -> None:
-    """Print it."""
+    """Print the report."""
     console = Console(markup=False, highlight=False, emoji=False, soft_wrap=False)
     if sys.stdout is None or not sys.stdout.isatty():
         console = Console(markup=False, highlight=False, emoji=False, width=_WIDE, color_system=None)
@@ -37,7 +37,7 @@ def print_report(report: Report) -> None:
 
 
 def plain(text: str) -> Text:
-    """Text as it may go to a terminal: names are others' words, which may hold control characters."""
+    """Text that is safe for a terminal: names come from others and may hold control characters."""
     return Text("".join(c if c.isprintable() else " " if c == "\n" else "\ufffd" for c in text))
 
 
@@ -58,7 +58,7 @@ def _rows(table: Table, rows: Iterable[tuple[str, ...]]) -> Table:
 def _groups(console: Console, report: Report) -> None:
     found = summaries(report)
     if not found:
-        console.print("\nNo group has left a record.")
+        console.print("\nNo groups found.")
         return
     table = _table("Groups", "group", "protocol", "members", "rebalances", "last", "lag", "findings")
     rows = [
@@ -81,7 +81,7 @@ def _groups(console: Console, report: Report) -> None:
 def _rebalances(console: Console, report: Report) -> None:
     found = sorted(report.rebalances, key=lambda row: -row.at_ms)
     if not found:
-        console.print("\nNo rebalance.")
+        console.print("\nNo rebalances.")
         return
     table = _table("Rebalances", "at", "group", "generation", "cause", "sure", "who", "members", "took", "moved")
     rows = [
@@ -139,7 +139,7 @@ def _moved(row: Rebalance) -> str:
 def _findings(console: Console, report: Report) -> None:
     console.print()
     if not report.findings:
-        console.print("Nothing to complain about.")
+        console.print("No findings.")
         return
     console.print(Text("Findings", "bold"))
     grid = Table.grid(padding=(0, 1))

@@ -1,4 +1,4 @@
-"""`muster health`: whether a cluster is well, in one line and by the exit code, for people, scripts and probes."""
+"""`muster health`: whether a cluster is healthy, in one line and by the exit code, for people, scripts and probes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import GROUP_METADATA_TOPIC, TopicPartition
 
 _ASKED_GROUP = "muster-health"
-_MISSING = "coordinator not asked: there are no groups yet"
+_MISSING = "coordinator not checked: there are no groups yet"
 
 
 @dataclass(slots=True)
 class Health:
-    """What was found. `problems` has a sentence for each trouble; without any the cluster is well."""
+    """What was found. `problems` describes each problem; without any the cluster is healthy."""
 
     brokers: list[int] = field(default_factory=list)
     away: list[int] = field(default_factory=list)
-    """Brokers that do not answer, or have replicas and are not in the cluster now."""
+    """Brokers that do not answer, or that have replicas but are not in the cluster now."""
     topics: int = 0
     partitions: int = 0
     leaderless: list[str] = field(default_factory=list)
@@ -33,22 +33,22 @@ class Health:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
     def line(self) -> str:
-        """All of it in one line."""
+        """The result in one line."""
         if self.problems:
             return f"not healthy: {'; '.join(self.problems)}"
         counts = [(len(self.brokers), "broker"), (self.topics, "topic"), (self.partitions, "partition")]
-        told = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for number, what in counts)
-        return f"healthy: {told}, {self.coordinator}"
+        counted = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for number, what in counts)
+        return f"healthy: {counted}, {self.coordinator}"
 
 
 def judge(
     reached: Mapping[int, KafkaError | None], topics: Iterable[TopicDescription], coordinator: KafkaError | str | None
 ) -> Health:
-    """The rules. `coordinator` is why there is none, None if there is one, or a text if it was not asked for."""
+    """The rules. `coordinator` is the error, None if one is available, or a text if it was not checked."""
     found = Health(sorted(reached))
     away = {broker for broker, error in reached.items() if error is not None}
     for topic in topics:
@@ -64,7 +64,7 @@ def judge(
     found.away = sorted(away)
     if found.away:
         names = some([str(broker) for broker in found.away])
-        found.problems.append(f"broker {names} is away" if len(found.away) == 1 else f"brokers {names} are away")
+        found.problems.append(f"broker {names} is down" if len(found.away) == 1 else f"brokers {names} are down")
     for places, what in ((found.leaderless, "without a leader"), (found.under_replicated, "under-replicated")):
         if places:
             found.problems.append(f"{len(places)} partition{'s' if len(places) > 1 else ''} {what}: {some(places)}")
@@ -86,14 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found; the exit code is 0 for a cluster that is well, else 1."""
+    """Print the result; returns 0 if the cluster is healthy, else 1."""
     try:
         with open_admin(arguments) as admin:
             found = _look(admin)
     except ConfigError:
-        raise  # of the caller: it says nothing of the cluster
+        raise  # a mistake of the caller, which says nothing about the cluster
     except MusterError as error:
-        found = Health(coordinator="coordinator not asked", problems=[str(error).splitlines()[0]])
+        found = Health(coordinator="coordinator not checked", problems=[str(error).splitlines()[0]])
     if arguments.json:
         print_json({"healthy": found.healthy} | asdict(found))
     else:

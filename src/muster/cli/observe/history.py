@@ -1,4 +1,4 @@
-"""`muster history`: the Spark job that writes the history of consumer groups as Parquet, once or going on."""
+"""`muster history`: the Spark job that writes the history of consumer groups as Parquet, once or continuously."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ _LONGEST_MS = 10_000 * 86_400_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster history`."""
-    parser.add_argument("--out", required=True, metavar="DIR", help="write tables to this folder, and go on in it")
-    parser.add_argument("--follow", action="store_true", help="go on until stopped; else write what is there now")
-    parser.add_argument("--every", default="60s", metavar="TIME", help="with --follow: how often to look (default 60s)")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="folder for the tables; the next run continues there"
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="keep running until stopped (default: write what is there now)"
+    )
+    parser.add_argument("--every", default="60s", metavar="TIME", help="with --follow: how often to read (default 60s)")
     parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")
-    parser.add_argument("--since", metavar="TIME", help="leave out what happened longer ago, for example 2h or 7d")
+    parser.add_argument("--since", metavar="TIME", help="only the last TIME, for example 2h or 7d")
     parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's master (default local[*])")
     parser.add_argument(
-        "--spark", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark, by its name (repeatable)"
+        "--spark", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, by its name (repeatable)"
     )
     add_connection(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the job. Ctrl-C and SIGTERM stop it in good order; the next run goes on where this one stopped."""
+    """Run the job. Ctrl-C and SIGTERM stop it cleanly; the next run continues where this one stopped."""
     set_up_log(arguments)
     every_s = _milliseconds(arguments.every, "--every") / 1_000
     since_ms = 0
@@ -42,18 +46,18 @@ def run(arguments: argparse.Namespace) -> int:
         since_ms = time.time_ns() // 1_000_000 - _milliseconds(arguments.since, "--since")
     options = spark_options(arguments)
     settings = QUIET | pairs(arguments.spark, "--spark")
-    check_master(arguments.master, ", or use muster.spark.history.tables in a session of yours")
+    check_master(arguments.master, ", or use muster.spark.history.tables in your own session")
     check_groups(arguments.group)
     if not arguments.out:
         raise ConfigError("--out is empty: name a folder")
     how = {"groups": arguments.group, "every_s": every_s, "once": not arguments.follow, "since_ms": since_ms}
-    with _Stop() as stop:  # from the start: a session takes seconds
+    with _Stop() as stop:  # from the beginning: creating a session takes seconds
         try:
             _run(arguments, settings, how, options, stop)
         except (MusterError, _Stopped):
             if not stop.asked:
                 raise
-            # A signal to all processes, as service managers send it, may end Spark's before this one has stopped them.
+            # Service managers signal all processes, so Spark's may end before this one has stopped them.
     return 0
 
 
@@ -64,7 +68,7 @@ def _run(
     with stop.at_once(), reaching(arguments.bootstrap):
         limits = history.check(arguments.bootstrap, **options)
     with ThreadPoolExecutor(1) as elsewhere:
-        # In the main thread Spark would take Ctrl-C for itself, and raise in the midst of what it does then.
+        # In the main thread Spark would handle Ctrl-C itself, and raise in whatever it is doing.
         spark = elsewhere.submit(said, lambda: session("muster history", arguments.master, **settings)).result()
     try:
         if not stop.asked:
@@ -83,11 +87,11 @@ def _run(
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal that came where nothing has to be ended first."""
+    """A signal that came when nothing had to be shut down first."""
 
 
 class _Stop:
-    """Whether a signal has asked for the end. Spark's own processes are asked by Spark."""
+    """Whether a signal has requested a stop. Spark stops its own processes."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -109,7 +113,7 @@ class _Stop:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Meanwhile a signal raises _Stopped: else Ctrl-C would wait for a cluster that does not answer."""
+        """Within this block a signal raises _Stopped: otherwise Ctrl-C would wait for an unreachable cluster."""
         self._at_once = True
         try:
             if self.asked:
@@ -132,7 +136,7 @@ def _wait(query: Any, stop: _Stop) -> None:
         except Exception:
             if not stop.asked:
                 raise
-            # A terminal's Ctrl-C goes to the source's Python process too, and may end the query before it is stopped.
+            # A terminal's Ctrl-C reaches the source's Python process too, and may end the query before it is stopped.
     query.stop()
 
 
@@ -147,5 +151,5 @@ def _milliseconds(text: str, option: str) -> int:
     except ConfigError:
         found = 0
     if not 0 < found <= _LONGEST_MS:
-        raise ConfigError(f"{option} is {text!r}; it should be a time such as 30s, 2h or 7d")
+        raise ConfigError(f"{option} {text!r}: expected a duration such as 30s, 2h or 7d")
     return found

@@ -1,4 +1,4 @@
-"""`muster lag`: how far groups are behind (O4): a table once or again and again, or numbers for Prometheus."""
+"""`muster lag`: the lag of groups (O4), as a table, once or repeatedly, or as metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ _HEADS = ("GROUP", "STATE", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFF
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster lag`."""
     parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")
-    parser.add_argument("--follow", action="store_true", help="look again and again, until Ctrl-C")
-    parser.add_argument("--json", action="store_true", help="print JSON; with --follow one object a line")
+    parser.add_argument("--follow", action="store_true", help="repeat until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --follow one object per line")
     parser.add_argument(
-        "--metrics-port", type=int, metavar="PORT", help="serve /metrics for Prometheus; 0 takes a free one"
+        "--metrics-port", type=int, metavar="PORT", help="serve /metrics for Prometheus; 0 picks a free port"
     )
     parser.add_argument(
-        "--metrics-host", default="127.0.0.1", metavar="HOST", help="address to serve them on (default 127.0.0.1)"
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="address to serve metrics on (default 127.0.0.1)"
     )
     parser.add_argument(
-        "--interval", type=positive_ms, default=15_000, metavar="TIME", help="the time between two looks (default 15s)"
+        "--interval", type=positive_ms, default=15_000, metavar="TIME", help="time between two readings (default 15s)"
     )
     add_connection(parser)
     add_timeout(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and show what is seen."""
+    """Read the lag, and print or serve it."""
     if arguments.metrics_port is not None:
         if arguments.follow or arguments.json:
-            raise ConfigError("lag: --metrics-port prints nothing: leave --follow and --json out")
+            raise ConfigError("lag: --metrics-port prints nothing: omit --follow and --json")
         check_port(arguments.metrics_port)
         exposition.check_installed()
     set_up_log(arguments)
@@ -90,7 +90,7 @@ def _show(look: Look, arguments: argparse.Namespace) -> int:
 
 
 def _follow(watch: Watch, arguments: argparse.Namespace) -> int:
-    """Until Ctrl-C. A look that fails is told once, until one succeeds again."""
+    """Repeat until Ctrl-C. A failure is reported once, until a reading succeeds again."""
     failing = _Failing(arguments.interval)
     with reaching(arguments.bootstrap):
         look: Look | None = watch.look()
@@ -104,7 +104,7 @@ def _follow(watch: Watch, arguments: argparse.Namespace) -> int:
 
 
 def table(look: Look) -> list[str]:
-    """A line for each partition of each group; a group without any has one, too."""
+    """A line for each partition of each group; a group without partitions gets one line too."""
     rows: list[tuple[str, ...]] = [_HEADS]
     for group in look.groups:
         rows += [_row(group, part) for part in group.partitions] or [(group.group, group.state, *["-"] * 7)]
@@ -133,7 +133,7 @@ def _text(value: object) -> str:
 
 
 class _Failing:
-    """Looks that may fail: the first failure is logged, and the first look that succeeds again."""
+    """Readings that may fail: the first failure is logged, and the first success after it."""
 
     def __init__(self, interval_ms: int) -> None:
         self.count = 0
@@ -141,59 +141,59 @@ class _Failing:
         self._interval_ms = interval_ms
 
     def look(self, watch: Watch) -> Look | None:
-        """One look; None if it failed."""
+        """One reading; None if it failed."""
         try:
             found = watch.look()
         except MusterError as error:
             self.count, self.why = self.count + 1, str(error)
             if self.count == 1:
-                log.warning("the groups cannot be seen: %s; trying again every %g s", error, self._interval_ms / 1_000)
+                log.warning("cannot read the lag of groups: %s; retrying every %g s", error, self._interval_ms / 1_000)
             return None
         if self.count:
-            log.warning("the groups can be seen again")
+            log.warning("reading the lag of groups again")
         self.count = 0
         return found
 
 
 class Exporter:
-    """What the last look has brought, as pages. The looks are done by another thread than that of the pages."""
+    """The last reading as pages. Another thread than the pages' does the readings."""
 
     def __init__(self, watch: Watch, interval_ms: int) -> None:
         self._watch = watch
         self._interval_s = interval_ms / 1_000
         self._failing = _Failing(interval_ms)
         self._look: Look | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def metrics(self, accept: str) -> Page:
         """`/metrics`."""
         return exposition.page(families(self._look, failures=self._failing.count), accept)
 
     def health(self, accept: str) -> Page:
-        """`/healthz`: this process is well, also while the cluster is not."""
+        """`/healthz`: this process is healthy even while the cluster is not."""
         if self._look is None:
-            return text_page(200, f"the cluster does not answer: {self._failing.why or 'it was not asked yet'}")
+            return text_page(200, f"the cluster does not answer: {self._failing.why or 'it has not been asked yet'}")
         return text_page(200, "serving")
 
     def work(self, stopped: threading.Event) -> None:
-        """Look again and again."""
+        """Read the lag repeatedly."""
         while not stopped.is_set():
             begun = time.monotonic()
             self._look = found = self._failing.look(self._watch)
             for remark in () if found is None else found.remarks:
-                if remark not in self._told:
-                    self._told.add(remark)
+                if remark not in self._reported:
+                    self._reported.add(remark)
                     log.warning("%s", remark)
             stopped.wait(max(0.0, begun + self._interval_s - time.monotonic()))
 
 
 class _StopError(Exception):
-    """A signal asks for the end."""
+    """A signal requested a stop."""
 
 
 @contextmanager
 def _until_signal() -> Iterator[None]:
-    """The block is left when SIGINT or SIGTERM comes, also from within a call that waits."""
+    """SIGINT or SIGTERM leaves the block, even from within a blocking call."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in before:
@@ -211,7 +211,7 @@ def _until_signal() -> Iterator[None]:
 
 
 def _serve(watch: Watch, arguments: argparse.Namespace) -> int:
-    from muster.metrics.port import MetricsPort  # imported here: a look needs no server
+    from muster.metrics.port import MetricsPort  # imported here: printing needs no server
 
     exporter = Exporter(watch, arguments.interval)
     port = MetricsPort(
@@ -220,7 +220,7 @@ def _serve(watch: Watch, arguments: argparse.Namespace) -> int:
     port.start()
     try:
         with _until_signal():
-            print(f"lag of the groups at {arguments.bootstrap} on http://{port.address}/metrics", flush=True)
+            print(f"serving the lag of groups at {arguments.bootstrap} on http://{port.address}/metrics", flush=True)
             exporter.work(threading.Event())
     finally:
         port.stop()

@@ -1,4 +1,4 @@
-"""What commands need of Spark: nothing of it is imported before a command asks for it."""
+"""What commands need of Spark, imported only when a command needs it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8
 _MASTER_TIMEOUT_S = 10.0
 
 QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
-"""What fails is told in a sentence; Spark tells it in pages."""
+"""A failure is reported in one sentence, where Spark would log pages."""
 
 
 def spark_tools() -> tuple[Any, Any, Any]:
-    """muster.spark's history, what makes a session, and what makes sentences of errors.
+    """The module muster.spark.history, a function that creates a session, and one that turns errors into sentences.
 
     Raises:
-        MusterError: Spark is not installed; the sentence says how to.
+        MusterError: Spark is not installed; the message says how to install it.
     """
     try:
         from muster.spark import history, session
@@ -36,26 +36,27 @@ def spark_tools() -> tuple[Any, Any, Any]:
 
 
 def check_master(master: str, otherwise: str = "") -> None:
-    """See that Spark could take a master: it says in pages of Java that it could not, for `spark://` after a minute.
+    """Check that Spark could use a master: Spark itself reports a bad one in pages of Java, for `spark://` after a
+    minute.
 
     Raises:
-        ConfigError: it could not; `otherwise` says what to do in place of a session of Spark Connect.
+        ConfigError: it could not; `otherwise` names an alternative to a Spark Connect session.
     """
     if master.startswith("sc://"):
         raise ConfigError(
-            f"--master {master}: a client of Spark Connect cannot run this job; name the cluster itself "
+            f"--master {master}: this job does not run over Spark Connect; name the cluster itself "
             f"(spark://HOST:PORT){otherwise}"
         )
     if not _MASTER.fullmatch(master):
         raise ConfigError(
-            f"--master is {master!r}; it should be such as local[*], spark://HOST:7077, yarn or k8s://URL"
+            f"--master {master!r}: expected a master such as local[*], spark://HOST:7077, yarn or k8s://URL"
         )
     if master.startswith("spark://"):
         _reach(master)
 
 
 def _reach(master: str) -> None:
-    """See that one of the masters that `spark://HOST:PORT,HOST:PORT` names is there."""
+    """Check that one of the masters in `spark://HOST:PORT,HOST:PORT` accepts connections."""
     problem = ""
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
@@ -65,4 +66,4 @@ def _reach(master: str) -> None:
             problem = getattr(error, "strerror", None) or str(error)
         else:
             return
-    raise ConfigError(f"--master {master}: no Spark master can be reached there ({problem})")
+    raise ConfigError(f"--master {master}: cannot connect to a Spark master there ({problem})")

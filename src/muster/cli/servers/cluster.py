@@ -1,4 +1,4 @@
-"""`muster cluster up`: ZooKeeper and some brokers on this machine, for trying them, until Ctrl-C."""
+"""`muster cluster up`: ZooKeeper and several brokers on this machine, for trying out, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from muster.metrics.exposition import check_installed
 DEFAULT_PORT = 9092
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_SETTINGS = ("advertised.listeners", "listeners", "log.dirs", "node.id", "zookeeper.connect")
-"""What no two brokers of a cluster have in common."""
-_FETCHING = "fetching ZooKeeper, once"
+"""Settings that differ between the brokers of a cluster."""
+_FETCHING = "downloading ZooKeeper (once)"
 _LOOK_EVERY_S = 0.2
 
 
@@ -38,19 +38,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     summary = "start ZooKeeper and brokers on this machine, until Ctrl-C"
     up = actions.add_parser("up", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    up.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default 3)")
+    up.add_argument("--brokers", type=int, default=3, metavar="N", help="number of brokers (default 3)")
     up.add_argument(
-        "--zookeeper-servers", type=int, choices=(1, 3), default=1, help="one, or three as an ensemble (default 1)"
+        "--zookeeper-servers",
+        type=int,
+        choices=(1, 3),
+        default=1,
+        help="number of ZooKeeper servers; 3 form an ensemble (default 1)",
     )
     up.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="folder for all data, which is kept (default: one that is removed)"
+        "--data-dir", type=Path, metavar="DIR", help="folder for all data, which is kept (default: a temporary one)"
     )
     up.add_argument(
         "--port-base",
         type=int,
         default=DEFAULT_PORT,
         metavar="PORT",
-        help=f"port of the first broker; those of the others and of ZooKeeper follow; 0 takes free ones (default "
+        help=f"port of the first broker; the others and ZooKeeper take the next ones; 0 picks free ports (default "
         f"{DEFAULT_PORT})",
     )
     up.add_argument(
@@ -61,12 +65,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve metrics: the first broker on this port, the others on the next ones",
     )
     up.add_argument(
-        "-o", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting of each broker"
+        "-o",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting for every broker, by its Kafka name (repeatable)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the cluster; returns when a signal has ended it (0), or when nothing of it is left (1)."""
+    """Run the cluster; returns when a signal stops it (0), or when no server of a kind is left (1)."""
     settings = _check(arguments)
     signals = Signals()
     with signals, _folder(arguments.data_dir) as folder:
@@ -82,14 +91,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
         signals.on_second = cluster.kill
         with cluster:
-            code = _run_until_told(cluster, kept=arguments.data_dir is not None)
+            code = _run_until_stopped(cluster, kept=arguments.data_dir is not None)
         _say_last("stopped")
     return code
 
 
 class Signals:
-    """The first signal that asks for an end interrupts what is being done. Further ones leave the orderly end as it is,
-    but for `on_second`, which is to shorten it."""
+    """The first stop signal interrupts the work in progress. Further ones do not disturb the clean shutdown, except
+    that `on_second` may shorten it."""
 
     def __init__(self) -> None:
         self.on_second: Callable[[], None] = lambda: None
@@ -98,7 +107,7 @@ class Signals:
 
     def __enter__(self) -> None:
         for number in STOPPING:
-            if number is not signal.SIGHUP or self._before[number] is not signal.SIG_IGN:  # as nohup has it ignored
+            if number is not signal.SIGHUP or self._before[number] is not signal.SIG_IGN:  # nohup ignores it
                 signal.signal(number, self._ask)
 
     def __exit__(self, *_: object) -> None:
@@ -113,24 +122,22 @@ class Signals:
 
 
 def _check(arguments: argparse.Namespace) -> dict[str, str]:
-    """Refuse what cannot be, before anything is started; the settings of each broker."""
+    """Check the arguments before anything is started; returns the settings for every broker."""
     if arguments.brokers < 1:
-        raise ConfigError(f"--brokers is 1 or more, not {arguments.brokers}")
+        raise ConfigError(f"--brokers {arguments.brokers}: must be at least 1")
     last = arguments.port_base + arguments.brokers + arguments.zookeeper_servers - 1
     if not 0 <= arguments.port_base <= last <= 65_535:
-        raise ConfigError(
-            f"--port-base {arguments.port_base} does not do: ports are 1 to 65535, and the last is {last}"
-        )
+        raise ConfigError(f"--port-base {arguments.port_base}: ports must be 1 to 65535, and the last would be {last}")
     if arguments.metrics_port:
         if not 0 < arguments.metrics_port <= 65_536 - arguments.brokers:
-            raise ConfigError(f"--metrics-port {arguments.metrics_port} does not do: ports are 1 to 65535")
+            raise ConfigError(f"--metrics-port {arguments.metrics_port}: the brokers' ports must be 1 to 65535")
         check_installed()
     if find_spec("kazoo") is None:
-        raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'")
+        raise ConfigError("muster cluster needs kazoo: pip install 'muster-kafka[zookeeper]'")
     settings = pairs(arguments.settings, "-o")
     for name in OWN_SETTINGS:
         if name in settings:
-            raise ConfigError(f"-o {name}: each broker has its own, which `muster cluster up` chooses")
+            raise ConfigError(f"-o {name}: cannot be set, since it differs for each broker")
     load(overrides=arguments.settings)
     return settings
 
@@ -141,7 +148,7 @@ def _folder(given: Path | None) -> Iterator[Path]:
         try:
             given.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--data-dir: {given} cannot be used as a folder: {error.strerror}") from None
+            raise ConfigError(f"--data-dir {given}: cannot create or use this folder: {error.strerror}") from None
         yield given
     else:
         with tempfile.TemporaryDirectory(prefix="muster-cluster-", ignore_cleanup_errors=True) as folder:
@@ -149,7 +156,7 @@ def _folder(given: Path | None) -> Iterator[Path]:
 
 
 def _find_zookeeper() -> None:
-    """Fetch ZooKeeper where it has to be, with a bar that moves: Maven does not say how much is to come."""
+    """Download ZooKeeper if needed, with an indeterminate progress bar: Maven does not say how much there is."""
     find_java("ZooKeeper")
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -170,11 +177,11 @@ def _find_zookeeper() -> None:
     try:
         jars.zookeeper_classpath(downloaded)
     finally:
-        if progress.live.is_started:  # else it would write an empty line
+        if progress.live.is_started:  # otherwise it would print an empty line
             progress.stop()
 
 
-def _tell(cluster: LocalCluster, *, kept: bool) -> None:
+def _print_addresses(cluster: LocalCluster, *, kept: bool) -> None:
     for server in (*cluster.zookeepers, *cluster.brokers.values()):
         _say(f"{server.name}: {server.address}, process {server.pid}, log {server.log_file}")
     first = cluster.brokers[1].address
@@ -184,12 +191,12 @@ def _tell(cluster: LocalCluster, *, kept: bool) -> None:
     _say(f"bootstrap.servers={cluster.bootstrap}")
     _say(f"zookeeper.connect={cluster.zookeeper}")
     _say(f"try: muster topics create flights --partitions 6 --bootstrap {first}")
-    _say(f"data in {cluster.folder}{'' if kept else ', which is removed at the end'}; Ctrl-C stops all")
+    _say(f"data in {cluster.folder}{'' if kept else ' (removed at the end)'}; Ctrl-C stops everything")
 
 
-def _run_until_told(cluster: LocalCluster, *, kept: bool) -> int:
+def _run_until_stopped(cluster: LocalCluster, *, kept: bool) -> int:
     try:
-        _tell(cluster, kept=kept)
+        _print_addresses(cluster, kept=kept)
         _watch(cluster)
     except KeyboardInterrupt:
         _say_last("stopping: the brokers first, then ZooKeeper")
@@ -198,13 +205,13 @@ def _run_until_told(cluster: LocalCluster, *, kept: bool) -> int:
 
 
 def _watch(cluster: LocalCluster) -> None:
-    """Tell of each server that ends; returns when none of a kind is left."""
+    """Report each server that exits; returns when no server of a kind is left."""
     ended: set[Kept] = set()
     while True:
         for server in cluster.servers:
             if server not in ended and server.ending is not None:
                 ended.add(server)
-                _say(_epitaph(server))
+                _say(_exit_message(server))
         for what, servers in (("broker", cluster.brokers.values()), ("ZooKeeper server", cluster.zookeepers)):
             if ended.issuperset(servers):
                 _say(f"no {what} is left: stopping")
@@ -212,10 +219,10 @@ def _watch(cluster: LocalCluster) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _epitaph(server: Kept) -> str:
+def _exit_message(server: Kept) -> str:
     text = f"{time.strftime('%H:%M:%S')} {server.name} ended with {server.ending}; its log is {server.log_file}"
     if isinstance(server, LocalBroker):
-        text += f"; this starts it again: muster {shlex.join(server.arguments())}"
+        text += f"; restart it with: muster {shlex.join(server.arguments())}"
     return text
 
 
@@ -224,7 +231,7 @@ def _say(line: str) -> None:
 
 
 def _say_last(line: str) -> None:
-    """Of the end, which is in good order also when the terminal was closed, and that was why."""
+    """Print a line of the shutdown, which stays clean if it was the terminal's closing that caused it."""
     try:
         _say(line)
     except OSError:

@@ -1,5 +1,4 @@
-"""`muster coordinator`: coordinates groups beside Apache Kafka's brokers, of the time of ZooKeeper, until it is told to
-stop."""
+"""`muster coordinator`: coordinates groups for Apache Kafka's brokers on ZooKeeper, until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,26 +18,29 @@ if TYPE_CHECKING:
 
 PORT = 9192
 DRAFTS_PORT = 9193
-"""Kafka's own is 9092, likely on the same machine."""
+"""Not 9092, which Kafka's broker uses, likely on the same machine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster coordinator`."""
-    parser.add_argument("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="the ZooKeeper of Kafka's brokers (needed)")
+    parser.add_argument("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="the ZooKeeper of Kafka's brokers (required)")
     parser.add_argument(
-        "--coordinator-id", type=int, metavar="N", help="an id that no other coordinator has, and no broker (needed)"
+        "--coordinator-id",
+        type=int,
+        metavar="N",
+        help="ID of this coordinator, unique among coordinators and brokers (required)",
     )
     parser.add_argument(
         "--draft-listener",
         metavar="HOST:PORT",
-        help=f"where to listen for members, which speak as Kafka's drafts did (default 127.0.0.1:{DRAFTS_PORT})",
+        help=f"where members connect, which speak the draft protocol (default 127.0.0.1:{DRAFTS_PORT})",
     )
-    serve.add_listener(parser, PORT, "for those that look after groups")
+    serve.add_listener(parser, PORT, "for admin clients")
     serve.add_sources(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the coordinator; returns when a signal stopped it, or (1) when it could not go on."""
+    """Run the coordinator; returns 0 when a signal stops it, 1 when it cannot continue."""
     serve.set_up_log(arguments)
     config = settings(arguments)
     metrics = serve.metrics_address(arguments, config)
@@ -63,9 +65,9 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
         config.set("zookeeper.connect", arguments.zookeeper, "--zookeeper")
     serve.take_listeners(config, arguments)
     if not config["zookeeper.connect"]:
-        raise ConfigError("name the ZooKeeper of Kafka's brokers: --zookeeper HOST:PORT[/CHROOT]")
+        raise ConfigError("--zookeeper HOST:PORT[/CHROOT] is required: the ZooKeeper of Kafka's brokers")
     if not config.is_set("node.id"):
-        raise ConfigError("give the coordinator an id that no other has, and no broker of Kafka: --coordinator-id N")
+        raise ConfigError("--coordinator-id N is required: an ID that no other coordinator and no Kafka broker has")
     return config
 
 
@@ -74,7 +76,7 @@ def _check_meaning(override: str) -> None:
 
     name = override.partition("=")[0].strip()
     if name in SETTINGS and name not in MEANINGFUL:
-        raise ConfigError(f"-o {override}: {name} means nothing to a coordinator, which has groups and no topics")
+        raise ConfigError(f"-o {override}: {name} does not apply to a coordinator, which has groups but no topics")
 
 
 async def _coordinate(config: BrokerConfig, events: EventFile | None, metrics: serve.MetricsAddress | None) -> int:
@@ -86,9 +88,9 @@ async def _coordinate(config: BrokerConfig, events: EventFile | None, metrics: s
 
 
 def ready_line(coordinator: Coordinator) -> str:
-    """The line that is printed when members may join."""
+    """The line printed when members may join."""
     draft, kafka = coordinator.cluster.draft_node, coordinator.cluster.cluster_id
     assert draft is not None
-    beside = f"beside Kafka's cluster {kafka}" if kafka else "beside no Kafka yet"
+    found = f"Kafka cluster {kafka}" if kafka else "no Kafka cluster yet"
     members = f"members on {draft.host}:{draft.port}"
-    return f"muster {__version__} ready on {coordinator.bootstrap} (coordinator {draft.node_id}, {beside}, {members})"
+    return f"muster {__version__} ready on {coordinator.bootstrap} (coordinator {draft.node_id}, {found}, {members})"

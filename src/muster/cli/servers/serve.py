@@ -1,4 +1,4 @@
-"""`muster serve`: a broker until it is told to stop."""
+"""`muster serve`: runs a broker until it is stopped."""
 
 from __future__ import annotations
 
@@ -34,68 +34,77 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster serve`."""
     add_listener(parser, 9092)
-    parser.add_argument("--data-dir", metavar="DIR", help="folder for topics and groups (default muster-data)")
     parser.add_argument(
-        "--fsync", choices=FSYNC_POLICIES, help="when records are forced to disk (default interval: within a second)"
+        "--data-dir", metavar="DIR", help="folder for the logs of topics and groups (default muster-data)"
+    )
+    parser.add_argument(
+        "--fsync", choices=FSYNC_POLICIES, help="when records are synced to disk (default interval: within a second)"
     )
     parser.add_argument(
         "--zookeeper",
         metavar="HOST:PORT[/CHROOT]",
-        help="join the cluster of brokers on this ZooKeeper (default: alone)",
+        help="join the cluster of brokers on this ZooKeeper (default: standalone)",
     )
-    parser.add_argument("--broker-id", type=int, metavar="N", help="id of this broker in its cluster (default 1)")
+    parser.add_argument("--broker-id", type=int, metavar="N", help="this broker's ID in its cluster (default 1)")
     parser.add_argument(
-        "--draft-listener", metavar="HOST:PORT", help="also listen for members that speak as Kafka's drafts did"
+        "--draft-listener", metavar="HOST:PORT", help="also listen for members that speak the draft protocol"
     )
     add_sources(parser)
 
 
 def add_listener(parser: argparse.ArgumentParser, port: int, purpose: str = "") -> None:
-    """Where to listen, and what for."""
+    """The options for where to listen; `purpose` says for whom."""
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     where = f"port to listen on {purpose}".rstrip()
-    parser.add_argument("--port", type=int, help=f"{where}; 0 takes a free one (default {port})")
-    parser.add_argument("--advertised-host", metavar="HOST", help="host that clients are told (default: --host)")
+    parser.add_argument("--port", type=int, help=f"{where}; 0 picks a free one (default {port})")
+    parser.add_argument("--advertised-host", metavar="HOST", help="host that clients connect to (default: --host)")
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Other settings, and what is told."""
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings: quoted keys in its table [broker]")
+    """The options for other settings, and for what is reported."""
     parser.add_argument(
-        "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="a setting, by Kafka's name"
+        "--config", type=Path, metavar="FILE.toml", help="settings, as quoted keys in the table [broker]"
     )
-    parser.add_argument("--events", type=Path, metavar="FILE", help="append what happens to groups, as lines of JSON")
+    parser.add_argument(
+        "-o",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting, by its Kafka name (repeatable)",
+    )
+    parser.add_argument("--events", type=Path, metavar="FILE", help="append group events to this file, as JSON lines")
     add_metrics_port(parser)
     add_log_level(parser, "INFO")
 
 
 def add_metrics_port(parser: argparse.ArgumentParser) -> None:
-    """Where numbers are served."""
+    """The options for where metrics are served."""
     parser.add_argument(
         "--metrics-port",
         type=int,
         metavar="PORT",
-        help="serve /metrics for Prometheus and /healthz; 0 takes a free one",
+        help="serve /metrics for Prometheus, and /healthz; 0 picks a free port",
     )
-    parser.add_argument("--metrics-host", metavar="HOST", help="address to serve them on (default: that of --host)")
+    parser.add_argument("--metrics-host", metavar="HOST", help="address to serve metrics on (default: --host)")
 
 
 class MetricsAddress(NamedTuple):
-    """Where numbers are to be served."""
+    """Where metrics are served."""
 
     host: str
     port: int
 
 
 def metrics_address(arguments: argparse.Namespace, config: BrokerConfig) -> MetricsAddress | None:
-    """Where numbers are to be served, None: nowhere.
+    """Where metrics are served; None for nowhere.
 
     Raises:
-        ConfigError: that is no port, or what is needed is not installed.
+        ConfigError: the port is out of range, or prometheus_client is not installed.
     """
     if arguments.metrics_port is None:
         if arguments.metrics_host is not None:
-            raise ConfigError("--metrics-host without --metrics-port: nothing would be served there")
+            raise ConfigError("--metrics-host needs --metrics-port")
         return None
     check_port(arguments.metrics_port)
     check_installed()
@@ -103,7 +112,7 @@ def metrics_address(arguments: argparse.Namespace, config: BrokerConfig) -> Metr
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the broker; returns when a signal stopped it, or (1) when its disk failed."""
+    """Run the broker; returns 0 when a signal stops it, 1 when its disk fails."""
     set_up_log(arguments)
     config = settings(arguments)
     metrics = metrics_address(arguments, config)
@@ -121,16 +130,16 @@ def set_up_log(arguments: argparse.Namespace) -> None:
 
 
 def log_quickly() -> None:
-    """Have logging look up only what `LOG_FORMAT` shows: finding a line's origin costs as much as writing the line."""
+    """Make logging look up only what `LOG_FORMAT` shows: finding a line's origin costs as much as writing the line."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
 
 
 class LineFormatter(logging.Formatter):
-    """Each message is one line of printable text, even if clients use names with other characters."""
+    """Each message becomes one line of printable text, even if clients use names with other characters."""
 
     MOST = 2_000
-    """Characters of a message: ids may be long."""
+    """Maximum characters of a message: IDs may be long."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (as logging names it)
         """The line of a record."""
@@ -144,11 +153,11 @@ class LineFormatter(logging.Formatter):
 
 
 def event_file(path: Path) -> EventFile:
-    """The file that takes the events of groups."""
+    """The file that group events are appended to."""
     try:
         return EventFile(path)
     except OSError as error:
-        raise ConfigError(f"--events: {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(f"--events {path}: cannot write to this file: {error.strerror}") from None
 
 
 def settings(arguments: argparse.Namespace) -> BrokerConfig:
@@ -166,23 +175,23 @@ def settings(arguments: argparse.Namespace) -> BrokerConfig:
 
 
 def take_listeners(config: BrokerConfig, arguments: argparse.Namespace) -> None:
-    """What the command line says of addresses."""
+    """Apply the command line's addresses."""
     host, port = config.listener
     if arguments.port is not None and not 0 <= arguments.port <= 65_535:
-        raise ConfigError(f"--port is 0 to 65535, not {arguments.port}")
+        raise ConfigError(f"--port {arguments.port}: must be 0 to 65535")
     if arguments.host is not None or arguments.port is not None:
         port = port if arguments.port is None else arguments.port
         config.set("listeners", listener(arguments.host or host, port))
     if arguments.advertised_host is not None:
-        _, told = parse_listener("advertised.listeners", str(config["advertised.listeners"] or "x:0"))
-        config.set("advertised.listeners", listener(arguments.advertised_host, told))
+        _, advertised_port = parse_listener("advertised.listeners", str(config["advertised.listeners"] or "x:0"))
+        config.set("advertised.listeners", listener(arguments.advertised_host, advertised_port))
     if arguments.draft_listener is not None:
         config.set("draft.listener", arguments.draft_listener, "--draft-listener")
-    _ = config.advertised, config.draft_listener  # checked before the folder is touched
+    _ = config.advertised, config.draft_listener  # raises before the folder is touched
 
 
 def allow_many_files() -> None:
-    """Raise the limit of open files as far as the system allows: each connection and each segment is one."""
+    """Raise the limit on open files as far as the system allows: each connection and each segment takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -191,7 +200,7 @@ def allow_many_files() -> None:
 
 
 def cluster_of(config: BrokerConfig) -> ZooKeeperCluster | None:
-    """The cluster that the broker is to join, None if it is to be alone."""
+    """The cluster that the broker joins; None for a standalone broker."""
     if not config["zookeeper.connect"]:
         return None
     found = session(config, "a cluster on ZooKeeper", create_chroot=True)
@@ -201,7 +210,7 @@ def cluster_of(config: BrokerConfig) -> ZooKeeperCluster | None:
 
 
 def session(config: BrokerConfig, what: str, *, create_chroot: bool) -> ZooKeeperSession:
-    """A session with `zookeeper.connect`; `what` needs it."""
+    """A session with `zookeeper.connect`; `what` needs it, for the error."""
     try:
         from muster.zookeeper.session.session import ZooKeeperSession
     except ModuleNotFoundError as error:
@@ -214,10 +223,10 @@ def session(config: BrokerConfig, what: str, *, create_chroot: bool) -> ZooKeepe
 
 
 async def serve(config: BrokerConfig, listener: EventFile | None = None, metrics: MetricsAddress | None = None) -> int:
-    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` gets the events
-    of groups.
+    """Run a broker until SIGINT or SIGTERM, or until its disk fails; returns the exit code. `listener` receives group
+    events.
 
-    One line on standard output says that it is ready.
+    One line on standard output reports that it is ready.
     """
     return await until_stopped(Broker(config, on_event=listener, among=cluster_of(config)), ready_line, metrics)
 
@@ -226,8 +235,8 @@ S = TypeVar("S", bound=Shell)
 
 
 async def until_stopped(shell: S, ready: Callable[[S], str], metrics: MetricsAddress | None = None) -> int:
-    """Run it until a signal stops it, or it cannot go on; returns the exit code. `metrics` are served from before its
-    start to behind its end."""
+    """Run it until a signal stops it or it cannot continue; returns the exit code. `metrics` are served from before its
+    start until after its end."""
     if metrics is None:
         return await _until_stopped(shell, lambda: ready(shell))
     from muster.broker.monitor import Monitor
@@ -249,7 +258,7 @@ async def _until_stopped(shell: Shell, ready: Callable[[], str]) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    # A closed terminal, or an operator's wish to have settings read again: neither is a reason to stop.
+    # Sent when a terminal closes, or to make a daemon reread its settings: neither is a reason to stop.
     loop.add_signal_handler(signal.SIGHUP, _hung_up)
     if not await _started(shell, stopped):
         return 0
@@ -269,26 +278,27 @@ async def _until_stopped(shell: Shell, ready: Callable[[], str]) -> int:
 
 
 async def _started(shell: Shell, stopped: asyncio.Event) -> bool:
-    """Start it; False if a signal came first. A start may wait: for an id whose last session has yet to end, say."""
+    """Start it; False if a signal came first. Starting may wait, for example for a session with the same ID to
+    expire."""
     starting, stopping = asyncio.ensure_future(shell.start()), asyncio.ensure_future(stopped.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if starting.done():
         await starting
         return True
-    logging.getLogger("muster.broker").info("stopping before it was ready")
+    logging.getLogger("muster.broker").info("stopping before startup completed")
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     return False
 
 
 def _hung_up() -> None:
-    logging.getLogger("muster.broker").info("SIGHUP: nothing to do, settings are read at start only")
+    logging.getLogger("muster.broker").info("SIGHUP ignored: settings are read only at startup")
 
 
 def ready_line(broker: Broker) -> str:
-    """The line that is printed when clients may connect."""
+    """The line printed when clients may connect."""
     folder, draft = broker.config.data_dir, broker.cluster.draft_node
-    told = f", drafts on {draft.host}:{draft.port}" if draft is not None else ""
+    drafts = f", drafts on {draft.host}:{draft.port}" if draft is not None else ""
     cluster_id = broker.cluster.cluster_id
-    return f"muster {__version__} ready on {broker.bootstrap} (cluster {cluster_id}, data in {folder}{told})"
+    return f"muster {__version__} ready on {broker.bootstrap} (cluster {cluster_id}, data in {folder}{drafts})"

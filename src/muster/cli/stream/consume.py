@@ -1,4 +1,4 @@
-"""`muster consume`: records to standard output, alone or as a member of a group."""
+"""`muster consume`: prints records on standard output, standalone or as a member of a group."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from muster.model import ConsumerRecord, TopicPartition
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster consume`."""
     parser.add_argument("topics", nargs="+", metavar="TOPIC")
-    parser.add_argument("--group", metavar="GROUP", help="join this group and commit to it; default: read alone")
+    parser.add_argument("--group", metavar="GROUP", help="join this group and commit its offsets (default: standalone)")
     parser.add_argument(
-        "--from-beginning", action="store_true", help="start at the first record where the group has no offset"
+        "--from-beginning", action="store_true", help="start at the earliest record if there is no committed offset"
     )
     add_range(parser)
-    parser.add_argument("--max-messages", type=int, metavar="N", help="stop after so many")
-    parser.add_argument("--timeout-ms", type=int, metavar="MS", help="stop when no record has come for this long")
+    parser.add_argument("--max-messages", type=int, metavar="N", help="stop after N records")
+    parser.add_argument("--timeout-ms", type=int, metavar="MS", help="stop when no record has arrived for this long")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument(
         "--format",
@@ -40,26 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=r"as kcat's -f: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K"
         r" and %%S lengths (default %%s\n)",
     )
-    shape.add_argument("--json", action="store_true", help="one JSON object for each record")
-    parser.add_argument("--keys", action="store_true", help="the key and a tab before the value")
-    parser.add_argument("--headers", action="store_true", help="headers and a tab before that: name=value,…")
-    parser.add_argument("--null", default="", metavar="TEXT", help="what stands for a key or value that is none")
+    shape.add_argument("--json", action="store_true", help="print each record as one line of JSON")
+    parser.add_argument("--keys", action="store_true", help="print the key and a tab before the value")
+    parser.add_argument("--headers", action="store_true", help="print headers (name=value,…) and a tab first")
+    parser.add_argument("--null", default="", metavar="TEXT", help="text printed for null")
     parser.add_argument(
         "--unpack",
         action="append",
         default=[],
         metavar="[key=|value=]TEXT",
-        help="make text of bytes, as kcat's -s: b h i q numbers, in capitals unsigned, < little-endian, s text, $ end",
+        help="unpack binary data as kcat -s: b h i q integers (capitals: unsigned), < little-endian, s text, $ end",
     )
     add_connection(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Consume until told to stop. Ctrl-C and SIGTERM leave the group in good order; a second one waits for nothing."""
+    """Consume until stopped. Ctrl-C and SIGTERM leave the group cleanly; a second one does not wait for that."""
     _check(arguments)
     set_up_log(arguments)
     if sys.stdout is None:
-        raise MusterError("standard output is closed: there is nowhere to write to")
+        raise MusterError("standard output is closed: there is nowhere to write")
     write = as_json if arguments.json else _formatter(arguments)
     output = Output(sys.stdout.buffer, write)
     minded = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     finally:
         for number in minded:
-            signal.signal(number, signal.SIG_IGN)  # nothing is left to end: the exit code is to say how it ended
+            signal.signal(number, signal.SIG_IGN)  # nothing is left to stop: keep the exit code
     return 0
 
 
@@ -85,13 +85,13 @@ def _formatter(arguments: argparse.Namespace) -> Callable[[ConsumerRecord], byte
 
 
 def _consume(arguments: argparse.Namespace, output: Output) -> None:
-    grouped = arguments.group is not None  # an empty name is no wish to read alone: it is refused as a setting
+    grouped = arguments.group is not None  # an empty name does not mean standalone: the setting is refused
     settings: dict[str, Any] = {
         "auto.offset.reset": "earliest" if arguments.from_beginning or chooses_beginning(arguments) else "latest",
         "allow.auto.create.topics": False,
     }
     settings |= client_settings(arguments, ConsumerConfig)
-    # That of a file is for the program that the file is for: reading alone must not commit to its group.
+    # A group.id in the file belongs to the program that the file is for: a standalone reader must not commit to it.
     settings.pop("group.id", None)
     settings.pop("group_id", None)
     if grouped:
@@ -114,18 +114,18 @@ def _consume(arguments: argparse.Namespace, output: Output) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     for option, number in (("--max-messages", arguments.max_messages), ("--timeout-ms", arguments.timeout_ms)):
         if number is not None and number < 0:
-            raise ConfigError(f"{option} is {number}; it must be at least 0")
+            raise ConfigError(f"{option} {number}: must be at least 0")
     check_range(arguments)
     if arguments.format is not None and (arguments.keys or arguments.headers):
-        raise ConfigError("--keys and --headers are for the default format: in --format they are %k and %h")
+        raise ConfigError("--keys and --headers apply to the default format: in --format use %k and %h")
     if arguments.json and (arguments.keys or arguments.headers or arguments.null or arguments.unpack):
-        raise ConfigError("--json has keys and headers, and null where there is none; it takes no other form")
+        raise ConfigError("--json always prints keys, headers and null: omit --keys, --headers, --null and --unpack")
     if {"group.id", "group_id"} & set(pairs(arguments.settings, "-o")):
         raise ConfigError("-o group.id: name the group with --group; without it nothing is committed")
 
 
 def _look(consumer: Consumer, topics: list[str]) -> None:
-    """Fail if the cluster cannot be reached, and say which topics are missing: a group waits for both in silence."""
+    """Fail if the cluster is unreachable, and report missing topics: a group would wait silently for both."""
     for topic in topics:
         try:
             consumer.partitions_for(topic, 10_000)
@@ -140,7 +140,7 @@ def _assign(consumer: Consumer, arguments: argparse.Namespace) -> Ends | None:
     for topic in arguments.topics:
         known = _partitions(consumer, topic)
         if arguments.partition is not None and arguments.partition not in known:
-            raise ConfigError(f"topic {topic} has {len(known)} partitions, no partition {arguments.partition}")
+            raise ConfigError(f"topic {topic} has no partition {arguments.partition}: it has {len(known)} partitions")
         places += [TopicPartition(topic, part) for part in sorted(known) if arguments.partition in (None, part)]
     consumer.assign(places)
     ends = Ends(consumer, places) if arguments.until_end else None
@@ -153,12 +153,12 @@ def _partitions(consumer: Consumer, topic: str) -> set[int]:
         return {info.partition for info in consumer.partitions_for(topic, 10_000)}
     except KafkaError as error:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise MusterError(f"topic {topic} does not exist: `muster topics create` makes it") from None
+            raise MusterError(f"topic {topic} does not exist: create it with `muster topics create`") from None
         raise
 
 
 def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output, ends: Ends | None) -> None:
-    """Coming back to `poll` says that what it brought before is written."""
+    """Calling `poll` again confirms that the records it returned before are written."""
     left = arguments.max_messages
     last = time.monotonic()
     while left is None or left > 0:
@@ -179,24 +179,24 @@ def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output, end
 
 
 def _commit_written(consumer: Consumer, output: Output) -> None:
-    """The end came in the midst of things: commit what of the last batch has been written, and no more."""
+    """After an interruption: commit as much of the last batch as has been written, and no more."""
     mine = consumer.assignment()
     try:
         consumer.commit({place: offset for place, offset in output.written.items() if place in mine}, 5_000)
     except MusterError as error:
-        print(f"muster: what was written last is not committed: {error}", file=sys.stderr)
+        print(f"muster: the last records written are not committed: {error}", file=sys.stderr)
 
 
 class Output:
-    """Writes records, and knows how far it has come when that is ended: `written` is where to go on reading.
+    """Writes records, and knows how far it got when interrupted: `written` is where to continue reading.
 
-    A signal that comes while bytes go out is handled when they are counted. A write is only begun when the stream can
-    take at least `PIPE_BUF` bytes without blocking, so that Ctrl-C also ends a command whose reader has stopped
-    reading.
+    A signal that arrives during a write is handled once the written bytes are counted. A write starts only when the
+    stream can take at least `PIPE_BUF` bytes without blocking, so that Ctrl-C also ends a command whose reader has
+    stopped reading.
     """
 
     def __init__(self, stream: BinaryIO, text: Callable[[ConsumerRecord], bytes]) -> None:
-        self._raw: BinaryIO = getattr(stream, "raw", stream)  # its buffer could not tell what of it has gone out
+        self._raw: BinaryIO = getattr(stream, "raw", stream)  # a buffer could not say how much of it is written
         self._has_fileno = _has_fileno(self._raw)
         self._text = text
         self._counting = False
@@ -205,9 +205,9 @@ class Output:
         self.written: dict[TopicPartition, int] = {}
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """What signals do: the first ends the reading in good order, the second that too; more have nothing to end.
+        """The signal handler: the first signal stops reading cleanly, the second cuts that short; more have no effect.
 
-        Python drops what is raised in a callback of a weak reference, say: `check_interrupts` raises it again.
+        Python drops what is raised in, for example, a weak reference's callback: `check_interrupts` raises it again.
         """
         self._interrupts += 1
         if self._interrupts > 2:
@@ -217,7 +217,7 @@ class Output:
             raise KeyboardInterrupt(number)
 
     def check_interrupts(self) -> None:
-        """Raise KeyboardInterrupt if a signal came that has not ended the reading."""
+        """Raise KeyboardInterrupt if a signal came and reading has not stopped."""
         if self._interrupted_by is not None:
             raise KeyboardInterrupt(self._interrupted_by)
 
@@ -242,15 +242,15 @@ class Output:
             self.check_interrupts()
 
     def check_reader(self) -> None:
-        """Raise BrokenPipeError if the reader of the output has gone, as `head` does once it has all it wants.
+        """Raise BrokenPipeError if the reader of the output has gone, as `head` is after its last line.
 
-        Only a write would tell otherwise, and on a quiet topic there may be none for hours.
+        Otherwise only a write would notice, and on a quiet topic the next one may be hours away.
         """
         if self._has_fileno:
             stream = select.poll()
-            stream.register(self._raw, 0)  # errors are always told
+            stream.register(self._raw, 0)  # errors are always reported
             if any(events & (select.POLLERR | select.POLLHUP) for _, events in stream.poll(0)):
-                raise BrokenPipeError(errno.EPIPE, "nobody reads the output any more")
+                raise BrokenPipeError(errno.EPIPE, "the reader of the output has gone")
 
 
 def _has_fileno(stream: BinaryIO) -> bool:

@@ -1,4 +1,4 @@
-"""`muster produce`: the lines of standard input as records."""
+"""`muster produce`: writes lines from standard input as records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.model import RecordMetadata
 
 
 class Line(NamedTuple):
-    """A record as a line gives it."""
+    """A record parsed from a line."""
 
     key: bytes | None
     value: bytes | None
@@ -29,24 +29,32 @@ class Line(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster produce`."""
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--key-separator", metavar="TEXT", help="what stands before it in a line is the key")
+    parser.add_argument("--key-separator", metavar="TEXT", help="separator between key and value")
     parser.add_argument(
-        "--json", action="store_true", help="lines are objects: key, value, headers, partition, timestamp"
+        "--json", action="store_true", help="lines are JSON objects: key, value, headers, partition, timestamp"
     )
-    parser.add_argument("-H", dest="headers", action="append", default=[], metavar="NAME=VALUE", help="a header")
-    parser.add_argument("--partition", type=int, metavar="N", help="default: by the key, as Java's producer chooses")
-    parser.add_argument("--acks", choices=("all", "1", "0"), default="all")
-    parser.add_argument("--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none")
-    parser.add_argument("--verbose", action="store_true", help="tell where each record was written")
+    parser.add_argument(
+        "-H", dest="headers", action="append", default=[], metavar="NAME=VALUE", help="a header (repeatable)"
+    )
+    parser.add_argument(
+        "--partition", type=int, metavar="N", help="write to this partition (default: by key, as Kafka's Java producer)"
+    )
+    parser.add_argument("--acks", choices=("all", "1", "0"), default="all", help="default all")
+    parser.add_argument(
+        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none", help="default none"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="print each record's partition and offset on standard error"
+    )
     add_connection(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Produce until the input ends; the exit code says whether all of it was acknowledged."""
+    """Produce until the input ends; returns 0 if everything was acknowledged."""
     if arguments.json and arguments.key_separator:
-        raise ConfigError("--json and --key-separator exclude each other: a JSON line has a key of its own")
+        raise ConfigError("--json and --key-separator exclude each other: a JSON line has its own key")
     set_up_log(arguments)
-    if sys.stdin is None:  # checked before connecting, or a missing broker would be reported first
+    if sys.stdin is None:  # checked before connecting: otherwise an unreachable broker would be reported first
         raise MusterError("standard input is closed: there is nothing to produce")
     settings = {"max.block.ms": 10_000, "acks": arguments.acks, "compression.type": arguments.compression}
     failures: list[MusterError] = []
@@ -90,33 +98,33 @@ def read_lines(arguments: argparse.Namespace) -> Iterator[Line]:
         else:
             key, found, value = text.partition(separator)
             if not found:
-                raise MusterError(f"line {number} has no key: {arguments.key_separator!r} is not in it")
+                raise MusterError(f"line {number} has no key: it lacks the separator {arguments.key_separator!r}")
             yield Line(key, value, [])
 
 
 def from_json(text: bytes, number: int) -> Line:
-    """A record from a JSON object. A key or value that is not a string is written as JSON itself; null means none.
+    """A record from a JSON object. A key or value that is not a string is written as JSON; null stays null.
 
-    Bytes that are not text are given as base64 in `key_base64` or `value_base64`, a header's as `{"base64": …}`.
+    Bytes that are not text are base64 in `key_base64` or `value_base64`, in a header `{"base64": …}`.
     """
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise MusterError(f"line {number} is no JSON: {error}") from None
+        raise MusterError(f"line {number} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise MusterError(f"line {number} is no JSON object")
+        raise MusterError(f"line {number} is not a JSON object")
     unknown = set(found) - _NAMES
     if unknown:
-        raise MusterError(f"line {number}: {', '.join(sorted(unknown))} means nothing; see --help")
+        raise MusterError(f"line {number}: unknown field {', '.join(sorted(unknown))}; see --help")
     headers: Any = found.get("headers") or {}
     named = headers.items() if isinstance(headers, dict) else headers
     try:
         pairs = [(str(name), _header(value)) for name, value in named]
     except (TypeError, ValueError):
-        raise MusterError(f"line {number}: headers are an object, or pairs of a name and a value") from None
+        raise MusterError(f"line {number}: headers must be an object, or a list of [name, value] pairs") from None
     for name in ("partition", "timestamp"):
         if not isinstance(found.get(name), int | None) or isinstance(found.get(name), bool):
-            raise MusterError(f"line {number}: {name} is a whole number")
+            raise MusterError(f"line {number}: {name} must be a whole number")
     key, value = (_field(found, name, number) for name in ("key", "value"))
     return Line(key, value, pairs, found.get("partition"), found.get("timestamp"))
 
@@ -131,13 +139,15 @@ def _field(found: dict[str, Any], name: str, number: int) -> bytes | None:
         try:
             return _bytes(found.get(name))
         except UnicodeEncodeError:
-            raise MusterError(f"line {number}: {name} has half of a surrogate pair, which is no text") from None
+            raise MusterError(
+                f"line {number}: {name} has an unpaired surrogate, which cannot be encoded as UTF-8"
+            ) from None
     if found.get(name) is not None:
         raise MusterError(f"line {number}: {name} and {name}_base64 exclude each other")
     try:
         return base64.b64decode(encoded, validate=True)
     except (TypeError, ValueError):
-        raise MusterError(f"line {number}: {name}_base64 is no base64") from None
+        raise MusterError(f"line {number}: {name}_base64 is not base64") from None
 
 
 def _header(value: Any) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Where `muster consume` begins and ends, for one reader: offsets, times, the last of each partition, the end."""
+"""Where a standalone `muster consume` begins and ends: offsets, times, the last records, the end."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ _SINGLE = ("offset", "partition", "last", "from_time", "since", "until_end")
 
 
 def add_range(parser: argparse.ArgumentParser) -> None:
-    """Which records are wanted. None of it is for a group, which goes on where it is."""
+    """The options for which records to read, without a group: a group continues from its committed offsets."""
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
-        "--offset", metavar="N", help="begin here: a number, earliest or latest; -N is --last N (as kcat's -o)"
+        "--offset", metavar="N", help="start at this offset, earliest or latest; -N is --last N (as kcat's -o)"
     )
-    begin.add_argument("--last", type=int, metavar="N", help="begin N offsets before the end of each partition")
-    begin.add_argument("--from-time", metavar="TIME", help="begin with 2013-06-13T17:00 (UTC), or @MILLISECONDS")
-    begin.add_argument("--since", metavar="DURATION", help="begin so long ago: 90s, 1h30m, 2d, PT1H30M")
-    parser.add_argument("--until-end", action="store_true", help="end where the partitions end now")
-    parser.add_argument("--partition", type=int, metavar="N", help="only this partition")
+    begin.add_argument("--last", type=int, metavar="N", help="start N offsets before the end of each partition")
+    begin.add_argument(
+        "--from-time", metavar="TIME", help="start at this time, such as 2013-06-13T17:00 (UTC) or @MILLISECONDS"
+    )
+    begin.add_argument("--since", metavar="DURATION", help="start this long ago: 90s, 1h30m, 2d, PT1H30M")
+    parser.add_argument("--until-end", action="store_true", help="stop at the current end of the partitions")
+    parser.add_argument("--partition", type=int, metavar="N", help="read only this partition")
 
 
 def check_range(arguments: argparse.Namespace) -> None:
-    """Refuse what makes no sense before anything is connected."""
+    """Check the arguments before connecting."""
     given = [name for name in _SINGLE if (found := getattr(arguments, name)) is not None and found is not False]
     if arguments.group is not None and given:
         options = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise ConfigError(f"{options}: these choose for one reader; a group shares out partitions by itself")
+        raise ConfigError(f"{options}: cannot be combined with --group")
     if arguments.last is not None and arguments.last < 0:
-        raise ConfigError(f"--last is {arguments.last}; it must be at least 0")
+        raise ConfigError(f"--last {arguments.last}: must be at least 0")
     _offset(arguments)
     _begin_ms(arguments)
 
 
 def begin(consumer: Consumer, places: list[TopicPartition], arguments: argparse.Namespace) -> None:
-    """Put a consumer with these partitions where it is to begin."""
+    """Seek to where reading starts."""
     begin_ms, offset = _begin_ms(arguments), _offset(arguments)
     if begin_ms is not None:
         _seek_to_time(consumer, places, begin_ms)
@@ -60,21 +62,21 @@ def begin(consumer: Consumer, places: list[TopicPartition], arguments: argparse.
 
 
 def chooses_beginning(arguments: argparse.Namespace) -> bool:
-    """Whether records are wanted that are there already. A log that loses its first ones before they are read is then
-    read from where it begins: the end, where readers of new records go on, would leave out all that is wanted."""
+    """Whether to read existing records. If the log loses its first ones before they are read, reading then
+    starts at its new beginning: resetting to the end, as for new records, would skip everything wanted."""
     return _offset(arguments) not in (None, "latest") or bool(arguments.last) or _begin_ms(arguments) is not None
 
 
 def _seek_to_offset(consumer: Consumer, places: list[TopicPartition], offset: int) -> None:
-    """A partition without that offset is read from the nearest that it has, which is told: kcat and Kafka's console
-    consumer go to the end, and records that are there would not be shown."""
+    """A partition without that offset is read from the nearest one, with a message: kcat and Kafka's console
+    consumer jump to the end, which would skip existing records."""
     begins, ends = consumer.beginning_offsets(places, 10_000), consumer.end_offsets(places, 10_000)
     for place in places:
         consumer.seek(place, min(max(offset, begins[place]), ends[place]))
     without = [f"{place} begins at {begins[place]}" for place in places if begins[place] > offset]
     without += [f"{place} ends at {ends[place]}" for place in places if ends[place] < offset]
     if without:
-        print(f"muster: there is no offset {offset}: {some(without)}; read from there", file=sys.stderr)
+        print(f"muster: no offset {offset}: {some(without)}; reading from there", file=sys.stderr)
 
 
 def _offset(arguments: argparse.Namespace) -> int | str | None:
@@ -84,7 +86,7 @@ def _offset(arguments: argparse.Namespace) -> int | str | None:
     digits = (text or "").removeprefix("-")
     number = natural_number(digits)
     if number is None:
-        raise ConfigError(f"--offset is a number, earliest or latest, not {text}")
+        raise ConfigError(f"--offset {text}: must be a number, earliest or latest")
     if text == digits:
         return number
     return -number if number else "latest"
@@ -102,7 +104,7 @@ def _begin_ms(arguments: argparse.Namespace) -> int | None:
 
 
 def _seek_to_time(consumer: Consumer, places: list[TopicPartition], begin_ms: int) -> None:
-    """A partition without a record as young is read from its end of now on."""
+    """A partition without a record that recent is read from its current end."""
     found = consumer.offsets_for_times(dict.fromkeys(places, begin_ms), 10_000)
     ends = consumer.end_offsets([place for place in places if found.get(place) is None], 10_000)
     for place in places:
@@ -111,7 +113,7 @@ def _seek_to_time(consumer: Consumer, places: list[TopicPartition], begin_ms: in
 
 
 class Ends:
-    """How far partitions are read with --until-end: to where they ended when reading began."""
+    """How far --until-end reads: to where the partitions ended when reading started."""
 
     def __init__(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._consumer = consumer
@@ -119,14 +121,14 @@ class Ends:
         self._left = list(places)
 
     def within(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """Those of the records that were there then."""
+        """The records before those ends."""
         return [
             record for record in records if record.offset < self._ends[TopicPartition(record.topic, record.partition)]
         ]
 
     def reached(self) -> bool:
-        """Whether all partitions are read as far. Positions count, not records: at the end there may be none that a
-        reader is shown, such as markers of transactions."""
+        """Whether all partitions are read to there. Positions count, not records: the last offsets may hold nothing
+        that a consumer returns, such as transaction markers."""
         done = [place for place in self._left if self._consumer.position(place, 10_000) >= self._ends[place]]
         if done:
             self._consumer.pause(done)

@@ -1,16 +1,16 @@
-r"""Records as text: the format language of kcat (`kcat -f`, version 1.7), its ways to unpack keys and values, and JSON.
+r"""Records as text: kcat's format language (`kcat -f`, version 1.7), its unpacking of keys and values, and JSON.
 
-    %s %S %R   the value; its length, -1 for none; the same as four bytes
+    %s %S %R   the value; its length, -1 for null; the length as four bytes
     %k %K      the key and its length
-    %h         headers, as name=value with commas; NULL for one without a value
+    %h         headers as name=value, comma-separated; NULL for a null value
     %t %p %o   topic, partition, offset
     %T         the timestamp in milliseconds
-    %%         a per cent sign
+    %%         a percent sign
     \n \t \r   and \\, \xNN (hexadecimal), \NNN (decimal, octal with a leading 0)
 
-An unpacking is a text of: `<` and `>` for the order of bytes, which is big-endian at first; b B h H i I q Q for whole
-numbers of 1, 2, 4 and 8 bytes, in capitals without a sign; c a character, s what is left as text, $ the end, which
-fails where something is left; a blank stands for itself.
+An unpacking consists of: `<` and `>` for the byte order, which starts as big-endian; b B h H i I q Q for
+integers of 1, 2, 4 and 8 bytes, unsigned in capitals; c for a character, s for the rest as text, $ for the end, which
+fails if bytes are left; a blank for itself.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _NUMBERED = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|(0[0-7]{1,3}|\d{1,3}))", re.AS
 
 
 def formatter(text: str, *, null: bytes = b"", key: Unpack | None = None, value: Unpack | None = None) -> Field:
-    """A function that writes a record as the format says; `null` stands for a key or value that is none.
+    """A function that writes a record in this format; `null` is printed for a null key or value.
 
     Raises:
-        ConfigError: the format has a letter that means nothing.
+        ConfigError: the format has an unknown letter.
     """
     fields = _fields(null, key, value)
     parts = _parse(text, fields)
@@ -86,7 +86,7 @@ def _parse(text: str, fields: dict[str, Field]) -> list[bytes | Field]:
             parts.append(b"%")
         elif pair[0] == "%":
             if pair[1:] not in fields:
-                raise ConfigError(f"--format: {pair} means nothing; there are {', '.join('%' + f for f in fields)}")
+                raise ConfigError(f"--format: {pair} is unknown; choose from {', '.join('%' + f for f in fields)}")
             parts.append(fields[pair[1:]])
         elif numbered is not None:
             parts.append(_character(*numbered.groups()))
@@ -114,16 +114,16 @@ _SIZES = {letter: struct.calcsize(f">{letter}") for letter in "bBhHiIqQ"}
 
 
 def unpacking(text: str, option: str) -> Unpack:
-    """What makes text of the bytes of a key or value.
+    """A function that turns the bytes of a key or value into text.
 
     Raises:
-        ConfigError: a letter means nothing.
+        ConfigError: the text is empty or has an unknown letter.
     """
     for letter in text:
         if letter not in " <>cs$" and letter not in _SIZES:
-            raise ConfigError(f"{option}: {letter!r} means nothing; there are < > b B h H i I q Q c s $ and blanks")
+            raise ConfigError(f"{option}: {letter!r} is unknown; choose from < > b B h H i I q Q c s $ and blanks")
     if not text:
-        raise ConfigError(f"{option}: nothing says how to unpack")
+        raise ConfigError(f"{option}: the text is empty")
 
     return lambda data: _unpacked(text, data)
 
@@ -142,22 +142,22 @@ def _unpacked(text: str, data: bytes) -> bytes:
                 position = len(data)
             case "$":
                 if position < len(data):
-                    raise struct.error(f"{len(data) - position} bytes are left at $")
+                    raise struct.error(f"{len(data) - position} bytes left at $")
             case _:
                 size = _SIZES.get(letter, 1)
                 piece = data[position : position + size]
                 if len(piece) < size:
-                    raise struct.error(f"{len(piece)} bytes are left for {letter}")
+                    raise struct.error(f"only {len(piece)} bytes left for {letter}")
                 parts.append(piece if letter == "c" else str(struct.unpack(order + letter, piece)[0]).encode())
                 position += size
     return b"".join(parts)
 
 
 def unpackings(texts: list[str]) -> tuple[Unpack | None, Unpack | None]:
-    """Those of `--unpack key=…`, `value=…`, or without either for both.
+    """The functions of `--unpack key=…` and `value=…`; text without either is for both.
 
     Raises:
-        ConfigError: one means nothing.
+        ConfigError: a text is not valid.
     """
     key = value = None
     for text in texts:
@@ -171,10 +171,10 @@ def unpackings(texts: list[str]) -> tuple[Unpack | None, Unpack | None]:
 
 
 def as_json(record: ConsumerRecord) -> bytes:
-    """A record as a line of JSON, which `muster produce --json` reads.
+    """A record as a line of JSON, which `muster produce --json` can read.
 
-    Bytes that are no UTF-8 come as base64: a key's and a value's as `key_base64` and `value_base64`, a header's as
-    `{"base64": …}` in place of its text.
+    Bytes that are not UTF-8 become base64: in `key_base64` and `value_base64`, and for a header
+    `{"base64": …}` instead of its text.
     """
     found: dict[str, Any] = {
         "topic": record.topic,
@@ -190,7 +190,7 @@ def as_json(record: ConsumerRecord) -> bytes:
 
 
 def _text(value: bytes | None) -> str | dict[str, str] | None:
-    """Bytes as text, as an object with their base64 where they are none."""
+    """Bytes as text, or as an object with their base64 if they are not UTF-8."""
     if value is None:
         return None
     try:
