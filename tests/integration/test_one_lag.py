@@ -200,7 +200,7 @@ def test_a_spark_query_tells_the_lag_of_what_it_has_committed(cluster: Cluster, 
         end = query.offset(0)
         query.finish()
         query.member.finished(end)
-        told = report(query.member.behind(), {})
+        told = report(query.member.unread(), {})
         assert told["totalLag"] == 11 - 5
         found = {(topic, int(number)): behind for number, behind in told["lag"][topic].items()}
         for way in ("Kafka's tool", "muster lag"):

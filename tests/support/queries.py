@@ -134,8 +134,8 @@ class Query:
         """The process is gone: no commit, no farewell."""
 
         async def end() -> None:
-            if self.member._ear is not None:
-                self.member._ear.close()
+            if self.member._batch_done is not None:
+                self.member._batch_done.close()
             await self.member._loop.close()
 
         self.member._thread.run(end())

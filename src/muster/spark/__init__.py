@@ -13,7 +13,7 @@ from importlib.util import find_spec
 for _needed in ("pyspark", "pyarrow"):
     if find_spec(_needed) is None:
         raise ModuleNotFoundError(
-            f"the Spark source needs {_needed}, which is not installed: pip install 'muster-kafka[spark]'", name=_needed
+            f"muster.spark needs {_needed}, which is not installed: pip install 'muster-kafka[spark]'", name=_needed
         )
 
 from muster.spark.progress.reports import Progress, progress  # noqa: E402 - after the check

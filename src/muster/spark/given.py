@@ -1,4 +1,4 @@
-"""Reading options as Spark hands them over: names in lower case, values as text, mistakes told by the names typed."""
+"""Parses options as Spark passes them: names in lower case, values as text. Errors use the names as documented."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ E = TypeVar("E", bound=Enum)
 
 
 class Names(NamedTuple):
-    """Which options there are, but for the client's settings, which begin with `kafka.`."""
+    """The known options, apart from client settings, which begin with `kafka.`."""
 
     what: str
-    """Whose options they are, for a sentence."""
+    """Whose options they are, for messages."""
     known: tuple[str, ...]
-    """As they are written in the documentation; the last one is not named when all are listed."""
+    """Spelled as documented; the last one is omitted when all are listed."""
     decided: Mapping[str, str]
-    """Those that are refused, in lower case, with the reason."""
+    """Options that are refused, in lower case, with the reason."""
 
 
 def as_typed(message: str, config: type[ClientConfig], given: set[str], named_here: Mapping[str, str]) -> str:
-    """A client's sentence about its settings, with the names that they have as options: `kafka.` and dots, or
-    `named_here`. `given` has names beside those of `config`."""
+    """A client's message about its settings, with their names as options: `kafka.` and dots, or
+    `named_here`. `given` has names in addition to those of `config`."""
     among = {name for name in given if "_" in name} | {field.name for field in fields(config) if "_" in field.name}
     for name in sorted(sorted(among), key=len, reverse=True):
         here = named_here.get(name, f"kafka.{name.replace('_', '.')}")
@@ -50,7 +50,7 @@ class Given:
         self._names = names
 
     def check_names(self) -> None:
-        """Refuse what is not known, with the nearest that is."""
+        """Refuse unknown options, and suggest the nearest known one."""
         for name in self.all:
             if name in self._names.decided:
                 raise ConfigError(f"{name} cannot be set: {self._names.decided[name]}")
@@ -62,28 +62,28 @@ class Given:
                 if near
                 else f"; the options are {', '.join(self._names.known[:-1])}"
             )
-            raise ConfigError(f"{name} is no option of the muster {self._names.what}{hint}")
+            raise ConfigError(f"{name} is not an option of the muster {self._names.what}{hint}")
 
     def get(self, name: str) -> str | None:
-        """The text of an option, None if it is not set."""
+        """The text of an option; None if it is not set."""
         return self.all.get(name.lower())
 
     def one_of(self, *names: str) -> str | None:
-        """The value under one of several names of the same thing."""
+        """The value of an option that has several names."""
         found = {name: value for name in names if (value := self.get(name)) is not None}
         if len(set(found.values())) > 1:
             raise ConfigError(f"{' and '.join(found)} are the same option and have different values")
         return next(iter(found.values()), None)
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-        """One of a few words, whatever their case."""
+        """One of a few words, in any case."""
         value = self.get(name)
         if value is None:
             return allowed[0] if default is None else default
         for word in allowed:
             if value.strip().lower() == word.lower():
                 return word
-        raise ConfigError(f"{name} is {value!r}; it is one of {', '.join(allowed)}")
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
     def member(self, name: str, kind: type[E], default: E) -> E:
         """One of an enum's values."""
@@ -98,13 +98,13 @@ class Given:
         return self._parsed(name, default, lambda text: _at_least(int(text), least), f"a number of at least {least}")
 
     def duration(self, name: str, default_ms: int) -> int:
-        """Milliseconds, or a number with ms, s, m, h or d behind it."""
+        """Milliseconds, or a number followed by ms, s, m, h or d."""
         found = self._parsed(name, default_ms, _milliseconds, "a time such as 500ms, 30s or 2m")
         assert found is not None
         return found
 
     def bootstrap(self) -> tuple[str, ...]:
-        """The brokers to begin with."""
+        """The bootstrap servers."""
         value = self.one_of("kafka.bootstrap.servers", "bootstrap")
         if not value:
             raise ConfigError("kafka.bootstrap.servers is not set: name a broker, for example localhost:9092")
@@ -117,7 +117,7 @@ class Given:
         try:
             return parse(value)
         except ValueError:
-            raise ConfigError(f"{name} is {value!r}; it should be {expected}") from None
+            raise ConfigError(f"{name} is {value!r}; it must be {expected}") from None
 
 
 def _at_least(number: int, least: int) -> int:

@@ -1,20 +1,20 @@
-"""The offsets that Spark keeps for a query: claims, not positions.
+"""The offsets that Spark stores for a query: claims, not positions.
 
     {"v": 1, "seq": 7, "gen": 3, "claims": {"flights": {"0": [120, 180], "4": [95, 130]}}}
 
 says that batch 7 of this query reads offsets 120 to 179 of partition 0 and 95 to 129 of partition 4, and nothing else:
 whatever the group looks like when the batch is planned, retried or replayed after a restart, it reads the same records.
-What other members read does not stand in it, so nothing of it goes stale. The first offset is a constant.
+It says nothing about what other members read, so it never goes stale. The initial offset is a constant.
 
-`uncommitted` (left out while it is empty) holds claims of finished batches whose commit the group has not acknowledged.
-After a crash it tells what the query has done though the group does not know it. `topics` says of each topic its id,
-for which alone all of this is good, and how many partitions it had when the query first saw it (`topics.py`); `query`
-is the name under which the query commits. `share` is the query's fixed share of the partitions (`2/3`), left out where
-it reads all. `state` has the partitions whose records are in the query's state (`state.py`), where it keeps any.
-Offsets of versions that wrote none of these are read as well.
+`uncommitted` (omitted when empty) holds claims of finished batches whose commit the group has not acknowledged.
+After a crash it says what the query has done without the group's knowledge. `topics` has each topic's ID,
+since all of this is valid only for that ID, and how many partitions it had when the query first saw it (`topics.py`);
+`query` is the name under which the query commits. `share` is the query's fixed share of the partitions (`2/3`), omitted
+if it reads all. `state` has the partitions whose records are in the query's state (`state.py`), if it keeps any.
+Offsets without these fields, from older versions, are read too.
 
-Spark compares offsets as JSON text. So the order of keys is fixed, and where there is nothing new the very dict that
-Spark gave is given back.
+Spark compares offsets as JSON text. So the order of keys is fixed, and if there is nothing new, the very dict that
+Spark passed is returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT = 1
 
 
 class Claim(NamedTuple):
-    """A range of offsets of one partition: `start` is the first, `end` is behind the last."""
+    """A range of offsets of one partition: `start` is inclusive, `end` exclusive."""
 
     start: int
     end: int
@@ -43,19 +43,19 @@ Claims = dict[TopicPartition, Claim]
 
 
 class Share(NamedTuple):
-    """The fixed part of all partitions that one of several queries reads: those whose number leaves the remainder
+    """The fixed share of the partitions that one of several queries reads: those whose number leaves the remainder
     `number` when divided by `shares`.
 
-    It depends on the partition's number alone. So partitions that are added later have a share at once, and the
-    partitions of one number of two topics are in the same share: a stream-stream join of topics that were written with
-    the same keys and as many partitions finds both sides in one query.
+    It depends on the partition's number alone. So partitions that are added later belong to a share immediately, and
+    the same-numbered partitions of two topics are in the same share: a stream-stream join of topics that were written
+    with the same keys and partition counts finds both sides in one query.
     """
 
     number: int = 0
     shares: int = 1
 
     def of(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of the partitions that are in this share."""
+        """The partitions in this share."""
         return [partition for partition in partitions if partition.partition % self.shares == self.number]
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ ALL = Share()
 
 
 class Topic(NamedTuple):
-    """A topic's id in hexadecimal digits, empty where the broker tells none, and a number of partitions."""
+    """A topic's ID in hexadecimal, empty if the broker sends none, and its partition count."""
 
     id: str
     partitions: int
@@ -76,7 +76,7 @@ Topics = dict[str, Topic]
 
 
 class QueryOffset(NamedTuple):
-    """An offset of the query, as Spark's checkpoint holds it."""
+    """An offset of the query, as stored in Spark's checkpoint."""
 
     seq: int
     claims: Claims
@@ -88,8 +88,8 @@ class QueryOffset(NamedTuple):
     state: tuple[TopicPartition, ...] = ()
 
     def finished(self) -> Claims:
-        """What the query has done by the end of this batch without knowing that the group knows: for each partition
-        one range, of earlier batches and this one where they adjoin."""
+        """What the query has done by the end of this batch without an acknowledged commit: for each partition
+        one range, joining earlier batches and this one where they adjoin."""
         done = dict(self.uncommitted)
         for partition, claim in self.claims.items():
             before = done.get(partition)
@@ -105,7 +105,7 @@ class OffsetFormatError(MusterError):
 
 
 def to_json(offset: QueryOffset) -> dict[str, Any]:
-    """The dict that Spark stores as JSON: equal offsets give equal text."""
+    """The dict that Spark stores as JSON; equal offsets give equal text."""
     out: dict[str, Any] = {"v": FORMAT, "seq": offset.seq}
     if offset.seq:
         out["gen"] = offset.generation
@@ -136,11 +136,11 @@ def from_json(stored: Mapping[str, Any]) -> QueryOffset:
     """Read what `to_json` wrote.
 
     Raises:
-        OffsetFormatError: it did not, or a newer muster did.
+        OffsetFormatError: it was written by something else, or by a newer muster.
     """
     if stored.get("v") != FORMAT:
         raise OffsetFormatError(
-            f"the checkpoint holds offsets of format {stored.get('v')!r}, this version of muster knows {FORMAT}: "
+            f"the checkpoint holds offsets of format {stored.get('v')!r}, and this muster knows only {FORMAT}: "
             "use the version that wrote them, or start with a new checkpointLocation"
         )
     try:
@@ -154,7 +154,9 @@ def from_json(stored: Mapping[str, Any]) -> QueryOffset:
         generation = int(stored.get("gen", -1))
         return QueryOffset(int(stored["seq"]), claims, generation, uncommitted, topics, query, share, state)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OffsetFormatError(f"the checkpoint holds no offset of this source: {stored!r} ({error})") from None
+        raise OffsetFormatError(
+            f"the checkpoint holds an offset that this source did not write: {stored!r} ({error})"
+        ) from None
 
 
 def _claims_from_json(stored: Mapping[str, Mapping[str, list[int]]]) -> Claims:

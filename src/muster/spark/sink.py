@@ -1,10 +1,10 @@
-"""`df.write.format("muster")` and `df.writeStream.format("muster")`: rows to records, as Spark's own Kafka sink.
+"""`df.write.format("muster")` and `df.writeStream.format("muster")`: rows to records, like Spark's own Kafka sink.
 
-Each task encodes its Arrow batches straight to record batches and hands them to a producer, which the next task of the
-same Python process uses again. A task ends when all of its records are acknowledged, and fails when one cannot be
-written. Then Spark tries it again, and writes all of its records again: at least once, as Spark's own sink.
+Each task encodes its Arrow batches directly as record batches and hands them to a producer, which the next task in the
+same Python process reuses. A task ends when all its records are acknowledged, and fails if one cannot be
+written. Then Spark retries it, and writes all its records again: at least once, like Spark's own sink.
 
-`commit` and `abort` have nothing to do: what a task has written can be read at once, and cannot be taken back.
+`commit` and `abort` do nothing: what a task has written is readable immediately and cannot be taken back.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from muster.spark.sink_options import SinkOptions
 from muster.spark.worker import keep_memory, spare_collections
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Arrow batches are collected up to here: one alone may have a few records only for each partition. What is larger than
-a processor's cache costs more."""
+"""Arrow batches are collected up to this size: a single one may have only a few records for each partition. More than
+fits in a processor's cache costs more."""
 
 MOST_BYTES = 2 * CHUNK_BYTES
-"""An Arrow batch that is larger is cut. Its parts are not collected again: that would be a copy."""
+"""A larger Arrow batch is cut. Its parts are not collected again, which would copy them."""
 
 
 class SinkError(MusterError):
-    """Rows were not written. The message is for the user."""
+    """Rows were not written. The message is written for the user."""
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -62,10 +62,10 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 def write(options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engine = Engine.AUTO) -> WriterCommitMessage:
-    """What a task does. Returns when all rows are written as `acks` says.
+    """Run one task. Returns when all rows are acknowledged according to `acks`.
 
     Raises:
-        SinkError: a record cannot be written, or was not within `delivery.timeout.ms`.
+        SinkError: a record cannot be written, or was not acknowledged within `delivery.timeout.ms`.
     """
     producer = None
     keep_memory()
@@ -107,7 +107,7 @@ def _write(producer: BatchProducer, topic: str, rows: Rows, given: Any, engine: 
 
 
 def _chunks(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows, so many at a time that batches become large."""
+    """The rows, in chunks that make large record batches."""
     collected: list[pa.RecordBatch] = []
     size = 0
     for part in _parts(options, batches):
@@ -122,7 +122,7 @@ def _chunks(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator
 
 def _parts(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The columns that are written. A batch of large values may have hundreds of megabytes: each part of it is packed
-    into memory that the one before has used, and the first ones are sent while others are packed."""
+    into the memory of the part before, and the first parts are sent while later ones are packed."""
     for batch in batches:
         wanted = batch.select([name for name in batch.schema.names if name in options.columns])
         if wanted.num_rows:
@@ -132,19 +132,19 @@ def _parts(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def _by_topic(options: SinkOptions, chunk: pa.Table) -> Iterator[tuple[str, Rows, Any]]:
-    """The rows of each topic, in their order, and the partitions that they name."""
+    """The rows of each topic, in order, and the partitions that they name."""
     columns: dict[str, Any] = {name: _whole(chunk.column(name)) for name in chunk.schema.names}
     rows = Rows(columns.get("key"), columns["value"], columns.get("headers"))
     _check_headers(rows.headers)
     given = columns.get("partition")
     if given is not None and (least := pc.min(given).as_py()) is not None and least < 0:
-        raise SinkError(f"a row names the partition {least}; partitions are counted from 0, and null stands for any")
+        raise SinkError(f"a row names partition {least}: use 0 or more, or null for any partition")
     if options.topic is not None:
         yield options.topic, rows, given
         return
     topics = columns["topic"]
     if topics.null_count:
-        raise SinkError("a row has null in its column topic: set the option topic to say where all rows go")
+        raise SinkError("a row has null in column topic: name a topic, or set the option topic for all rows")
     named = topics.dictionary_encode()
     numbers = named.indices.to_numpy()
     for number, topic in enumerate(named.dictionary.to_pylist()):
@@ -164,19 +164,19 @@ def _check_headers(headers: Any) -> None:
         return
     pairs = headers.flatten()
     if pairs.null_count or pairs.flatten()[0].null_count:
-        raise SinkError("a row has a header that is null or has null for its key: Kafka has no such header")
+        raise SinkError("a row has a header that is null or whose key is null, which Kafka does not allow")
 
 
 # ------------------------------------------------------------------------------------------------- producers
 
 _producers: dict[ProducerConfig, BatchProducer] = {}
-"""Those that are open in this process, the one used last at the end. Nothing of a task that has ended is under way."""
+"""The open producers of this process, the last used at the end. No task that has ended has anything in flight."""
 
 _KEPT = 4
 
 
 def _producer(config: ProducerConfig) -> BatchProducer:
-    """A producer that tasks with these settings share, one after the other."""
+    """A producer that tasks with these settings share, one after another."""
     found = _producers.pop(config, None)
     if found is None or not found.usable:
         found = BatchProducer(config)
@@ -187,12 +187,12 @@ def _producer(config: ProducerConfig) -> BatchProducer:
 
 
 def _drop(producer: BatchProducer) -> None:
-    """End a producer that a failed task has used: what it has not sent yet is not to be written by the next."""
+    """Close the producer of a failed task: the next task must not write what it has not sent yet."""
     _producers.pop(producer.config, None)
     producer.close()
 
 
 def close_producers() -> None:
-    """End all producers of this process."""
+    """Close all producers of this process."""
     while _producers:
         _producers.popitem()[1].close()

@@ -1,6 +1,6 @@
-"""The options of `write.format("muster")` and its columns, as Spark's own Kafka sink has them.
+"""The options and columns of `write.format("muster")`, which are those of Spark's own Kafka sink.
 
-Options that begin with `kafka.` are settings of the producer, under Kafka's own names.
+Options that begin with `kafka.` are producer settings, under Kafka's names.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ KNOWN = (
     "queryName",
     "path",
 )
-"""Everything but the producer's settings. What `save(path)` gives is refused."""
+"""All options but producer settings. `path`, which `save(path)` sets, is refused."""
 
 _DECIDED_HERE = {
-    "kafka.key.serializer": "keys are text or binary; cast them in the query",
-    "kafka.value.serializer": "values are text or binary; cast them in the query",
-    "kafka.transactional.id": "the sink writes at least once, without transactions, as Spark's own",
-    "path": "name the topic with the option topic, not with save() or start()",
+    "kafka.key.serializer": "keys must be string or binary: cast them in the query",
+    "kafka.value.serializer": "values must be string or binary: cast them in the query",
+    "kafka.transactional.id": "the sink writes at least once, without transactions, like Spark's own",
+    "path": "name the topic with the option topic, not in save() or start()",
 }
 
 NAMES = Names("sink", KNOWN, _DECIDED_HERE)
 
 _DEFAULTS: dict[str, Any] = {"client_id": "muster-spark", "batch_size": 128 * 1024, "linger_ms": 0}
-"""Where they differ from the producer's: many records come at once, so larger batches cost no time."""
+"""Defaults that differ from the producer's: many records arrive together, so larger batches cost no time."""
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -51,24 +51,24 @@ _COLUMNS: dict[str, tuple[DataType, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a writer was told."""
+    """A writer's options."""
 
     topic: str | None
-    """Where everything goes, whatever the rows say."""
+    """The topic of all rows, whatever their column topic says."""
     columns: frozenset[str]
-    """The columns that the sink takes from the rows."""
+    """The columns of the rows that the sink uses."""
     config: ProducerConfig
 
 
 def parse_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """Read a writer's options, and look at the columns of what it is to write.
+    """Parse a writer's options, and check the columns of its rows.
 
     Raises:
-        ConfigError: something is unknown, missing or of a wrong type. The message is for the user.
+        ConfigError: something is unknown, missing or of a wrong type. The message is written for the user.
     """
     options = Given(given, NAMES)
     options.check_names()
-    options.flag("includeHeaders", True)  # headers are written if there is such a column, as Spark's sink does
+    options.flag("includeHeaders", True)  # headers are written if there is a column of that name, as by Spark's sink
     topic = (options.get("topic") or "").strip() or None
     return SinkOptions(topic, _columns(schema, topic), _config(options))
 
@@ -76,20 +76,22 @@ def parse_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOpti
 def _columns(schema: StructType, topic: str | None) -> frozenset[str]:
     found = {field.name: field.dataType for field in schema.fields if field.name in _COLUMNS}
     if "value" not in found:
-        raise ConfigError(f"the sink needs a column value; the columns are {', '.join(schema.fieldNames()) or 'none'}")
+        raise ConfigError(
+            f"the sink needs a column named value; the columns are {', '.join(schema.fieldNames()) or 'none'}"
+        )
     if topic is not None:
         found.pop("topic", None)
     elif "topic" not in found:
-        raise ConfigError("nothing says where to write: set the option topic, or give the rows a column topic")
+        raise ConfigError("no topic is given: set the option topic, or add a column named topic")
     for name, kind in found.items():
         if not any(_alike(kind, wanted) for wanted in _COLUMNS[name]):
             wanted_types = " or ".join(wanted.simpleString() for wanted in _COLUMNS[name])
-            raise ConfigError(f"the column {name} is {kind.simpleString()}; the sink takes {wanted_types}: cast it")
+            raise ConfigError(f"column {name} is {kind.simpleString()}; the sink needs {wanted_types}: cast it")
     return frozenset(found)
 
 
 def _alike(kind: DataType, wanted: DataType) -> bool:
-    """Whether two types are the same but for what may be null."""
+    """Whether two types are equal apart from nullability."""
     if isinstance(kind, StringType) and isinstance(wanted, StringType):
         return True  # whatever its collation
     return bool(kind.simpleString() == wanted.simpleString())

@@ -1,9 +1,10 @@
-"""Stopping a query in the midst of a batch that Python writes.
+"""Stopping a query while Python writes a batch.
 
-Spark tells a stop from an error by the text of what foreachBatch has raised, for which it has a regular expression
-(StreamExecution.PROXY_ERROR). With the pages of a Py4JJavaError Java's stack overflows over it, which ends the query's
-thread by an error, and Ctrl-C with a thousand lines. So a batch that was interrupted raises what is looked for, and
-nothing else.
+Spark distinguishes a stop from an error by the text of what foreachBatch raises, with a regular expression
+(StreamExecution.PROXY_ERROR). On the pages of a Py4JJavaError that expression overflows Java's stack, which ends the
+query's thread with an error, and Ctrl-C with a thousand lines. So an interrupted batch raises exactly the text that
+Spark expects.
+
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _STOPPED = re.compile(
 )
 
 
-class Interrupted(Exception):  # noqa: N818 - it is none
-    """A query was stopped in the midst of a batch."""
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """A query was stopped during a batch."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,7 +35,7 @@ class Interrupted(Exception):  # noqa: N818 - it is none
 
 
 def stoppable(write: Callable[P, Any]) -> Callable[P, None]:
-    """Make a function for foreachBatch raise `Interrupted` where the query is stopped meanwhile."""
+    """Make a function for foreachBatch raise `Interrupted` if the query is stopped while it runs."""
 
     @wraps(write)
     def written(*args: P.args, **kwargs: P.kwargs) -> None:

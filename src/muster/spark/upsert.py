@@ -1,21 +1,21 @@
-"""Sinks for `foreachBatch` that write a result once, though Spark may run a batch twice.
+"""Sinks for `foreachBatch` that write each result once, although Spark may run a batch twice.
 
     windows.writeStream.outputMode("update").foreachBatch(into_database(connect, "delays", ["origin", "day"]))
 
-Spark runs a batch again after a crash between a sink's write and its own note of the batch, with the same records and
-the same number. So a sink has to know that number again:
+After a crash between a sink's write and its own commit of the batch, Spark runs the batch again, with the same records
+and the same batch number. So a sink must recognize that number:
 
-- `into_database` writes a batch's rows and its number in one transaction. A number that is there already is passed
-  over. It does not matter whether the rows are upserts or plain inserts: each batch is in the table once.
-- `into_parquet` writes a folder for each batch, which a second run replaces. A row counts if no later batch has its
-  key (`latest`); folders that have piled up are merged from time to time.
-- `into_topic` writes a compacted topic: a key's last record counts. A second run writes the same records again, and a
-  reader of the topic may see a value twice. Order holds within a key, so the last record is the right one.
+- `into_database` writes a batch's rows and its number in one transaction. A batch whose number is there already is
+  skipped. This holds for upserts and plain inserts alike: each batch is in the table once.
+- `into_parquet` writes a folder for each batch, which a second run replaces. A row is current if no later batch has its
+  key (`latest`); accumulated folders are merged from time to time.
+- `into_topic` writes a compacted topic: a key's last record is current. A second run writes the same records again, and
+  a consumer may see a value twice. Order holds within a key, so the last record is correct.
 
-A batch is to have one row for each key: which of several counts is not defined.
+A batch must have one row for each key: which of several wins is undefined.
 
-The number counts within a query's checkpoint. A query with a new checkpoint begins at 0 again, under another query id:
-`into_database` keeps them apart by it; a folder of `into_parquet` belongs to one query, and refuses another.
+Batch numbers belong to a query's checkpoint. A query with a new checkpoint starts at 0 again, under another query ID:
+`into_database` tells queries apart by that ID; a folder of `into_parquet` belongs to one query and refuses any other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Write: TypeAlias = "Callable[[DataFrame, int], None]"
-"""What `foreachBatch` takes."""
+"""The function that `foreachBatch` accepts."""
 
 Converter: TypeAlias = "Callable[[Any], Any]"
 
@@ -60,13 +60,13 @@ LEDGER = "muster_batches"
 """The table in which `into_database` keeps the number of each query's last batch."""
 
 MERGE_AT = 50
-"""So many folders of batches are merged into one."""
+"""How many batch folders accumulate before they are merged."""
 
 _ROWS_AT_ONCE = 1_000
 
 
 class Cursor(Protocol):
-    """What is used of a DB-API cursor."""
+    """The part of a DB-API cursor that is used."""
 
     rowcount: int
 
@@ -76,7 +76,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What is used of a DB-API connection."""
+    """The part of a DB-API connection that is used."""
 
     def cursor(self) -> Any: ...
 
@@ -95,14 +95,14 @@ def into_database(
 ) -> Write:
     """Upsert the rows of each batch into a table by the columns `keys`; without keys, insert them.
 
-    For databases that have `INSERT … ON CONFLICT`, such as SQLite and PostgreSQL, through any DB-API module. The table
-    has to be there, with the columns of the rows and, for upserts, a primary key or unique index on `keys`. The
+    For databases with `INSERT … ON CONFLICT`, such as SQLite and PostgreSQL, through any DB-API module. The table
+    must exist, with the columns of the rows and, for upserts, a primary key or unique index on `keys`. The
     rows pass through the driver while the transaction is open, so this is for results, not for raw records by the
     million. Timestamps are written in UTC, to SQLite as text; use `timestamptz` in PostgreSQL.
 
     Args:
         connect: opens a connection; called for each batch, in the driver.
-        query: names the query where Spark cannot be asked for its id (Spark Connect); it must stay the same over
+        query: names the query if Spark cannot be asked for its ID (Spark Connect); it must stay the same across
             restarts and change with the checkpoint.
 
     Raises, in the batch:
@@ -120,12 +120,12 @@ def into_database(
             cursor = connection.cursor()
             mark = _mark(connection)
             _check_transactions(connection)
-            _see_to_ledger(connection, cursor)
+            _ensure_ledger(connection, cursor)
             cursor.execute(_NOTE.replace("?", mark), (name, table, batch))
             if cursor.rowcount < 0:
-                raise ConfigError(f"{_module(connection)} does not count the rows that a statement has changed")
+                raise ConfigError(f"{_module(connection)} does not report how many rows a statement changed")
             if cursor.rowcount == 0:
-                return  # the batch is in the table: Spark runs it again
+                return  # the batch is in the table already: Spark runs it a second time
             statement = insert(table, columns, keys, mark)
             convert = _converters(rows.schema, as_text=_module(connection) == "sqlite3")
             for some in _chunks(_values(rows, keys, convert)):
@@ -145,15 +145,15 @@ _NOTE = (
 )
 
 
-def _see_to_ledger(connection: Connection, cursor: Cursor) -> None:
-    """Create the table of batches where it is not there yet. It is looked for first: an account that may create no
-    table may still write to one. Of two transactions that create it at the same time PostgreSQL refuses one."""
+def _ensure_ledger(connection: Connection, cursor: Cursor) -> None:
+    """Create the table of batches if it does not exist. It is looked up first: an account that may not create a
+    table may still write to one. If two transactions create it at the same time, PostgreSQL refuses one."""
     if _has_ledger(connection, cursor):
         return
     try:
         cursor.execute(_LEDGER_TABLE)
         connection.commit()
-    except Exception:  # each module has errors of its own
+    except Exception:  # each module has its own errors
         connection.rollback()
         if not _has_ledger(connection, cursor):
             raise
@@ -169,7 +169,7 @@ def _has_ledger(connection: Connection, cursor: Cursor) -> bool:
 
 
 def insert(table: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
-    """The statement that writes a row; `mark` stands for a value."""
+    """The statement that writes a row; `mark` is the placeholder for a value."""
 
     def quoted(name: str) -> str:
         return _quoted(name).replace("%", "%%") if "%" in mark else _quoted(name)
@@ -184,20 +184,22 @@ def insert(table: str, columns: Sequence[str], keys: Sequence[str], mark: str) -
 
 
 def _quoted(name: str) -> str:
-    """A name as SQL has it, each part of `schema.table` by itself."""
+    """A quoted SQL name; the parts of `schema.table` are quoted separately."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
 
 def _check_keys(keys: Sequence[str], columns: Sequence[str]) -> None:
     if missing := [key for key in keys if key not in columns]:
-        raise ConfigError(f"the rows have no column {missing[0]!r}, which keys names; they have {', '.join(columns)}")
+        raise ConfigError(
+            f"keys names {missing[0]!r}, which is not a column of the rows; they have {', '.join(columns)}"
+        )
 
 
 def _check_list(keys: Sequence[str], least: int = 0) -> None:
     if isinstance(keys, str):
         raise ConfigError(f"keys is {keys!r}; it must be a list of columns, such as [{keys!r}]")
     if len(keys) < least:
-        raise ConfigError("keys is empty; name the columns that tell one row from another")
+        raise ConfigError("keys is empty; name the columns that identify a row")
 
 
 def _query_id(rows: DataFrame, sink: str) -> str:
@@ -206,7 +208,7 @@ def _query_id(rows: DataFrame, sink: str) -> str:
     except PySparkException:  # Spark Connect
         found = None
     if not found:
-        raise ConfigError(f"the query's id is not known here: name the query with {sink}(…, query=…)")
+        raise ConfigError(f"Spark does not say which query this is: name it with {sink}(…, query=…)")
     return str(found)
 
 
@@ -214,16 +216,16 @@ _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
 def _module(connection: Connection) -> str:
-    """The DB-API module that the connection's class is from, or a class that it inherits from."""
+    """The DB-API module of the connection's class, or of a class that it inherits from."""
     names = [each.__module__.partition(".")[0] for each in type(connection).__mro__]
     return next((name for name in names if hasattr(sys.modules.get(name), "paramstyle")), names[0])
 
 
 def _mark(connection: Connection) -> str:
-    """How the connection's module writes a value's place."""
+    """The placeholder of the connection's module."""
     style = getattr(sys.modules[_module(connection)], "paramstyle", "qmark")
     if style not in _MARKS:
-        raise ConfigError(f"{_module(connection)} marks parameters as {style}; known are {', '.join(_MARKS)}")
+        raise ConfigError(f"{_module(connection)} has the paramstyle {style}; supported are {', '.join(_MARKS)}")
     return _MARKS[style]
 
 
@@ -232,7 +234,7 @@ def _check_transactions(connection: Connection) -> None:
     autocommit = getattr(connection, "autocommit", None)
     legacy = _module(connection) == "sqlite3" and getattr(connection, "isolation_level", "") is None
     if autocommit is True or (legacy and autocommit is not False):
-        raise ConfigError("the connection commits each statement by itself: open it without autocommit")
+        raise ConfigError("the connection is in autocommit mode: open it without autocommit")
 
 
 def _values(rows: DataFrame, keys: Sequence[str], convert: Sequence[Converter]) -> Iterator[tuple[Any, ...]]:
@@ -248,7 +250,7 @@ def _values(rows: DataFrame, keys: Sequence[str], convert: Sequence[Converter]) 
 
 
 def _converters(schema: StructType, *, as_text: bool) -> list[Converter]:
-    """For each column what makes a value of Spark's one for the database. Spark hands over timestamps in the driver's
+    """For each column a function that converts Spark's values for the database. Spark passes timestamps in the driver's
     time zone, in which an hour is there twice a year. With `as_text`, types that SQLite lacks become text: times sort
     as text, decimals in a column of the type NUMERIC."""
     return [_converter(field.dataType, as_text) for field in schema.fields]
@@ -290,8 +292,8 @@ def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, 
     """Upsert the rows of each batch into a folder of Parquet files by the columns `keys`; read it with `latest`.
 
     `folder/batch=N` has batch N. When there are `merge_at` such folders, they are merged into `folder/merged=N`, which
-    has for each key its last row of batches 0 to N. Readers see whole batches only. The files of merged batches stay
-    until the next merge, so that a reader that has begun can end.
+    has each key's last row of batches 0 to N. Readers see whole batches only. The files of merged batches stay
+    until the next merge, so that readers in progress can finish.
 
     Args:
         query: as for `into_database`.
@@ -322,19 +324,19 @@ def _write_part(rows: DataFrame, place: Place, name: str) -> None:
 
 
 def _claim(place: Place, folder: str, query: str) -> None:
-    """See that the folder is this query's: another one counts its batches anew, and they would seem to be old."""
+    """Check that the folder is this query's: another query numbers its batches from 0, and they would seem old."""
     found = place.read(_OWNER)
     if not found and not any(map(_BATCH.fullmatch, place.listed(""))):
         place.write(_OWNER, query)
     elif found != query:
         raise ConfigError(
-            f"{folder} belongs to the query {found}, and this is {query}, which counts its batches anew: "
+            f"{folder} belongs to query {found}, and this is query {query}, whose batches are numbered anew: "
             "name another folder, or use that query's checkpoint"
         )
 
 
 def latest(spark: SparkSession, folder: str, keys: Sequence[str]) -> DataFrame:
-    """The table that `into_parquet` writes: for each key its last row.
+    """The table that `into_parquet` writes: the last row of each key.
 
     Raises:
         MusterError: nothing has been written there.
@@ -342,12 +344,12 @@ def latest(spark: SparkSession, folder: str, keys: Sequence[str]) -> DataFrame:
     place = Place(spark, folder)
     merged, batches = _parts(place)
     if merged is None and not batches:
-        raise MusterError(f"{folder} has no batches of into_parquet")
+        raise MusterError(f"{folder} has no batches written by into_parquet")
     return _last(spark, place, keys, merged, batches)
 
 
 def _parts(place: Place) -> tuple[int | None, list[int]]:
-    """Up to which batch the table was merged, and the batches since; those that are whole."""
+    """The batch up to which the table is merged, and the batches since; complete ones only."""
     whole = [name for name in place.listed("") if place.exists(f"{name}/{_DONE}")]
     merged = max((int(found[1]) for name in whole if (found := _MERGED.fullmatch(name))), default=None)
     batches = sorted(int(found[1]) for name in whole if (found := _BATCH.fullmatch(name)))
@@ -376,7 +378,7 @@ def _column(name: str) -> Column:
 
 
 def _merge(spark: SparkSession, place: Place, keys: Sequence[str], merged: int | None, batches: Sequence[int]) -> None:
-    """Merge these batches, and delete what the merge before has merged."""
+    """Merge these batches, and delete what the previous merge has merged."""
     target = f"merged={batches[-1]}"
     _write_part(_last(spark, place, keys, merged, batches), place, target)
     for name in place.listed(""):
@@ -398,13 +400,13 @@ _AS_JSON = {
 
 
 def into_topic(topic: str, keys: Sequence[str], **options: str) -> Write:
-    """Write the rows of each batch to a compacted topic: `keys` as JSON is the record's key, the rest its value.
+    """Write the rows of each batch to a compacted topic: `keys` as JSON become the record's key, the rest its value.
 
-    `options` are those of the sink, such as `{"kafka.bootstrap.servers": "localhost:9092"}`. A row of which all other
-    columns are null deletes its key. Timestamps are written in UTC, to the microsecond.
+    `options` are the sink's, such as `{"kafka.bootstrap.servers": "localhost:9092"}`. A row whose other
+    columns are all null deletes its key. Timestamps are written in UTC, to the microsecond.
 
     Raises, in the batch:
-        ConfigError: the rows lack a key column, or have no other.
+        ConfigError: the rows lack a key column, or have no other column.
     """
     _check_list(keys, 1)
 
@@ -413,12 +415,14 @@ def into_topic(topic: str, keys: Sequence[str], **options: str) -> Write:
         _check_keys(keys, rows.columns)
         rest = [column for column in rows.columns if column not in keys]
         if not rest:
-            raise ConfigError("the rows have no columns beside keys, and a record without a value deletes its key")
-        is_there = reduce(or_, (_column(name).isNotNull() for name in rest), f.lit(False))
+            raise ConfigError(
+                "the rows have no columns besides keys, and a record without a value would delete its key"
+            )
+        has_value = reduce(or_, (_column(name).isNotNull() for name in rest), f.lit(False))
         key, value = (f.struct(*map(_column, names)) for names in (keys, rest))
         records = rows.select(
             f.to_json(key, _AS_JSON).alias("key"),
-            f.when(is_there, f.to_json(value, {**_AS_JSON, "ignoreNullFields": "false"})).alias("value"),
+            f.when(has_value, f.to_json(value, {**_AS_JSON, "ignoreNullFields": "false"})).alias("value"),
         )
         records.write.format("muster").mode("append").options(**options, topic=topic).save()
 

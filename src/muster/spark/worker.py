@@ -1,4 +1,4 @@
-"""What a task does for the Python worker that it runs in, which runs others behind it."""
+"""What a task does for its Python worker, which runs other tasks after it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 32 << 20
 
 @cache
 def keep_memory() -> None:
-    """Have a worker keep the memory of a fetch, of its columns or of what it writes for the next one, where it has
-    glibc's allocator: each is of megabytes, and to have its pages given by the system and cleared anew took a sixth
+    """Make a worker keep the memory of a fetch, of its columns or of what it writes for the next one, if it uses
+    glibc's allocator: each takes megabytes, and getting their pages cleared from the system anew took a sixth
     of a reader's CPU."""
     if _is_worker():
         with contextlib.suppress(OSError, AttributeError, TypeError):  # another system's C library
@@ -32,16 +32,16 @@ def keep_memory() -> None:
 
 
 _spared = 0
-"""How many modules this process had when its objects were frozen."""
+"""How many modules this process had when its objects were last frozen."""
 
 
 def spare_collections() -> None:
-    """Keep what is imported out of the full garbage collection that Spark's worker runs behind every task: it takes
-    70 ms for what pyspark, pyarrow and numba consist of, where 25,000 records take 9. Only in a worker: what else
-    would this process be used for?
+    """Keep what is imported out of the full garbage collection that Spark's worker runs after every task: it takes
+    70 ms for the objects of pyspark, pyarrow and numba, where 25,000 records take 9. Only in a worker: any other
+    process may have other uses.
 
-    What is frozen is never looked at again. So garbage goes first, with it what was in use when the process was frozen
-    before: else a worker whose tasks import something each would grow with each."""
+    Frozen objects are never examined again. So garbage is collected first, including what was in use when the process
+    was last frozen: otherwise a worker whose tasks each import something would keep growing."""
     global _spared
     if _is_worker() and len(sys.modules) != _spared:
         gc.unfreeze()

@@ -280,7 +280,7 @@ def test_rows_that_are_replaced_stay_until_the_next_are_written(spark, tmp_path)
 
 
 def test_errors_are_sentences(spark, tmp_path):
-    with pytest.raises(ConfigError, match="bootstrp is no option of the muster source; did you mean bootstrap"):
+    with pytest.raises(ConfigError, match="bootstrp is not an option of the muster source; did you mean bootstrap"):
         history.tables(spark, bootstrap="127.0.0.1:1", bootstrp="x")
     with pytest.raises(ConfigError, match="name a cluster with bootstrap, or a folder"):
         history.entries(spark)

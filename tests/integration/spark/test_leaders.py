@@ -98,17 +98,17 @@ def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_pa
         try:
             until(lambda: len(query.sink()) == 40, query.run)
             cluster.produce(topic, 40, partitions=2, start=40)
-            before = told("What it holds waits")
+            before = told("Its records wait")
             brokers.node(2).kill()
-            until(lambda: told("What it holds waits") == before + 1, query.run)
+            until(lambda: told("Its records wait") == before + 1, query.run)
             until(lambda: sum(partition == 0 for partition, _ in query.sink()) == 40, query.run)
             for _ in range(5):
                 query.run()
-            assert told("What it holds waits") == before + 1
+            assert told("Its records wait") == before + 1
             assert sum(partition == 1 for partition, _ in query.sink()) <= 40
             brokers.node(2).start()
             until(lambda: len(query.sink()) == 80, query.run)
-            assert told("can be read again") == told("What it holds waits")
+            assert told("can be read again") == told("Its records wait")
 
             # And in the middle of a batch: its task waits for the broker.
             cluster.produce(topic, 20, partitions=2, start=80)

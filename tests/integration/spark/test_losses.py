@@ -87,11 +87,11 @@ def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, gro
         query = queries(topic, **how)
         if available_now:
             query.member.prepare_available_now()
-        refuses(query, DataLossError, rf"topic {topic} was deleted and created again.*failOnDataLoss")
+        refuses(query, DataLossError, rf"topic {topic} was deleted and recreated.*failOnDataLoss")
     again = queries(topic, failOnDataLoss="false", **how)
     read_all(again, 100 + new)
     assert sorted(again.sink()[100:]) == sorted(grid(new, 1))
-    assert any("was deleted and created again" in told for told in warnings(caplog))
+    assert any("was deleted and recreated" in told for told in warnings(caplog))
     again.stop()
     assert queries(topic, **how).run() == 0
 
@@ -105,7 +105,7 @@ def test_a_topic_created_again_while_the_query_runs(cluster, queries, fail):
     create_again(cluster, topic)
     cluster.produce(topic, 160, partitions=1)
     if fail == "true":
-        with pytest.raises(DataLossError, match="was deleted and created again"):
+        with pytest.raises(DataLossError, match="was deleted and recreated"):
             until(lambda: False, query.run)
         return
     until(lambda: set(query.sink()[100:]) >= grid(160, 1), query.run)
@@ -133,7 +133,7 @@ def test_a_commit_beyond_the_end_of_the_log(cluster, queries, caplog):
     topic = cluster.topic(1)
     cluster.produce(topic, 30, partitions=1)
     commit(cluster, topic, 100)
-    refuses(queries(topic), DataLossError, rf"{topic}-0 ends at offset 30, and reading was to go on at 100")
+    refuses(queries(topic), DataLossError, rf"{topic}-0 ends at offset 30, but reading is at 100")
     query = queries(topic, "other", failOnDataLoss="false")
     query.member.prepare_available_now()
     query.run()
@@ -187,7 +187,7 @@ def test_a_missing_topic_is_said_early_and_ends_the_query(cluster, queries, monk
     monkeypatch.setattr("muster.spark.source.query_core.MISSING_TOPIC_MS", 700)
     there = cluster.topic(1)
     query = queries(f"{there},not-to-be-found")
-    refuses(query, KafkaError, "topic not-to-be-found does not exist: create it, or leave it out")
+    refuses(query, KafkaError, "topic not-to-be-found does not exist: create it, or remove it")
     assert any("not-to-be-found does not exist" in told for told in warnings(caplog))
     query = queries(there, "p", subscribe=None, groupId=None, assign=f'{{"{there}":[0,7]}}')
     refuses(query, ConfigError, f"assign names {there}-7, which does not exist")
@@ -251,8 +251,8 @@ def test_commits_that_fail_are_said_and_hold_up_nobody(cluster, queries, caplog,
         query = queries(topic, mode="assign", maxOffsetsPerTrigger=1)
         cluster.produce(topic, 30, partitions=1)
         read_all(query, 30)
-        (told,) = [told for told in warnings(caplog) if "could not be committed" in told]
-        assert "the checkpoint alone knows" in told
+        (told,) = [told for told in warnings(caplog) if "could not commit offsets" in told]
+        assert "only the checkpoint has" in told
 
 
 def test_reading_the_commits_of_all_groups_ends(cluster, queries, caplog):

@@ -8,7 +8,7 @@ import pytest
 
 from muster.errors import KafkaTimeoutError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.progress.batch_done import tell
+from muster.spark.progress.batch_done import notify
 from tests.support.faces import flat, rest, until
 from tests.support.queries import audit, committed, grid
 
@@ -148,10 +148,10 @@ def test_the_word_of_another_batch_commits_nothing(cluster, queries):
     query = queries(topic, maxOffsetsPerTrigger=10)
     until(lambda: query.running is not None, query.trigger)
     query.finish()
-    assert tell(query.offset(0))
+    assert notify(query.offset(0))
     until(lambda: committed(cluster, topic, 1) == {0: 10}, rest)
     assert query.trigger()
-    assert tell(query.offset(0))
+    assert notify(query.offset(0))
     query.stop()
     assert committed(cluster, topic, 1) == {0: 10}
 

@@ -24,7 +24,7 @@ def test_the_age_of_what_is_not_read_and_the_members_of_the_group(cluster, queri
     until(lambda: query.running is not None, query.trigger)
     query.finish()
     until(lambda: query.running is not None, query.trigger)
-    behind = query.member.behind()
+    behind = query.member.unread()
     assert {partition: tuple(claim) for partition, claim in behind.items()} == {zero: (4, 10), one: (4, 10)}
     watch = Watch(query.options.fetch_settings(), cluster.group)
     watch.notice(behind)

@@ -170,14 +170,14 @@ def test_what_cannot_be_written_fails_the_task_with_a_sentence(cluster):
     cases: list[tuple[Any, Any, str]] = [
         (quick | {"topic": "no such topic"}, {"value": [b"x"]}, "no such topic"),
         (quick, {"value": [b"x"], "partition": [7]}, rf"records for {topic}-7 were not written: .* has 2 partitions"),
-        (quick, {"value": [b"x"], "partition": [-3]}, "names the partition -3"),
+        (quick, {"value": [b"x"], "partition": [-3]}, "names partition -3"),
         (
             quick,
             {"value": [bytes(2_000_000)]},
             r"takes 2000\d\d\d bytes; kafka.max.request.size of this producer allows 1048576",
         ),
-        ({}, {"value": [b"x"], "topic": [None]}, "null in its column topic: set the option topic"),
-        (quick, {"value": [b"x"], "headers": [[{"key": None, "value": b""}]]}, "has null for its key"),
+        ({}, {"value": [b"x"], "topic": [None]}, "null in column topic: name a topic"),
+        (quick, {"value": [b"x"], "headers": [[{"key": None, "value": b""}]]}, "whose key is null"),
         (quick, {"value": [b"x"], "headers": [[None]]}, "a header that is null"),
     ]
     for options, columns, sentence in cases:

@@ -245,7 +245,7 @@ def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams,
     cluster.topic(1, topic)
     cluster.produce(topic, 160, partitions=1)
     failing = streams.start(source, availableNow=True)
-    with pytest.raises(StreamingQueryException, match=r"was deleted and created again.*failOnDataLoss"):
+    with pytest.raises(StreamingQueryException, match=r"was deleted and recreated.*failOnDataLoss"):
         failing.wait(PATIENCE_S)
     streams.run(source | {"failOnDataLoss": "false"})
     assert sorted(streams.sink()) == sorted([*grid(100, 1), *grid(160, 1)])
@@ -344,7 +344,7 @@ def test_large_values_come_to_python_by_megabytes_unless_the_user_has_set_a_limi
 
 
 def test_an_unknown_option_is_a_sentence(spark):
-    with pytest.raises(Exception, match="subscrib is no option of the muster source; did you mean subscribe"):
+    with pytest.raises(Exception, match="subscrib is not an option of the muster source; did you mean subscribe"):
         spark.readStream.format("muster").options(subscrib="t", bootstrap="a:1").load()
 
 

@@ -46,10 +46,10 @@ def test_batch_reads_by_time(cluster, topic, caplog):
     assert planned(startingOffsetsByTimestamp=by_time) == [(3, 10), (0, 10)]
     assert planned(endingOffsetsByTimestamp=by_time) == [(0, 3), (0, 10)]
     assert [line for line in told(caplog) if topic in line] == [
-        f"startingOffsetsByTimestamp does not name {topic}-1: reading begins where their logs begin",
+        f"startingOffsetsByTimestamp does not name {topic}-1: reading starts where their logs begin",
         f"endingOffsetsByTimestamp does not name {topic}-1: reading ends where their logs end",
     ]
-    with pytest.raises(ConfigError, match=f"startingTimestamp is 20000 for {topic}-0, which has no record of that"):
+    with pytest.raises(ConfigError, match=f"startingTimestamp is 20000 for {topic}-0, which has no record at or after"):
         planned(startingTimestamp="20000")
     later = {"startingOffsetsByTimestampStrategy": "latest"}
     assert planned(startingTimestamp="20000", **later) == [(10, 10), (9, 10)]
@@ -88,11 +88,11 @@ def test_a_stream_begins_where_json_says_and_tells_of_the_rest(cluster, queries,
     query = queries(topic, startingOffsets=json_of(topic, p1=7))
     until(lambda: len(query.sink()) == 13, query.run)
     assert sorted(query.sink()) == [(0, offset) for offset in range(10)] + [(1, 7), (1, 8), (1, 9)]
-    rest = f"startingOffsets does not name {topic}-0: reading begins where their logs begin"
+    rest = f"startingOffsets does not name {topic}-0: reading starts where their logs begin"
     assert told(caplog).count(rest) == 1
     query.stop()
     wrong = queries(topic, "wrong", groupId=f"{cluster.group}-wrong", startingOffsets=json_of(topic, p2=7))
-    with pytest.raises(ConfigError, match=f"startingOffsets names {topic}-2, which is not among"):
+    with pytest.raises(ConfigError, match=f"startingOffsets names {topic}-2, which is not one of"):
         until(lambda: wrong.sink(), wrong.run)
 
 

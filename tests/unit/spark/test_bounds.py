@@ -247,7 +247,7 @@ def test_what_is_held_up_is_told_once_and_told_again_when_it_is_back():
             case.poll(1)
         (note,) = case.bounds.notes
         assert note.level == logging.WARNING
-        assert note.text.startswith("t-1 has no leader. What it holds waits")
+        assert note.text.startswith("t-1 has no leader. Its records wait")
         case.bounds.notes.clear()
         case.bounded(0, 9, P1)
         case.poll(1)
@@ -275,8 +275,8 @@ def test_a_refusal_of_any_question_is_an_error():
         (9, 0, 9, 9, ""),
         (5, 6, 9, 6, "offsets 5 to 5 of t-0 are gone: its log begins at 6 now"),
         (5, 8, 8, 8, "offsets 5 to 7 of t-0 are gone: its log begins at 8 now"),
-        (10, 0, 9, 0, "t-0 ends at offset 9, and reading was to go on at 10"),
-        (10, 2, 2, 2, "t-0 ends at offset 2, and reading was to go on at 10"),
+        (10, 0, 9, 0, "t-0 ends at offset 9, but reading is at 10"),
+        (10, 2, 2, 2, "t-0 ends at offset 2, but reading is at 10"),
     ],
 )
 def test_where_reading_goes_on(position, start, end, goes_on_at, told):

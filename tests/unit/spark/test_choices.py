@@ -56,12 +56,12 @@ def test_what_does_not_count_is_told():
         False, startingTimestamp="5", startingOffsets="earliest", endingTimestamp="7", endingOffsets="latest"
     )
     assert options.notes == (
-        "startingOffsets is not looked at, since startingTimestamp is set",
-        "endingOffsets is not looked at, since endingTimestamp is set",
+        "startingOffsets is ignored, since startingTimestamp is set",
+        "endingOffsets is ignored, since endingTimestamp is set",
     )
-    assert read(False, maxTriggerDelay="1m").notes == ("maxTriggerDelay is not looked at in a batch read",)
+    assert read(False, maxTriggerDelay="1m").notes == ("maxTriggerDelay is ignored in a batch read",)
     assert read(True, maxTriggerDelay="1m").notes == ()
-    assert read(True, groupIdPrefix="p").notes == ("groupIdPrefix is not looked at, since a group is named",)
+    assert read(True, groupIdPrefix="p").notes == ("groupIdPrefix is ignored, since a group is named",)
 
 
 def test_where_a_batch_read_ends():
@@ -75,16 +75,16 @@ def test_where_a_batch_read_ends():
 
 def test_partitions_that_are_not_named_are_told():
     choice = read(True, startingOffsets=OFFSETS).starting
-    assert choice.tell_left_out([P0, P1]) is None
-    told = "startingOffsets does not name t-2: reading begins where their logs begin"
-    assert choice.tell_left_out([P0, P1, P2]) == told
-    assert read(True, startingOffsets="earliest").starting.tell_left_out([P0]) is None
+    assert choice.left_out_warning([P0, P1]) is None
+    told = "startingOffsets does not name t-2: reading starts where their logs begin"
+    assert choice.left_out_warning([P0, P1, P2]) == told
+    assert read(True, startingOffsets="earliest").starting.left_out_warning([P0]) is None
     ends = read(False, endingOffsets=OFFSETS.replace("-2", "-1")).ending
     many = [TopicPartition("t", number) for number in range(2, 12)]
-    assert ends.tell_left_out(many) == (
+    assert ends.left_out_warning(many) == (
         "endingOffsets does not name t-2, t-3, t-4, t-5, t-6 and 5 more: reading ends where their logs end"
     )
-    with pytest.raises(ConfigError, match=r"startingOffsets names t-1, which is not among"):
+    with pytest.raises(ConfigError, match=r"startingOffsets names t-1, which is not one of"):
         choice.check_strangers([P0, P2])
 
 
@@ -100,21 +100,21 @@ def test_what_would_be_another_place_later():
 @pytest.mark.parametrize(
     ("streaming", "wrong", "says"),
     [
-        (False, {"startingOffsets": "latest"}, "startingOffsets is latest: a batch read would have nothing to read"),
+        (False, {"startingOffsets": "latest"}, "startingOffsets is latest: a batch read would find nothing to read"),
         (False, {"startingOffsets": '{"t":{"0":-1}}'}, "has -1"),
         (False, {"endingOffsets": '{"t":{"0":-2}}'}, "an offset, -1 for latest$"),
-        (False, {"endingOffsets": "earliest"}, "endingOffsets is 'earliest'; it is one of latest"),
-        (True, {"startingOffsets": '{"t":{"0":"5"}}'}, "should look like"),
-        (True, {"startingOffsets": '{"t":{"0":1.5}}'}, "should look like"),
-        (True, {"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'; it should be a number"),
+        (False, {"endingOffsets": "earliest"}, "endingOffsets is 'earliest'; it must be one of latest"),
+        (True, {"startingOffsets": '{"t":{"0":"5"}}'}, "must look like"),
+        (True, {"startingOffsets": '{"t":{"0":1.5}}'}, "must look like"),
+        (True, {"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'; it must be a number"),
         (True, {"startingTimestamp": "-1"}, "at least 0"),
         (True, {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "a time in milliseconds"),
         (True, {"startingOffsetsByTimestampStrategy": "earliest"}, "one of error, latest"),
-        (True, {"endingTimestamp": "5"}, "endingTimestamp is for batch reads"),
-        (True, {"endingOffsetsByTimestamp": BY_TIME}, "endingOffsetsByTimestamp is for batch reads"),
+        (True, {"endingTimestamp": "5"}, "endingTimestamp applies to batch reads only"),
+        (True, {"endingOffsetsByTimestamp": BY_TIME}, "endingOffsetsByTimestamp applies to batch reads only"),
         (True, {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, r"minOffsetsPerTrigger \(9\) is more than"),
-        (True, {"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it should be a time"),
-        (True, {"maxPartitions": "2", "maxRecordsPerPartition": "5"}, "contradict"),
+        (True, {"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a time"),
+        (True, {"maxPartitions": "2", "maxRecordsPerPartition": "5"}, "exclude each other"),
         (True, {"fetchOffset.numRetries": "3"}, r"cannot be set: .*join\.timeout"),
     ],
 )

@@ -289,7 +289,7 @@ def test_a_topic_that_was_created_again_while_the_query_was_stopped():
     again.gains({P0: None, P1: 7})
     assert again.asks(p0=100, p1=9) is None
     (told,) = again.claims.take_losses()
-    assert told == "topic flights was deleted and created again, and what it had before is gone"
+    assert told == "topic flights was deleted and recreated, and its earlier records are gone"
     for partition in again.claims.unresolved():
         again.claims.committed(partition, {P0: None, P1: 7}[partition], "")
     assert again.claims.without_start() == [P0]

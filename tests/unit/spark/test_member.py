@@ -10,7 +10,7 @@ from muster.errors import KafkaTimeoutError
 from muster.model import TopicPartition
 from muster.protocol.messages import ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from muster.spark.offsets import from_json
-from muster.spark.progress.batch_done import tell
+from muster.spark.progress.batch_done import notify
 from muster.spark.source.member import COMMIT_WAIT_MS
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
@@ -71,7 +71,7 @@ def test_the_last_batch_is_committed_however_its_end_is_heard_of(worlds, how):
         query.member.finished(end)
         assert world.committed() == {0: 10}  # before the call returns
     elif how == "word":
-        assert tell(end)
+        assert notify(end)
         world.run(100)
         assert world.committed() == {0: 10}
     query.stop()
@@ -87,7 +87,7 @@ def test_a_batch_that_is_not_done_is_committed_by_nothing(worlds):
     query.finish()
     assert query.trigger()
     query.member.finished(first)
-    assert tell(first)
+    assert notify(first)
     world.run(1_000)
     query.stop()
     assert world.committed() == {0: 10}
@@ -193,7 +193,7 @@ def test_progress_says_how_far_reading_is_behind(worlds):
     begin_batch(world, query)
     query.finish()
     assert query.trigger()
-    assert query.member.behind() == {P0: (10, 50), P1: (10, 50)}
+    assert query.member.unread() == {P0: (10, 50), P1: (10, 50)}
     first = query.member.standing()
     known = {"group": world.group, "rebalances": 0, "committedBatch": 1}
     assert first == known | {"generation": first["generation"]}
@@ -279,13 +279,13 @@ def test_commits_that_fail_are_told_once_hold_up_nobody_and_are_made_when_they_c
     assert world.clock.now - begun < 10 * COMMIT_WAIT_MS
     for _ in range(20):
         drive(world, query)
-    assert sum("could not be committed" in text for text in told(caplog)) == 1
+    assert sum("could not commit offsets" in text for text in told(caplog)) == 1
     assert query.count(OffsetCommitRequest) < 25  # a little later each time
     assert "committedBatch" not in query.member.standing()
     other.close()
     world.until(lambda: not world.cluster.alive)
     world.until(lambda: query.member._core.all_committed, query.run)
-    assert "offsets of group group are committed again" in told(caplog, logging.INFO)
+    assert "offsets of group group are being committed again" in told(caplog, logging.INFO)
     world.produce(1)
     read_all(world, 11, query)
     drive(world, query)

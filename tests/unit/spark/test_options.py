@@ -60,20 +60,20 @@ def test_times(text, ms):
     [
         ({"subscrib": "t"}, "did you mean subscribe"),
         ({"startingoffset": "latest"}, "did you mean startingOffsets"),
-        ({"zzzz": "1"}, "no option of the muster source; the options are"),
+        ({"zzzz": "1"}, "not an option of the muster source; the options are"),
         ({"kafka.sesion.timeout.ms": "1"}, r"^kafka\.sesion\.timeout\.ms is not .* mean kafka\.session\.timeout\.ms\?"),
         ({"kafka.session.timeout.ms": "soon"}, r"^kafka\.session\.timeout\.ms is 'soon'; it must be a whole number"),
         ({"kafka.enable.auto.commit": "true"}, "committed when Spark has finished"),
         ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
         ({"path": "t"}, "subscribe"),
         ({"decode": "json"}, "in the query, with from_json"),
-        ({"assign": '{"t":[0]}'}, "subscribe and assign together"),
+        ({"assign": '{"t":[0]}'}, "subscribe and assign are set"),
         ({"subscribe": " , "}, "names no topic"),
-        ({"groupId": ""}, "set groupId, or mode"),
+        ({"groupId": ""}, "set groupId, or set mode"),
         ({"group.id": "other"}, "same option and have different values"),
         ({"endingOffsets": "latest"}, "has no end"),
         ({"startingOffsets": "sometime"}, "earliest, latest, committed"),
-        ({"startingOffsets": "{bad"}, "should look like"),
+        ({"startingOffsets": "{bad"}, "must look like"),
         ({"startingOffsets": '{"t":{"0":-3}}'}, "-3"),
         ({"failOnDataLoss": "maybe"}, "true, false"),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
@@ -97,8 +97,8 @@ def test_what_is_wrong_is_said_in_a_sentence(wrong, says):
         ({"bootstrap": "a:1"}, "none is set"),
         ({"subscribe": "t"}, "kafka.bootstrap.servers is not set"),
         ({"bootstrap": "a:1", "subscribePattern": "("}, "regular expression"),
-        ({"bootstrap": "a:1", "assign": "t-0"}, "should look like"),
-        (BASE | {"startingOffsets": "committed"}, "no groupId"),
+        ({"bootstrap": "a:1", "assign": "t-0"}, "must look like"),
+        (BASE | {"startingOffsets": "committed"}, "needs groupId"),
         (BASE | {"endingOffsets": '{"t1":{"0":-2}}'}, "-1 for latest"),
     ],
 )
@@ -109,5 +109,5 @@ def test_what_is_wrong_with_a_batch_read(given, says):
 
 def test_assign_does_not_fit_a_group():
     given = {"bootstrap": "a:1", "assign": '{"t":[0]}', "mode": "group", "groupId": "g"}
-    with pytest.raises(ConfigError, match="the group assigns them"):
+    with pytest.raises(ConfigError, match="a group assigns partitions itself"):
         parse_options(given, streaming=True)

@@ -160,7 +160,7 @@ def test_the_tasks_of_a_batch():
 def test_at_most_and_at_least_are_compared():
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "minPartitions": "3"}
     assert parse_options(given | {"maxPartitions": "3"}, streaming=False).max_partitions == 3
-    with pytest.raises(ConfigError, match="maxPartitions is less than minPartitions"):
+    with pytest.raises(ConfigError, match="maxPartitions must not be less than minPartitions"):
         parse_options(given | {"maxPartitions": "2"}, streaming=False)
 
 

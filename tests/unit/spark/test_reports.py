@@ -10,7 +10,7 @@ from muster.metrics.families import value_of
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
 from muster.spark.progress.exporter import Exporter
-from muster.spark.progress.group_watch import Told, Watch
+from muster.spark.progress.group_watch import FirstUnread, Watch
 from muster.spark.progress.reports import Progress, progress, progresses, report
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("q", 0)
@@ -70,20 +70,20 @@ def test_what_is_reported_is_read_again():
 
 def test_ages_count_for_the_position_that_they_were_asked_for():
     watch = Watch(FetchSettings(ClientConfig()), None)
-    watch._behind = dict(BEHIND)
-    watch._told = {P0: Told(4, 1_000), Q0: Told(0, None)}
+    watch._unread = dict(BEHIND)
+    watch._first_unread = {P0: FirstUnread(4, 1_000), Q0: FirstUnread(0, None)}
     assert watch.seen(3_500) == {"lagSeconds": {P0: 2.5, P1: 0.0}, "maxLagSeconds": 2.5}
     assert watch.seen(500)["lagSeconds"] == {P0: 0.0, P1: 0.0}  # a clock that is behind
-    watch._behind = {P0: Claim(5, 10)}
+    watch._unread = {P0: Claim(5, 10)}
     assert watch.seen(3_500) == {"lagSeconds": {}, "maxLagSeconds": None}
 
 
 def test_numbers_for_prometheus_are_those_of_the_last_report_until_the_query_ends():
     exporter, labels = Exporter(), {"query": "11-22", "source": "1", "group": "g"}
     [found] = progresses(told(report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5}})))
-    exporter.heard(found, 1_000)
-    exporter.heard(dataclasses.replace(found, rows=0, lag={P0: 2}, lag_seconds={}, members=None), 3_500)
-    exporter.heard(dataclasses.replace(found, id="33", query="other", group=None), 4_000)
+    exporter.record(found, 1_000)
+    exporter.record(dataclasses.replace(found, rows=0, lag={P0: 2}, lag_seconds={}, members=None), 3_500)
+    exporter.record(dataclasses.replace(found, id="33", query="other", group=None), 4_000)
     families = exporter.families()
     assert value_of(families, "muster_query_lag", **labels, topic="t", partition="0") == 2
     for name, value in {

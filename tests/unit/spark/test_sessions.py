@@ -63,7 +63,7 @@ def test_a_wrong_java_home_is_named(monkeypatch, tmp_path):
 def test_without_the_extra_it_is_said_which_one_to_install(missing):
     script = f"import sys; sys.modules[{missing!r}] = None\nimport muster.spark"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    says = f"the Spark source needs {missing}, which is not installed: pip install 'muster-kafka[spark]'"
+    says = f"muster.spark needs {missing}, which is not installed: pip install 'muster-kafka[spark]'"
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {says}"
 
 
@@ -158,8 +158,8 @@ def test_a_session_whose_workers_lack_muster_is_refused(tmp_path):
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stderr.splitlines()[-1] == (
-        f"muster.errors.ConfigError: Spark starts {other} for its workers, which does not have muster: set "
-        f"PYSPARK_PYTHON to {sys.executable} before the session is made, or make it with muster.spark.session()"
+        f"muster.errors.ConfigError: {other}, which Spark starts for its workers, does not have muster: set "
+        f"PYSPARK_PYTHON to {sys.executable} before creating the session, or create it with muster.spark.session()"
     )
 
 

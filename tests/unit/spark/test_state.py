@@ -37,7 +37,7 @@ def never(_topic):
         (lambda kept: kept.committed(P2, True), None),
         (lambda kept: kept.committed(P0, False), "t-0 was committed by another client since"),
         (lambda kept: kept.committed(P2, False), "t-2 was read by another member of the group before"),
-        (lambda kept: kept.uncommitted(P0), "t-0 has no committed offset any more"),
+        (lambda kept: kept.uncommitted(P0), "t-0 no longer has a committed offset"),
         (lambda kept: kept.uncommitted(P2), None),
     ],
 )
@@ -94,11 +94,11 @@ def test_each_partition_is_in_one_share_whatever_is_added(shares):
     ("given", "says"),
     [
         ({"share": "2/2"}, "the last is 2/3"),
-        ({"share": "0/0"}, "should look like 0/3"),
-        ({"share": "-1/2"}, "should look like 0/3"),
-        ({"share": "half"}, "should look like 0/3"),
-        ({"share": "0/2", "mode": "group", "groupId": "g"}, "in a group the group assigns them"),
-        ({"share": "0/2", "assign": '{"t":[0]}', "subscribe": None}, "share and assign both say"),
+        ({"share": "0/0"}, "must look like 0/3"),
+        ({"share": "-1/2"}, "must look like 0/3"),
+        ({"share": "half"}, "must look like 0/3"),
+        ({"share": "0/2", "mode": "group", "groupId": "g"}, "a group assigns partitions itself"),
+        ({"share": "0/2", "assign": '{"t":[0]}', "subscribe": None}, "share and assign exclude each other"),
     ],
 )
 def test_shares_that_are_refused(given, says):
@@ -143,7 +143,7 @@ def test_a_checkpoint_keeps_its_share(worlds, share):
     query = world.query(share="0/2")
     read_all(world, 10, query)
     query.stop()
-    with pytest.raises(ConfigError, match=r"belongs to share 0/2 of the partitions, and share is .*checkpointLocation"):
+    with pytest.raises(ConfigError, match=r"belongs to share 0/2 of the partitions, not to share .*checkpointLocation"):
         world.query(share=share, mode="assign").trigger()
 
 
@@ -253,7 +253,7 @@ def test_offsets_that_are_gone_end_a_query_with_state(worlds):
     read_all(world, 30, query)
     query.stop()
     world.delete_group()
-    assert "t-0 has no committed offset any more" in ends(world, world.query())
+    assert "t-0 no longer has a committed offset" in ends(world, world.query())
 
 
 def test_the_query_s_own_former_process_is_not_another_member(worlds):
@@ -290,7 +290,7 @@ def test_state_is_known_from_the_word_and_stays_known_by_the_offsets(worlds):
     world.produce(10, partitions=(0, 1))
     query = world.query()
     begin_batch(world, query)
-    query.member._hear("", True)
+    query.member._on_batch_done("", True)
     query.finish()
     world.produce(10, partitions=(0, 1))
     read_all(world, 40, query)

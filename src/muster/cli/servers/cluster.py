@@ -191,7 +191,7 @@ def _print_addresses(cluster: LocalCluster, *, kept: bool) -> None:
     _say(f"bootstrap.servers={cluster.bootstrap}")
     _say(f"zookeeper.connect={cluster.zookeeper}")
     _say(f"try: muster topics create flights --partitions 6 --bootstrap {first}")
-    _say(f"data in {cluster.folder}{'' if kept else ' (removed at the end)'}; Ctrl-C stops everything")
+    _say(f"data in {cluster.folder}{'' if kept else ' (removed at the end)'}; Ctrl-C stops all")
 
 
 def _run_until_stopped(cluster: LocalCluster, *, kept: bool) -> int:

@@ -1,4 +1,4 @@
-"""What Spark's driver tells of its queries: batches that are done, and whether a query keeps state."""
+"""What Spark's driver reports about its queries: finished batches, and whether a query keeps state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 
-from muster.spark.progress.batch_done import tell
+from muster.spark.progress.batch_done import notify
 from muster.spark.progress.reports import Progress, progresses
 
 if TYPE_CHECKING:
@@ -22,33 +22,33 @@ _INSTALLED = "_muster_listener"
 
 
 def listen(spark: SparkSession) -> ProgressListener | None:
-    """Install the listener, once for each session. None if the session allows none."""
+    """Install the listener, once per session. None if the session does not allow it."""
     installed: ProgressListener | None = getattr(spark, _INSTALLED, None)
     if installed is not None:
         return installed
     listener = ProgressListener()
     try:
         spark.streams.addListener(listener)
-    except Exception as error:  # Spark Connect may not allow it: the source works without
-        log.info("finished batches are committed at the next trigger: no listener can be installed (%s)", error)
+    except Exception as error:  # Spark Connect may not allow it; the source works without
+        log.info("finished batches are committed at the next trigger: cannot install a listener (%s)", error)
         return None
     setattr(spark, _INSTALLED, listener)
     return listener
 
 
 class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
-    """Hears of each batch when it is in Spark's commit log."""
+    """Called for each batch once it is in Spark's commit log."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[Progress], None]] = []
         self.ends: list[Callable[[str], None]] = []
-        """Called with the id of each query that has ended."""
+        """Called with the ID of each query that has ended."""
 
     # --- Spark's names -----------------------------------------------------------------------------------------------
 
     @property
     def _jlistener(self) -> Any:
-        """What the JVM is given; the default asks it for a report piece by piece (see `TextListener`)."""
+        """The object that the JVM gets; pyspark's default asks for a report piece by piece (see `TextListener`)."""
         from pyspark import SparkContext
 
         if not hasattr(self, "_jlistenerobj"):
@@ -63,10 +63,10 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         for source in progress.sources:
             end = end_offset(source.endOffset)
             if end is not None:
-                tell(end, bool(progress.stateOperators))
+                notify(end, bool(progress.stateOperators))
         if self.callbacks:
-            for told in progresses(json.loads(progress.json)):
-                self._call(told)
+            for report in progresses(json.loads(progress.json)):
+                self._call(report)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         pass
@@ -75,21 +75,21 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         self.ended(str(event.id))
 
     def ended(self, query: str) -> None:
-        """The query with this id has ended."""
+        """The query with this ID has ended."""
         for callback in self.ends:
             callback(query)
 
-    def _call(self, told: Progress) -> None:
+    def _call(self, report: Progress) -> None:
         for callback in self.callbacks:
             try:
-                callback(told)
-            except Exception:  # a mistake of the user's must not keep batches from being committed
-                log.exception("the callback for progress has failed; it will be called again")
+                callback(report)
+            except Exception:  # an error in user code must not keep batches from being committed
+                log.exception("the progress callback failed; it will be called again for the next report")
 
 
 class TextListener:
-    """What the JVM calls, of every query in the session, whatever its source. pyspark's own makes an object of each
-    part of a report and asks the JVM for each: 45 ms of the JVM's CPU for each batch. This one asks for the text."""
+    """What the JVM calls, for every query in the session, whatever its source. pyspark's own makes an object of each
+    part of a report and asks the JVM for each: 45 ms of JVM CPU per batch. This one asks for the text."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener
@@ -117,7 +117,7 @@ class TextListener:
 
 
 def end_offset(text: str | None) -> dict[str, Any] | None:
-    """The end offset of a source in a progress report, if it is one of this source."""
+    """The end offset of a source in a progress report, if it is this kind of source."""
     try:
         found = json.loads(text or "")
     except ValueError:

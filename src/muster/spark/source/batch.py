@@ -1,4 +1,4 @@
-"""Batch reads: the offsets are looked up once, when the read is planned."""
+"""Batch reads: offsets are looked up once, when the read is planned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("muster.spark")
 
 
 def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that the options name, of any share.
+    """The partitions that the options name, regardless of the share.
 
     Raises:
         KafkaError: a named topic does not exist.
@@ -28,25 +28,25 @@ def find_partitions(cluster: Cluster, options: SourceOptions) -> list[TopicParti
         topics = {name: found for name, found in cluster.topics().items() if re.fullmatch(options.pattern, name)}
     else:
         topics = cluster.topics([*options.topics, *(partition.topic for partition in options.partitions)])
-    there = [TopicPartition(topic, index) for topic in sorted(topics) for index in topics[topic]]
+    existing = [TopicPartition(topic, index) for topic in sorted(topics) for index in topics[topic]]
     if options.partitions:
-        missing = set(options.partitions) - set(there)
+        missing = set(options.partitions) - set(existing)
         if missing:
             raise ConfigError(f"assign names {min(missing)}, which does not exist")
         return sorted(options.partitions)
-    return there
+    return existing
 
 
 def plan(cluster: Cluster, options: SourceOptions) -> Claims:
-    """What a batch read reads.
+    """The ranges that a batch read reads.
 
     Raises:
-        ConfigError: the read would end before it begins, or options name partitions that are not read.
+        ConfigError: the read would end before it starts, or options name partitions that are not read.
     """
-    there = find_partitions(cluster, options)
-    partitions = options.share.of(there)
-    options.starting.check_strangers(there)
-    options.ending.check_strangers(there)
+    existing = find_partitions(cluster, options)
+    partitions = options.share.of(existing)
+    options.starting.check_strangers(existing)
+    options.ending.check_strangers(existing)
     starting = _spots(options.starting, partitions)
     if options.starting.committed:
         assert options.group_id is not None
@@ -61,18 +61,18 @@ def plan(cluster: Cluster, options: SourceOptions) -> Claims:
 
 
 def _refuse(partition: TopicPartition, start: int, end: int, options: SourceOptions) -> None:
-    told = (
+    what = (
         f"{partition} would be read from offset {start} ({options.starting.option}) "
-        f"to {end} ({options.ending.option}), which lies before"
+        f"to {end} ({options.ending.option}), which is lower"
     )
     if options.fail_on_data_loss:
-        raise ConfigError(told)
-    log.warning("%s; nothing of it is read, since failOnDataLoss is false", told)
+        raise ConfigError(what)
+    log.warning("%s; it is not read, since failOnDataLoss is false", what)
 
 
 def _spots(choice: Choice, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Spot]:
-    if told := choice.tell_left_out(partitions):
-        log.warning(told)
+    if warning := choice.left_out_warning(partitions):
+        log.warning(warning)
     return {partition: choice.spot(partition) for partition in partitions}
 
 

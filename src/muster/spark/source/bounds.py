@@ -1,11 +1,11 @@
-"""Looks up where the logs of a query's partitions begin and end, and judges its positions by that.
+"""Looks up where the logs of a query's partitions begin and end, and judges positions by that.
 
-Each partition is asked about by itself: one without a leader, or of a deleted topic, holds up no other partition. One
+Each partition is looked up independently: one without a leader, or of a deleted topic, holds up no other. A single
 warning says that its records wait.
 
-A log that begins behind a position is a loss at once. A log that ends before a position is looked at again first, as
-Spark's own source does: a newly elected leader may not know its end yet, and with `read_committed` the end is the last
-stable offset, which the commit of a read_uncommitted consumer may have passed. A log that ends before the position
+A log that begins after a position is a loss immediately. A log that ends before a position is looked up again first, as
+in Spark's own source: a newly elected leader may not know its end yet, and with `read_committed` the end is the last
+stable offset, which a read_uncommitted consumer's commit may have passed. A log that ends before the position
 every time is a loss (`judge`).
 """
 
@@ -25,11 +25,11 @@ from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOM
 from muster.spark.source.claims import BatchState, QueryClaims
 
 HELD_UP_MS = 2_000
-"""After so long without an answer a query does not wait for a partition."""
+"""After this long without an answer, a query does not wait for a partition."""
 
 HELD_UP_WARNING_MS = 10_000
 STARTS_EVERY_MS = 10_000
-"""How often the beginnings of logs are looked up again. Tasks find out by themselves which records are gone."""
+"""How often log start offsets are looked up again. Tasks notice on their own which records are gone."""
 
 DOUBT_TRIES, DOUBT_EVERY_MS = 3, 1_000
 
@@ -41,13 +41,13 @@ class Verdict(Enum):
     GONE = "gone"
     """Records from here to the log's start were deleted."""
     BEYOND = "beyond"
-    """The log ends before: it was truncated, or created again without topic ids, or the commit was never right."""
+    """The log ends earlier: it was truncated, or recreated without topic IDs, or the commit was never valid."""
 
 
 def judge(position: int, log_start: int, log_end: int) -> Verdict:
-    """Whether reading can go on at a position.
+    """Whether reading can continue at a position.
 
-    | position                    | verdict | with failOnDataLoss=false goes on at |
+    | position                    | verdict | failOnDataLoss=false continues at    |
     |-----------------------------|---------|--------------------------------------|
     | log start <= p <= log end   | good    | p                                    |
     | p < log start               | gone    | log start                            |
@@ -60,7 +60,7 @@ def judge(position: int, log_start: int, log_end: int) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An offset, the ownership under which it was asked for, and when."""
+    """An offset, the epoch under which it was looked up, and when."""
 
     offset: int
     epoch: int | None
@@ -68,7 +68,7 @@ class Answer:
 
 
 class Lookup:
-    """One kind of ListOffsets lookup; each partition's answer is taken when it comes."""
+    """One kind of ListOffsets lookup; each partition's answer is used as soon as it arrives."""
 
     def __init__(self, offsets: OffsetLookup, claims: QueryClaims, isolation_level: int | None = None) -> None:
         self._offsets = offsets
@@ -78,29 +78,29 @@ class Lookup:
         self._asked: dict[TopicPartition, tuple[int | None, int]] = {}
         self.error: MusterError | None = None
         self.without_record: set[TopicPartition] = set()
-        """Partitions that have no record of the time asked for, or later. The caller clears it."""
+        """Partitions without a record at or after the requested time. The caller clears it."""
 
     def ask(self, timestamps: Mapping[TopicPartition, int], now: int) -> None:
-        """Look these up, except partitions that are being looked up already."""
+        """Look these up, except those already being looked up."""
         new = {partition: when for partition, when in timestamps.items() if partition not in self._asked}
         if new:
             self._asked |= {partition: (self._claims.epoch(partition), now) for partition in new}
             self._queries.append(self._offsets.query(new, self._isolation_level))
 
     def under_way(self, partition: TopicPartition) -> bool:
-        """Whether an answer is awaited."""
+        """Whether a lookup is in flight."""
         return partition in self._asked
 
     def asked_before(self, when: int) -> list[TopicPartition]:
-        """Partitions that were looked up before a time, without an answer yet."""
+        """Partitions looked up before that time and not answered yet."""
         return sorted(partition for partition, (_, asked_at) in self._asked.items() if asked_at <= when)
 
     def oldest(self) -> int | None:
-        """When the oldest lookup without an answer was made."""
+        """When the oldest unanswered lookup was made."""
         return min((asked_at for _, asked_at in self._asked.values()), default=None)
 
     def take(self) -> dict[TopicPartition, Answer]:
-        """The answers that have come, for partitions that were owned without a break since they were looked up."""
+        """The answers that have arrived, for partitions owned without interruption since the lookup."""
         found: dict[TopicPartition, Answer] = {}
         for query in list(self._queries):
             for partition in [p for p in query.open if self._claims.epoch(p) is None]:
@@ -125,7 +125,7 @@ class Lookup:
 
 @dataclass(slots=True)
 class _Doubt:
-    """An end that lies before the position: how often it was seen, and when it is looked at next."""
+    """An end before the position: how often it was seen, and when it is looked up next."""
 
     epoch: int | None
     since: int
@@ -134,7 +134,7 @@ class _Doubt:
 
 
 class Bounds:
-    """The beginnings and ends of the logs that a query reads.
+    """The start and end offsets of the logs that a query reads.
 
     An end is the high watermark, or the last stable offset for `read_committed`.
     """
@@ -154,52 +154,52 @@ class Bounds:
         self._cleared: dict[TopicPartition, Answer] = {}
         self._warned: set[TopicPartition] = set()
 
-    # --- what the face asks ------------------------------------------------------------------------------------------
+    # --- for the member ----------------------------------------------------------------------------------------------
 
     def want(self, now: int) -> None:
-        """Have ends that were looked up before now looked up again."""
+        """Look up ends again that were looked up before now."""
         self._wanted_at = now
 
     def missing(self, since: int) -> list[TopicPartition]:
-        """Partitions with a position, but without an end that was looked up since that time, or without a start."""
-        return [partition for partition in self._claims.positions() if not self._heard(partition, since)]
+        """Partitions with a position, but without a start, or without an end looked up since that time."""
+        return [partition for partition in self._claims.positions() if not self._is_known(partition, since)]
 
     def held_up(self, now: int) -> set[TopicPartition]:
-        """Partitions for which a query does not wait."""
+        """Partitions that a query does not wait for."""
         before = now - HELD_UP_MS
         return {p for lookup in (self._ask_ends, self._ask_starts) for p in lookup.asked_before(before)}
 
     def fresh(self, since: int, now: int) -> bool:
-        """Whether all answers have come for which a query waits."""
+        """Whether all answers that a query waits for have arrived."""
         missing = self.missing(since)
         return not missing or self.held_up(now).issuperset(missing)
 
     @property
     def in_doubt(self) -> list[TopicPartition]:
-        """Partitions whose log seems to end before their position."""
+        """Partitions whose log seems to end before the position."""
         return sorted(self._doubts)
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """The ends of the owned partitions, as far as they are known."""
+        """The known ends of the owned partitions."""
         return {p: end.offset for p, end in self.ends.items() if end.epoch == self._claims.epoch(p)}
 
-    def _heard(self, partition: TopicPartition, since: int) -> bool:
+    def _is_known(self, partition: TopicPartition, since: int) -> bool:
         end = self._current(self.ends, partition)
         return end is not None and end.asked_at >= since and self._current(self._starts, partition) is not None
 
-    def _current(self, heard: dict[TopicPartition, Answer], partition: TopicPartition) -> Answer | None:
-        found = heard.get(partition)
+    def _current(self, answers: dict[TopicPartition, Answer], partition: TopicPartition) -> Answer | None:
+        found = answers.get(partition)
         return found if found is not None and found.epoch == self._claims.epoch(partition) else None
 
-    # --- turning -----------------------------------------------------------------------------------------------------
+    # --- polling -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> None:
-        """Take the answers, judge positions by them, and look up what is due."""
+        """Process answers, judge positions by them, and look up what is due."""
         ends = self._ask_ends.take()
         self.ends |= ends
         self._starts |= self._ask_starts.take()
-        self._tell_again(ends)
-        self._look_again(now)
+        self._note_readable(ends)
+        self._settle_doubts(now)
         if self._claims.batch_state is BatchState.NONE:
             self._judge(now)
         self._ask(now)
@@ -208,7 +208,7 @@ class Bounds:
             self.error = self.error or lookup.error
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing arrives before."""
+        """When to poll again if nothing arrives earlier."""
         times = [doubt.next_at for doubt in self._doubts.values()]
         for lookup in (self._ask_ends, self._ask_starts):
             oldest = lookup.oldest()
@@ -232,7 +232,7 @@ class Bounds:
         self._ask_ends.ask(ends, now)
         self._ask_starts.ask(starts, now)
 
-    # --- positions that mean nothing (rule 12) -----------------------------------------------------------------------
+    # --- invalid positions (rule 13) ---------------------------------------------------------------------------------
 
     def _judge(self, now: int) -> None:
         for partition, position in self._claims.positions().items():
@@ -245,9 +245,9 @@ class Bounds:
                 self._claims.lost(partition, start.offset, f"{gone}: {LOG_BEGINS} {start.offset} now")
             elif verdict is Verdict.BEYOND and partition not in self._doubts and self._cleared.get(partition) != end:
                 self._doubts[partition] = _Doubt(end.epoch, now, next_at=now)
-                self._metadata.request_update(now)  # the topic may have been created again
+                self._metadata.request_update(now)  # the topic may have been recreated
 
-    def _look_again(self, now: int) -> None:
+    def _settle_doubts(self, now: int) -> None:
         answers = self._ask_again.take()
         positions = self._claims.positions() if self._doubts else {}
         for partition, doubt in list(self._doubts.items()):
@@ -275,27 +275,25 @@ class Bounds:
         self._claims.lost(
             partition,
             start.offset,
-            f"{partition} ends at offset {end.offset}, and reading was to go on at {position}: its log was cut off, "
-            "its topic was deleted and created again, or the group's offset was set beyond the end",
+            f"{partition} ends at offset {end.offset}, but reading is at {position}: its log was truncated, "
+            "its topic was deleted and recreated, or the group's offset was set beyond the end",
         )
 
-    # --- partitions that are held up ---------------------------------------------------------------------------------
+    # --- held-up partitions ------------------------------------------------------------------------------------------
 
     def _warn(self, now: int) -> None:
         late = set(self._ask_ends.asked_before(now - HELD_UP_WARNING_MS)) - self._warned
         if late:
             self._warned |= late
             why = "; ".join(f"{partition} {self._why(partition)}" for partition in sorted(late))
-            self.notes.append(
-                Note(WARNING, f"{why}. What it holds waits until that is mended; other partitions are read on")
-            )
+            self.notes.append(Note(WARNING, f"{why}. Its records wait until that is fixed; other partitions are read"))
 
     def _why(self, partition: TopicPartition) -> str:
         if self._metadata.topic_error(partition.topic) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return "does not exist any more"
-        return "has no leader" if self._metadata.leader(partition) is None else "does not say where it ends"
+            return "no longer exists"
+        return "has no leader" if self._metadata.leader(partition) is None else "does not answer with its end offset"
 
-    def _tell_again(self, ends: Mapping[TopicPartition, Answer]) -> None:
+    def _note_readable(self, ends: Mapping[TopicPartition, Answer]) -> None:
         back = self._warned & ends.keys()
         if back:
             self._warned -= back

@@ -1,8 +1,8 @@
-"""What a query's checkpoint tells besides the offset that Spark hands over: the query's id, which batch is done, and
+"""What a query's checkpoint says besides the offset that Spark passes: the query's ID, which batch is done, and
 whether the query keeps state.
 
 Spark writes `metadata` once, `offsets/N` before batch N and `commits/N` after it; operators with state write `state`.
-Only local folders are read; for a checkpoint elsewhere nothing is known, and the source does without.
+Only local folders are read; the source works without knowing a checkpoint elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlparse
 
 
 class Checkpoint:
-    """The checkpoint folder named by the option checkpointLocation, if it is a local one."""
+    """The checkpoint folder in the option checkpointLocation, if it is a local one."""
 
     def __init__(self, location: str | None) -> None:
         parsed = urlparse(location or "")
@@ -22,7 +22,7 @@ class Checkpoint:
         self._folder = Path(unquote(parsed.path)) if local else None
 
     def query_id(self) -> str | None:
-        """The query's id, which stays the same over restarts."""
+        """The query's ID, which stays the same across restarts."""
         if self._folder is None:
             return None
         try:
@@ -53,7 +53,7 @@ class Checkpoint:
             return set()
 
     def _offsets(self, batch: int) -> list[Any]:
-        """The offsets of all sources in batch N: one line each, behind the lines for version and metadata."""
+        """The offsets of all sources in batch N: one line each, after the lines for version and metadata."""
         assert self._folder is not None
         try:
             lines = (self._folder / "offsets" / str(batch)).read_text().splitlines()

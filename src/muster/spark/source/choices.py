@@ -1,8 +1,8 @@
-"""Where reading begins and ends, as the options say it, in the order in which Spark's own Kafka source obeys them.
+"""Where reading starts and ends according to the options, with the precedence of Spark's own Kafka source.
 
-`startingTimestamp` goes before `startingOffsetsByTimestamp`, and that before `startingOffsets`; likewise for the end of
-a batch read. A time means the first record of that time or later. Where there is none, a read ends at the end of the
-log, and `startingOffsetsByTimestampStrategy` says whether it begins there or fails.
+`startingTimestamp` overrides `startingOffsetsByTimestamp`, which overrides `startingOffsets`; likewise for the end of
+a batch read. A time means the first record at or after it. If there is none, a read ends at the end of the
+log, and `startingOffsetsByTimestampStrategy` says whether it starts there or fails.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ EARLIEST, LATEST, COMMITTED = "earliest", "latest", "committed"
 STRATEGY = "startingOffsetsByTimestampStrategy"
 STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-"""The options, in the order of their precedence."""
+"""The options, in order of precedence."""
 
 _LISTED = 5
-"""So many partitions are named in a sentence, of more only their number."""
+"""How many partitions a message names; of the rest it gives only the count."""
 
 
 class Spot(NamedTuple):
-    """A place in one partition: an offset, or if that is None, what ListOffsets is asked for: a time in milliseconds,
+    """A place in a partition: an offset, or if that is None, a timestamp for ListOffsets: milliseconds,
     EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
 
     offset: int | None
@@ -38,19 +38,19 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where to begin, or to end, in partitions of which nothing else is known."""
+    """Where to start or end in partitions, by the options alone."""
 
     option: str
-    """The option that says so."""
+    """The option that sets it."""
     everywhere: int
-    """What ListOffsets is asked for in partitions that are not named: a time, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP."""
+    """The timestamp for ListOffsets in unnamed partitions: a time, EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
     named: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The partitions that JSON names: each with an offset (-2 earliest, -1 latest) or, `by_time`, with a time."""
+    """The partitions named in JSON, each with an offset (-2 earliest, -1 latest) or, if `by_time`, a time."""
     by_time: bool = False
     committed: bool = False
-    """Whether a batch read begins where the group stands."""
+    """Whether a batch read starts at the group's committed offsets."""
     latest_if_none: bool = True
-    """What no record of that time or later means: the end of the log, or an error."""
+    """Whether a time without a record at or after it means the log's end, rather than an error."""
 
     def spot(self, partition: TopicPartition) -> Spot:
         """The place in a partition."""
@@ -60,50 +60,50 @@ class Choice:
         return Spot(None, found) if self.by_time or found < 0 else Spot(found)
 
     def left_out(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Partitions that JSON does not name though it names others."""
+        """Partitions that the JSON omits, if it names any."""
         return sorted(set(partitions) - self.named.keys()) if self.named else []
 
-    def tell_left_out(self, partitions: Iterable[TopicPartition]) -> str | None:
-        """A sentence about them, without a full stop; None if there are none."""
+    def left_out_warning(self, partitions: Iterable[TopicPartition]) -> str | None:
+        """A message about them, without a full stop; None if there are none."""
         found = self.left_out(partitions)
         if not found:
             return None
-        names = f"{listed(found)}: reading {'begins' if self.everywhere == EARLIEST_TIMESTAMP else 'ends'}"
-        where = "their logs begin" if self.everywhere == EARLIEST_TIMESTAMP else "their logs end"
-        return f"{self.option} does not name {names} where {where}"
+        verb, where = ("starts", "begin") if self.everywhere == EARLIEST_TIMESTAMP else ("ends", "end")
+
+        return f"{self.option} does not name {listed(found)}: reading {verb} where their logs {where}"
 
     def check_strangers(self, partitions: Iterable[TopicPartition]) -> None:
-        """Refuse partitions that are not among those that are read.
+        """Refuse named partitions that are not read.
 
         Raises:
-            ConfigError: JSON names one.
+            ConfigError: the JSON names one.
         """
         if strangers := self.named.keys() - set(partitions):
-            raise ConfigError(f"{self.option} names {min(strangers)}, which is not among the partitions to be read")
+            raise ConfigError(f"{self.option} names {min(strangers)}, which is not one of the partitions that are read")
 
     def no_record(self, partition: TopicPartition) -> ConfigError:
-        """The error for a partition that has no record of its time or later."""
+        """The error for a partition without a record at or after its time."""
         return ConfigError(
-            f"{self.option} is {self.spot(partition).time} for {partition}, which has no record of that time or later; "
-            f"set {STRATEGY} to latest to begin such partitions at their end"
+            f"{self.option} is {self.spot(partition).time} for {partition}, which has no record at or after that time; "
+            f"set {STRATEGY} to latest to start such partitions at their end"
         )
 
     @property
     def moves(self) -> bool:
-        """Whether it can mean another place when it is looked up later, since logs have grown."""
+        """Whether a later lookup may give another place, since logs grow."""
         return LATEST_TIMESTAMP in (self.everywhere, *self.named.values()) or (self.uses_times and self.latest_if_none)
 
     @property
     def uses_times(self) -> bool:
-        """Whether it looks for records of some time."""
+        """Whether it looks up records by time."""
         return self.by_time or self.everywhere >= 0
 
 
 def starting(options: Given, streaming: bool | None) -> Choice:
-    """Where reading begins; None for `streaming` checks only what holds for both kinds.
+    """Where reading starts; None for `streaming` checks only what applies to both kinds.
 
     Raises:
-        ConfigError: an option is no offset or time.
+        ConfigError: an option is not a valid offset or time.
     """
     latest_if_none = options.choice(STRATEGY, ("error", "latest")) == "latest"
     found = _by_time(options, STARTING, EARLIEST_TIMESTAMP, latest_if_none)
@@ -116,11 +116,11 @@ def starting(options: Given, streaming: bool | None) -> Choice:
     if value.lstrip().startswith("{"):
         named = _partitions(name, value, least=-2)
         if streaming is False and LATEST_TIMESTAMP in named.values():
-            raise ConfigError(f"{name} has -1 (latest) for a partition: a batch read would have nothing to read")
+            raise ConfigError(f"{name} has -1 (latest) for a partition: a batch read would find nothing to read")
         return Choice(name, EARLIEST_TIMESTAMP, named)
     word = options.choice(name, (EARLIEST, LATEST, COMMITTED))
     if streaming is False and word == LATEST:
-        raise ConfigError(f"{name} is latest: a batch read would have nothing to read")
+        raise ConfigError(f"{name} is latest: a batch read would find nothing to read")
     return Choice(name, LATEST_TIMESTAMP if word == LATEST else EARLIEST_TIMESTAMP, committed=word == COMMITTED)
 
 
@@ -128,7 +128,7 @@ def ending(options: Given) -> Choice:
     """Where a batch read ends.
 
     Raises:
-        ConfigError: an option is no offset or time.
+        ConfigError: an option is not a valid offset or time.
     """
     found = _by_time(options, ENDING, LATEST_TIMESTAMP, True)
     if found is not None:
@@ -142,16 +142,16 @@ def ending(options: Given) -> Choice:
 
 
 def overruled(options: Given) -> list[str]:
-    """Sentences about options that are set but do not count, since another one goes before them."""
-    told = []
+    """Messages about options that another option overrides."""
+    messages = []
     for names in (STARTING, ENDING):
         given = [name for name in names if options.get(name) is not None]
-        told += [f"{name} is not looked at, since {given[0]} is set" for name in given[1:]]
-    return told
+        messages += [f"{name} is ignored, since {given[0]} is set" for name in given[1:]]
+    return messages
 
 
 def _by_time(options: Given, names: tuple[str, ...], rest: int, latest_if_none: bool) -> Choice | None:
-    """The choice of the first two options."""
+    """The choice by the first two options."""
     time = options.number(names[0], None, 0)
     if time is not None:
         return Choice(names[0], time, latest_if_none=latest_if_none)
@@ -162,7 +162,7 @@ def _by_time(options: Given, names: tuple[str, ...], rest: int, latest_if_none: 
 
 
 def _partitions(name: str, value: str, least: int) -> dict[TopicPartition, int]:
-    """What JSON says of partitions."""
+    """The numbers that the JSON has for partitions."""
     try:
         found = {
             TopicPartition(topic, int(index)): _whole(number)
@@ -170,13 +170,13 @@ def _partitions(name: str, value: str, least: int) -> dict[TopicPartition, int]:
             for index, number in partitions.items()
         }
     except (ValueError, TypeError, AttributeError):
-        raise ConfigError(f'{name} is {value!r}; it should look like {{"topic":{{"0":23,"1":42}}}}') from None
+        raise ConfigError(f'{name} is {value!r}; it must look like {{"topic":{{"0":23,"1":42}}}}') from None
     for partition, number in found.items():
         if number < least:
             what = "a time in milliseconds"
             if least < 0:
                 what = f"an offset, -1 for latest{', -2 for earliest' if least == -2 else ''}"
-            raise ConfigError(f"{name} has {number} for {partition}: it should be {what}")
+            raise ConfigError(f"{name} has {number} for {partition}: it must be {what}")
     return found
 
 
@@ -187,6 +187,6 @@ def _whole(number: Any) -> int:
 
 
 def listed(partitions: list[TopicPartition]) -> str:
-    """Names for a sentence."""
+    """Partition names for a message."""
     names = ", ".join(map(str, partitions[:_LISTED]))
     return names if len(partitions) <= _LISTED else f"{names} and {len(partitions) - _LISTED} more"

@@ -1,40 +1,41 @@
-"""The rules of a streaming query in a group: which partitions it owns, what a batch reads, when it is committed.
+"""The rules of a streaming query in a group: which partitions it owns, what a batch reads, and when it is committed.
 
-Two sources of truth divide the work. The group's committed offset says where a newly gained partition starts. The
-query's checkpoint says what is in the batch under way and in the last one. This module joins them; it does no I/O, and
-time comes in as `now` (milliseconds).
+There are two sources of truth. The group's committed offset says where a newly gained partition starts. The
+query's checkpoint says what the current batch and the last one read. This module reconciles them; it does no I/O, and
+time is passed in as `now` (milliseconds).
 
-Ownership. Each gain of a partition has an epoch of its own, so that a partition lost and regained is not taken for one
-that was kept. A partition that is owned and whose committed offset is known has a position.
+Ownership. Each time a partition is gained it gets a new epoch, so that a partition lost and regained is not mistaken
+for one that was kept. An owned partition whose committed offset is known has a position.
 
-Batches: at most one.
+At most one batch is in progress:
 
     NONE --latest() claims--> CLAIMED --planned()--> PLANNED --latest(start == its end), or finished()--> NONE
     NONE --planned() comes first, after a restart--> PLANNED (a replay)
 
-1.  The query joins the group when it first reads; its face (`member.py`) does that.
-2.  `latest(start)`: the batch whose end is `start` is done. Without partitions, while draining, or with nothing new the
-    answer is `start` itself. Otherwise the query claims `[position, end)`, at most its share of the limit.
-3.  Positions move only when a batch is done. A claim that was never planned is made again.
-4.  Draining: before partitions are given up, the batch that reads them is finished and committed; no batch is begun.
-5.  When the drain's deadline has passed, or partitions are lost, ownership ends at once. The batch goes on, since Spark
-    cannot be stopped in it: for those partitions it is an orphan and is not committed. The new owner reads its records
-    again; none is lost.
-6.  A claim made under an earlier epoch is not committed as such: its partition's position is resolved anew.
-7.  Commits never go back within an epoch.
-8.  `resume_position`, a table, says where a partition starts that the query has read before. It has to tell a commit of
-    this query from one of another member, so a gained partition is not read before the group holds its start under
-    this query's name. The note of a commit also has the number of the last batch that was done when it was made. A
-    commit made before a range was done shows that a later one was lost. A commit made since then is deliberate: an
-    operator's reset, or another member's offset, that the query has obeyed and noted under its own name.
-9.  Replay after a restart reads the claims whole (`strict`), or only what is owned and not committed (`trim`).
+1.  The query joins the group when it first reads (`member.py`).
+2.  `latest(start)`: the batch that ends at `start` is done. Without partitions, while draining, or with nothing new,
+    the answer is `start` itself. Otherwise the query claims `[position, end)`, up to each partition's share of the
+    limit.
+3.  Positions advance only when a batch is done. A claim that was never planned is made again.
+4.  Draining: before partitions are given up, the batch that reads them is finished and committed; no new batch starts.
+5.  When the drain's deadline passes, or partitions are lost, ownership ends immediately. The batch continues, since
+    Spark cannot be stopped within it: for those partitions it is an orphan and is not committed. The new owner reads
+    its records again; none is lost.
+6.  A claim made under an earlier epoch is not committed: its partition's position is resolved again.
+7.  Commits never move backwards within an epoch.
+8.  `resume_position`, a table, says where a partition starts that the query has read before. It must distinguish a
+    commit of this query from another member's, so a gained partition is not read until its start is committed under
+    this query's name. A commit's metadata also has the number of the last batch that was done then. A
+    commit made before a range was done shows that a later one was lost. A commit made afterwards is deliberate: an
+    operator's reset, or another member's offset, which the query has adopted and committed under its own name.
+9.  A replay after a restart reads the whole claims (`strict`), or only what is owned and uncommitted (`trim`).
 10. Executors read fixed ranges and never talk to the group.
-11. At the end, a batch known to be done is committed before the member leaves; the face does both.
-12. What a query with state needs beyond this is in `state.py`.
-13. Records that are gone before they were read, and positions that are no longer valid, are losses. `bounds.judge` is
-    the table for a position; a topic's id shows that it was created again. After a loss what is remembered of the
-    partition is dropped, the loss is told once (`take_losses`), and reading goes on from the start of the log: records
-    are read twice rather than not at all.
+11. At the end, a batch known to be done is committed before the member leaves (`member.py`).
+12. The additional rules of a query with state are in `state.py`.
+13. Records deleted before they were read, and positions that are no longer valid, are losses. `bounds.judge` is
+    the table for a position; a topic's ID shows that it was recreated. After a loss, what is remembered of the
+    partition is dropped, the loss is reported once (`take_losses`), and reading continues from the start of the log:
+    records are read twice rather than not at all.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class Resume(Enum):
     """Which offset counts for a partition that this query has read before (rule 8)."""
 
     MAX = "max"
-    """The checkpoint for what it has done, unless the group was set back before it or went on beyond it."""
+    """The checkpoint for what it has done, unless the group's offset was set back before that or is beyond it."""
     GROUP = "group"
-    """The group's committed offset, whatever the checkpoint says."""
+    """Always the group's committed offset."""
     CHECKPOINT = "checkpoint"
-    """The checkpoint, whatever the group says."""
+    """Always the checkpoint."""
 
 
 class Replay(Enum):
@@ -71,7 +72,7 @@ class Replay(Enum):
 
 
 class BatchState(Enum):
-    """How far the batch under way is."""
+    """The state of the current batch."""
 
     NONE = "none"
     CLAIMED = "claimed"
@@ -83,9 +84,9 @@ def resume_position(
 ) -> int | None:
     """Where a gained partition starts; None leaves it to the reset policy (`startingOffsets`).
 
-    `earlier` says that this query made the commit, and before it had done the range. If such a commit lies within the
-    range, a later one was lost. Any other commit there comes from an operator that wants records read again, or from
-    another member that has read on from there; this query may have noted it under its own name since.
+    `earlier` means that this query made the commit, before it had done the range. If such a commit lies within the
+    range, a later one was lost. Any other commit there comes from an operator who wants records read again, or from
+    another member that has read up to there; this query may have committed it under its own name since.
 
     | committed                   | done by this query | max       | group     | checkpoint |
     |-----------------------------|--------------------|-----------|-----------|------------|
@@ -108,7 +109,7 @@ def resume_position(
 
 @dataclass(slots=True)
 class _Owned:
-    """A partition of this member. `committed` is the group's offset as far as this member knows."""
+    """A partition of this member. `committed` is the group's offset as this member knows it."""
 
     epoch: int
     known: bool = False
@@ -117,13 +118,13 @@ class _Owned:
     note: str = ""
     """The metadata of the group's commit, which names the query that made it (rule 8)."""
     renewed: bool = False
-    """Whether the topic was created again under this epoch: then a commit of this query is about the old topic. A
-    broker that accepts commits by the topic's name has accepted it all the same."""
+    """Whether the topic was recreated under this epoch: then this query's commit is about the old topic. A
+    broker that accepts commits by topic name has accepted it nevertheless."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The batch under way, with the epoch under which each partition was claimed. A replayed batch has none: its
+    """The current batch, with the epoch under which each partition was claimed. A replayed batch has no epochs: its
     claims were made by an earlier run of the query."""
 
     offset: QueryOffset
@@ -139,14 +140,14 @@ class _Drain:
 
 
 class QueryClaims:
-    """One query's part in its group. It commits under its `name`, which the checkpoint keeps.
+    """One query's ownership and batches. It commits under its `name`, which the checkpoint keeps.
 
-    `fails_on_loss`: the query ends at a loss, so nothing is read or committed of a partition that has one.
-    `notes_first`: a partition is read only when the group has its start under that name. `records_first`: the first
-    batch, with records or without, writes down which partitions were there.
+    `fails_on_loss`: a loss ends the query, so nothing more is read from or committed for such a partition.
+    `notes_first`: a partition is read only once its start is committed under that name. `records_first`: the first
+    batch, with or without records, writes down which partitions existed.
 
     Without a group to commit to (`keeps_all`), the query's own offsets hold what it has done in every partition, and
-    also where the reset policy had each begin: otherwise a restart before the first record would ask for the latest
+    also where the reset policy started each: otherwise a restart before the first record would look up the latest
     offset again.
     """
 
@@ -164,7 +165,7 @@ class QueryClaims:
     ) -> None:
         self._resume = resume
         self._replay = replay
-        self.name = name  # under which the query commits: the checkpoint's, once it is known
+        self.name = name  # commits are made under it; the checkpoint's, once known
         self._older_names = False
         self._keeps_all = keeps_all
         self._notes_first = notes_first and not keeps_all
@@ -181,29 +182,29 @@ class QueryClaims:
         self._batch: _Batch | None = None
         self._drain: _Drain | None = None
         self._done: Claims = {}
-        """Claims that the query has finished and the group has not acknowledged."""
+        """Finished claims that the group has not acknowledged."""
         self._done_by: dict[TopicPartition, int] = {}
-        """The number of the batch by whose end each of them was done."""
+        """The number of the batch that completed each of them."""
         self._started = False
         self._restarted = False
         self._trimmed: dict[int, Claims] = {}
 
-    # --- what the face looks at --------------------------------------------------------------------------------------
+    # --- for the member ----------------------------------------------------------------------------------------------
 
     @property
     def batch_state(self) -> BatchState:
-        """How far the batch under way is."""
+        """The state of the current batch."""
         return self._batch.state if self._batch else BatchState.NONE
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether the group knows all that the query has done."""
+        """Whether the group has acknowledged everything that the query has done."""
         known = {partition: owned.committed for partition, owned in self._owned.items()}
         return self._started and all(known.get(partition) == done.end for partition, done in self._done.items())
 
     @property
     def batch_in_flight(self) -> dict[str, Any] | None:
-        """The end offset of the batch under way, as Spark knows it."""
+        """The end offset of the current batch, as Spark has it."""
         return to_json(self._batch.offset) if self._batch else None
 
     @property
@@ -213,11 +214,11 @@ class QueryClaims:
 
     @property
     def drain_deadline(self) -> int | None:
-        """The time at which partitions are given up at the latest."""
+        """When partitions are given up at the latest."""
         return self._drain.deadline if self._drain else None
 
     def batch_reads(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the batch under way reads any of these as their owner."""
+        """Whether the current batch reads any of these as their owner."""
         batch = self._batch
         return batch is not None and any(self._is_under(p, batch.epochs.get(p)) for p in partitions)
 
@@ -226,7 +227,7 @@ class QueryClaims:
         return sorted(self._owned)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The position of each partition where it is known."""
+        """The known positions of partitions."""
         return {p: owned.position for p, owned in self._owned.items() if owned.position is not None}
 
     def unresolved(self) -> list[TopicPartition]:
@@ -234,26 +235,26 @@ class QueryClaims:
         return sorted(partition for partition, owned in self._owned.items() if not owned.known)
 
     def unnoted(self) -> list[TopicPartition]:
-        """Partitions that wait for their start to be committed under this query's name."""
+        """Partitions whose start is not committed under this query's name yet."""
         return sorted(p for p, owned in self._owned.items() if not self._may_read(owned) and owned.position is not None)
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Whether a partition came after the query had begun: it is read from its start."""
+        """Whether a partition was added after the query first started: it is read from its beginning."""
         return self._topics.is_new(partition)
 
     @property
     def started(self) -> bool:
-        """Whether Spark has said where the query stands."""
+        """Whether Spark has passed the query's offset."""
         return self._started
 
     @property
     def restarted(self) -> bool:
-        """Whether the query had read something before this run."""
+        """Whether the query read something before this run."""
         return self._restarted
 
     def without_start(self) -> list[TopicPartition]:
-        """Partitions with no committed offset and nothing done: the reset policy decides, then `reset`. None before it
-        is known what the query has done, and which partitions are new."""
+        """Partitions with no committed offset and nothing done: the reset policy decides, then `reset`. Empty until it
+        is known what the query has done and which partitions are new."""
         if not self._topics.decided:
             return []
         waiting = self._batch.offset.claims if self._batch is not None else {}
@@ -264,13 +265,14 @@ class QueryClaims:
     # --- ownership ---------------------------------------------------------------------------------------------------
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Own more partitions. Their committed offsets are to be looked up: `committed`."""
+        """Own more partitions. The caller looks up their committed offsets: `committed`."""
         self._epoch += 1
         for partition in partitions:
             self._owned[partition] = _Owned(self._epoch)
 
     def committed(self, partition: TopicPartition, offset: int | None, note: str = "") -> None:
-        """What the group has committed for a gained partition, None for nothing; `note` is the commit's metadata."""
+        """The group's committed offset of a gained partition, None if there is none; `note` is the commit's
+        metadata."""
         owned = self._owned.get(partition)
         if owned is not None and not owned.known:
             owned.known = True
@@ -283,11 +285,11 @@ class QueryClaims:
             self._resolve(partition, owned)
 
     def seen(self, topics: Mapping[str, Topic]) -> None:
-        """The topics that the query reads, as the cluster has them now: ids and numbers of partitions."""
+        """The topics that the query reads, as they are in the cluster now: IDs and partition counts."""
         self._recreated(self._topics.seen(topics))
 
     def lost(self, partition: TopicPartition, start: int, what: str) -> None:
-        """Records are gone, or the position is invalid: read on from the log's start (rule 13)."""
+        """Records are gone, or the position is invalid: continue from the log's start (rule 13)."""
         owned = self._owned.get(partition)
         if owned is None:
             return
@@ -303,14 +305,14 @@ class QueryClaims:
             self._unrecorded = True
 
     def take_losses(self) -> list[str]:
-        """The losses since this was last called, as sentences without a full stop."""
+        """The losses since the last call, as sentences without a full stop."""
         found, self._losses = self._losses, []
         return found
 
     def _recreated(self, topics: Iterable[str]) -> None:
-        """A topic was deleted and created again: forget what is remembered of it."""
+        """Topics were deleted and recreated: forget what is remembered of them."""
         for topic in topics:
-            self._losses.append(f"topic {topic} was deleted and created again, and what it had before is gone")
+            self._losses.append(f"topic {topic} was deleted and recreated, and its earlier records are gone")
             for partition in [partition for partition in self._done if partition.topic == topic]:
                 del self._done[partition]
             self._epoch += 1
@@ -320,7 +322,7 @@ class QueryClaims:
                     del self._owned[partition]
 
     def reset(self, partition: TopicPartition, offset: int) -> None:
-        """Where the reset policy has a partition start."""
+        """Where a partition starts by the reset policy."""
         owned = self._owned.get(partition)
         if owned is not None and owned.known and owned.position is None:
             owned.position = offset
@@ -329,7 +331,7 @@ class QueryClaims:
                 self._unrecorded = True
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Own these no more: given up after a drain, or lost. A batch that still reads them is an orphan for them."""
+        """No longer own these: given up after a drain, or lost. A batch that still reads them is an orphan for them."""
         for partition in partitions:
             self._owned.pop(partition, None)
         self._drain = None
@@ -342,25 +344,25 @@ class QueryClaims:
         earlier = self._is_own(owned.note) and self._number(owned.note) < self._done_by.get(partition, 0)
         owned.position = resume_position(owned.committed, done, self._resume, earlier)
         if done is not None and owned.position != done.end:
-            # The group was set back, or other members went on: what was done before no longer counts. If it were kept,
-            # an operator's wish to have a range read again would be taken half-way for a lost commit.
+            # The group's offset was set back, or others read further: what was done before no longer counts. If it were
+            # kept, an operator's reset into that range would be mistaken for a lost commit.
             del self._done[partition]
 
     def _is_claimed(self, partition: TopicPartition) -> bool:
         return self._batch is not None and partition in self._batch.offset.claims
 
     def _note(self) -> str:
-        """The metadata of this query's commits: its name, and the last batch that is done."""
+        """The metadata of this query's commits: its name, and the last finished batch."""
         return f"spark:{self.name}/{self._seq - (self._batch is not None)}"
 
     def _is_own(self, note: str) -> bool:
-        """Whether a commit's metadata is this query's. Older versions, whose offsets lack the name, wrote none."""
+        """Whether a commit's metadata is this query's. Older versions, whose offsets lack the name, wrote no name."""
         name = note.rpartition("/")[0]
         return bool(name) and (name == f"spark:{self.name}" or (self._older_names and name == "spark"))
 
     def _number(self, note: str) -> int:
-        """The last batch that was done when this query made a commit; -1 where the note does not say: older versions
-        had the number of the batch under way."""
+        """The last batch that was done when this query made a commit; -1 if the metadata does not say: older versions
+        had the number of the current batch."""
         name, _, number = note.rpartition("/")
         return int(number) if name != "spark" and number.isdecimal() else -1
 
@@ -370,13 +372,13 @@ class QueryClaims:
     # --- draining (rules 4 and 5) ------------------------------------------------------------------------------------
 
     def drain(self, partitions: Iterable[TopicPartition], deadline: int) -> None:
-        """Begin to give partitions up; `may_give_up` says when it is done, then call `revoked`."""
+        """Start giving partitions up. Once `may_give_up` is true, call `revoked`."""
         self._drain = _Drain(set(partitions), deadline)
 
     def may_give_up(self, now: int, hopeless: Set[TopicPartition] = frozenset()) -> bool:
-        """Whether the partitions being drained can be given up: no batch reads them, and none waits for a commit.
+        """Whether the draining partitions can be given up: no batch reads them, and none waits for a commit.
 
-        `hopeless` are partitions whose commit is not waited for."""
+        `hopeless` are partitions whose commits are not waited for."""
         drain = self._drain
         if drain is None or now >= drain.deadline:
             return True
@@ -393,7 +395,7 @@ class QueryClaims:
     def latest(
         self, start: dict[str, Any], ends: Mapping[TopicPartition, int], limit: int | None = None, generation: int = -1
     ) -> dict[str, Any]:
-        """The end of the next batch: new claims up to `ends`, or `start` itself where there is nothing to read."""
+        """The end of the next batch: new claims up to `ends`, or `start` itself if there is nothing to read."""
         self.begin_from(start)
         if self._batch is not None:
             self._unclaim()
@@ -420,7 +422,7 @@ class QueryClaims:
         return to_json(offset)
 
     def waiting(self, ends: Mapping[TopicPartition, int]) -> int:
-        """How many records there are to read, up to `ends`."""
+        """How many records are unread, up to `ends`."""
         return sum(self._available(ends).values())
 
     def _available(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -431,7 +433,7 @@ class QueryClaims:
         }
 
     def begin_from(self, start: dict[str, Any]) -> None:
-        """Everything up to `start` is done, since Spark asks what comes after it (rules 2 and 3)."""
+        """Everything up to `start` is done, since Spark asks what follows it (rules 2 and 3)."""
         batch = self._batch
         if batch is not None and to_json(batch.offset) == start:
             self._finish(batch)
@@ -443,14 +445,14 @@ class QueryClaims:
             self._unrecorded = not self._restarted
 
     def finished(self, end: dict[str, Any]) -> None:
-        """Spark says in another way that the batch is done: by `commit`, or by its commit log. A second call does
+        """Spark reports in another way that the batch is done: by `commit`, or by its commit log. A second call does
         nothing."""
         batch = self._batch
         if batch is not None and to_json(batch.offset) == end:
             self._finish(batch)
 
     def planned(self, end: dict[str, Any]) -> Claims:
-        """The claims of the batch with this end (rules 3, 9); the same each time it is called."""
+        """The claims of the batch with this end (rules 3, 9); the same at every call."""
         offset = from_json(end)
         batch = self._batch
         if batch is not None and batch.offset.seq == offset.seq:
@@ -465,14 +467,14 @@ class QueryClaims:
         return self._trimmed.get(offset.seq, offset.claims)
 
     def to_trim(self) -> bool:
-        """Whether a planned batch is a replay to be trimmed (rule 9): wait until the group has given partitions and
+        """Whether a planned batch is a replay to trim (rule 9): wait until the group has assigned partitions and
         none is `unresolved`, then `trim`, then plan it again."""
         batch = self._batch
         trims = self._replay is Replay.TRIM and batch is not None and batch.replayed
         return trims and batch is not None and batch.offset.seq not in self._trimmed
 
     def trim(self) -> None:
-        """Cut the replayed batch to what is owned and not committed; the same for every planning of it."""
+        """Cut the replayed batch to what is owned and uncommitted; the same at every planning."""
         batch = self._batch
         assert batch is not None
         trimmed: Claims = {}
@@ -483,9 +485,9 @@ class QueryClaims:
                 if start < claim.end:
                     trimmed[partition] = Claim(start, claim.end)
                     if start == owned.committed:
-                        # The batch begins at the group's offset, so it obeys that commit, and moves on from there. If
-                        # the position were resolved anew, another member's commit would have the same records read
-                        # once more.
+                        # The batch starts at the group's offset, so it honours that commit, and continues from there.
+                        # If the position were resolved again, another member's commit would make the same records be
+                        # read once more.
                         batch.epochs[partition] = owned.epoch
         self._trimmed[batch.offset.seq] = trimmed
 
@@ -495,13 +497,13 @@ class QueryClaims:
         return position
 
     def _unclaim(self) -> None:
-        """Forget a claim that was never planned: Spark did not use it, so it is made again (rule 3)."""
+        """Forget a claim that Spark never planned; it is made again (rule 3)."""
         if self._batch is not None and self._batch.state is BatchState.CLAIMED:
             self._seq -= 1
             self._settle()
 
     def _finish(self, batch: _Batch) -> None:
-        """A batch is done: positions move for partitions owned since its claim; the rest is remembered (rule 6)."""
+        """A batch is done: positions advance for partitions owned since its claim; the rest is remembered (rule 6)."""
         read = self._trimmed.pop(batch.offset.seq, batch.offset.claims)
         read = {partition: claim for partition, claim in read.items() if self._is_same(partition.topic, batch.offset)}
         finished = QueryOffset(batch.offset.seq, read, uncommitted=self._done).finished()
@@ -513,31 +515,31 @@ class QueryClaims:
         self._settle()
 
     def _add_done(self, done: Claims, batch: int) -> None:
-        """Ranges were done by the end of the batch with this number."""
+        """The batch with this number completed these ranges."""
         self._done.update(done)
         self._done_by.update(dict.fromkeys(done, batch))
 
     def _is_same(self, topic: str, offset: QueryOffset) -> bool:
-        """Whether a topic is still the one that an offset is about."""
+        """Whether a topic is still the one that an offset refers to."""
         then = offset.topics.get(topic)
         return then is None or not then.id or then.id == self._topics.topic_id(topic)
 
     def _settle(self) -> None:
-        """No batch is under way: partitions that waited for its end get their positions."""
+        """No batch is in progress: partitions that waited for its end get their positions."""
         self._batch = None
         for partition, owned in self._owned.items():
             if owned.known and owned.position is None:
                 self._resolve(partition, owned)
 
     def _restore(self, start: QueryOffset) -> None:
-        """The first call after a start asks what follows `start`: everything in it was done by an earlier run."""
+        """The first call after a restart asks what follows `start`: everything in it was done by an earlier run."""
         again = self._remember(start)
         if start == INITIAL:
             return
         finished = start.finished()
         if self._replay is Replay.TRIM:
-            # A trimmed replay may have skipped what other members owned then, which the checkpoint does not tell: of
-            # these claims only the beginning is sure.
+            # A trimmed replay may have skipped what other members owned then, which the checkpoint does not say: of
+            # these claims only the start is certain.
             finished = {partition: Claim(claim.start, claim.start) for partition, claim in finished.items()}
         self._add_done(finished, start.seq - 1)
         self._add_done({partition: finished[partition] for partition in start.claims}, start.seq)
@@ -545,13 +547,13 @@ class QueryClaims:
         self._unknow(self._done)
 
     def _remember(self, offset: QueryOffset) -> list[str]:
-        """Take note of what an offset says of the query itself. Returns the topics that were created again since."""
+        """Note what an offset says about the query itself. Returns the topics recreated since."""
         self._seq = offset.seq
         if offset.seq:
             if offset.share != self._share:
                 raise ConfigError(
-                    f"the checkpoint belongs to share {offset.share} of the partitions, and share is {self._share}: "
-                    "what the query keeps of its records would not fit; begin with a new checkpointLocation"
+                    f"the checkpoint belongs to share {offset.share} of the partitions, not to share {self._share}: "
+                    "the query's state would not fit; start with a new checkpointLocation"
                 )
             self._restarted = True
             self.state.known |= bool(offset.state)
@@ -561,7 +563,7 @@ class QueryClaims:
         return self._topics.restore(offset.topics)
 
     def _unknow(self, partitions: Iterable[TopicPartition]) -> None:
-        """Resolve these positions again: what the query has done before became known only after they were resolved."""
+        """Resolve these positions again: what the query did before became known only after they were resolved."""
         for partition in list(partitions):
             owned = self._owned.get(partition)
             if owned is not None and owned.known:
@@ -571,9 +573,9 @@ class QueryClaims:
     # --- commits (rules 5 to 7) --------------------------------------------------------------------------------------
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions that the group does not know yet: of done batches, of resolved gains and of the reset policy.
+        """Positions not yet committed: of finished batches, of resolved gains and of the reset policy.
 
-        None before Spark has said where the query stands: without its name in the checkpoint, and what it has done, a
+        Empty until Spark has passed the query's offset: without the checkpoint's name and finished ranges, a
         commit would hide that an earlier one was lost."""
         if not self._started:
             return {}
@@ -585,7 +587,7 @@ class QueryClaims:
         }
 
     def epoch(self, partition: TopicPartition) -> int | None:
-        """The epoch under which a partition is owned now; the caller keeps it with a commit that it sends."""
+        """The epoch under which a partition is owned now; the caller keeps it with each commit that it sends."""
         owned = self._owned.get(partition)
         return owned.epoch if owned else None
 

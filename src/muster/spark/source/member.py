@@ -1,8 +1,8 @@
-"""The query's member, in the driver's Python process: a thread that keeps it alive, and Spark's calls into it.
+"""The query's member, in a Python process on the driver: a thread that keeps it alive, and Spark's calls into it.
 
-The thread runs one event loop with `QueryCore` and the client's driver: heartbeats go out while Spark runs batches, and
-while it calls nothing at all. Every call from Spark's thread is carried to that loop and waited for, always with a
-limit: without a broker a query is idle, but does not hang.
+The thread runs an event loop with `QueryCore` and the client's driver: heartbeats are sent while Spark runs batches,
+and while it makes no calls at all. Every call from Spark's thread runs in that loop and is waited for, always with a
+timeout: without a broker a query is idle, but does not hang.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from muster.errors import ConfigError, KafkaConnectionError, KafkaTimeoutError, 
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.offsets import Claim, Claims, from_json
-from muster.spark.progress.batch_done import Ear, digest
+from muster.spark.progress.batch_done import BatchDoneSocket, digest
 from muster.spark.source.batch import find_partitions
 from muster.spark.source.checkpoint import Checkpoint
 from muster.spark.source.claims import BatchState, QueryClaims
@@ -39,31 +39,31 @@ log = logging.getLogger("muster.spark")
 T = TypeVar("T")
 
 FRESH_MS = 100
-"""Ends that were looked up less than this ago are fresh enough: Spark may ask every 10 ms."""
+"""Ends looked up less than this ago are fresh enough: Spark may ask every 10 ms."""
 
 COMMIT_WAIT_MS = 5_000
-"""How long the next batch waits for the last one's commit, unless commits fail anyway."""
+"""How long the next batch waits for the last one's commit, unless commits are failing."""
 
 DOUBTS_WAIT_MS = 10_000
-"""How long an answer to Spark waits until it is clear whether a position is still valid."""
+"""How long an answer to Spark waits for the decision whether a position is still valid."""
 
 LAST_WORD_MS = 2_000
-"""How long an ending query waits for the word that its last batch was finished."""
+"""How long an ending query waits for the message that its last batch was finished."""
 
 LAST_COMMIT_MS = 6_000
-"""How long it then waits for the commit of what is done. A rebalance may have to end before it is possible."""
+"""How long it then waits for the commit of finished batches. A rebalance may have to end first."""
 
 LEAVE_MS = 2_500
-"""How long it then waits for the answer to its LeaveGroup."""
+"""How long it then waits for the LeaveGroup response."""
 
 GOODBYE_MS = LAST_WORD_MS + LAST_COMMIT_MS + LEAVE_MS
 
 CHECKPOINT_EVERY_MS = 200
-"""How often a drain looks whether the batch that it waits for is in Spark's commit log."""
+"""How often a drain checks whether the batch that it waits for is in Spark's commit log."""
 
 
 class Member:
-    """One query's member. Nothing happens before the first call; the calls are Spark's, from one thread."""
+    """One query's member. Nothing happens before the first call; Spark calls from one thread."""
 
     def __init__(self, options: SourceOptions, name: str = "") -> None:
         self._options = options
@@ -89,27 +89,27 @@ class Member:
         self._started = False
         self._first = True
         self._committed_batch: int | None = None
-        self._ear: Ear | None = None
+        self._batch_done: BatchDoneSocket | None = None
         self._look_at = 0
         self._closed = False
         self._closing = threading.Lock()
 
     @property
     def group_id(self) -> str | None:
-        """The group whose offsets are committed."""
+        """The group that offsets are committed to."""
         return self._options.group_id if self._options.commits else None
 
     # --- Spark's calls -----------------------------------------------------------------------------------------------
 
     def prepare_available_now(self) -> None:
-        """Read no further than the present ends of the logs."""
+        """Read no further than the current ends of the logs."""
         options = self._options
         cluster = connect(self._config.narrowed(ClientConfig))
         times = dict.fromkeys(options.share.of(find_partitions(cluster, options)), LATEST_TIMESTAMP)
         self._targets = cluster.list_offsets(times, 1 if options.read_committed else 0)
 
     def latest(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
-        """The next batch's end; `start` itself where there is nothing to read now."""
+        """The next batch's end; `start` itself if there is nothing to read now."""
         return self._run(self._latest(start, max_rows))
 
     def planned(self, end: dict[str, Any]) -> Claims:
@@ -120,13 +120,13 @@ class Member:
         """Spark has committed the batch with this end."""
         self._run(self._finished(end))
 
-    def behind(self) -> Claims:
-        """What this member's partitions hold and the query has not read yet, as far as their ends are known. A log may
-        end before the position, as long as that is in doubt."""
-        return self._run(self._behind())
+    def unread(self) -> Claims:
+        """The unread ranges of this member's partitions, as far as their ends are known. A log may
+        end before the position while that is in doubt."""
+        return self._run(self._unread())
 
     def standing(self) -> dict[str, Any]:
-        """The member's group as the member knows it, and which batch it has committed, for the query's progress."""
+        """The group as this member knows it, and the last committed batch, for the query's progress."""
         options, core = self._options, self._core
         found: dict[str, Any] = {} if options.group_id is None else {"group": options.group_id}
         if options.grouped:
@@ -136,7 +136,7 @@ class Member:
         return found
 
     def close(self) -> None:
-        """Commit what is known to be done, leave the group (rule 11). Safe to call twice, and from any thread."""
+        """Commit what is known to be done, and leave the group (rule 11). Safe to call twice, and from any thread."""
         with self._closing:
             if self._closed:
                 return
@@ -158,7 +158,7 @@ class Member:
         return self._driver.now()
 
     async def _wait(self, predicate: Callable[[], bool], timeout_ms: int) -> bool:
-        """Wait until the predicate holds. Returns False if it does not in time. Raises an error that is not
+        """Wait until the predicate holds. Returns False on timeout. Raises an error that is not
         retriable."""
         held = await self._loop.wait_for(lambda: predicate() or self._core.fatal is not None, timeout_ms)
         if self._core.fatal is not None:
@@ -166,20 +166,21 @@ class Member:
         return held
 
     async def _begin(self) -> None:
-        if self._ear is None and self._claims.started:
-            self._ear = Ear(self._claims.name, self._hear)
+        if self._batch_done is None and self._claims.started:
+            self._batch_done = BatchDoneSocket(self._claims.name, self._on_batch_done)
         self._core.begin(self._now())
-        # The checkpoint, compared with what is known of the cluster already, may show a loss.
+        # Comparing the checkpoint with what is already known of the cluster may reveal a loss.
         self._core.take_losses()
         if self._core.fatal is not None:
             raise self._core.fatal
         self._loop.wakeup()
 
     async def _latest(self, start: dict[str, Any], max_rows: int | None) -> dict[str, Any]:
-        # Spark asks for what follows a batch only when that batch is in its commit log: this is the signal to commit.
+        # Spark asks what follows a batch only once that batch is in its commit log: this is the signal to commit.
         self._claims.begin_from(start)
         await self._begin()
-        # With Trigger.AvailableNow and Trigger.Once `start` would end the query, though there may be something to read.
+        # With Trigger.AvailableNow and Trigger.Once, answering `start` would end the query although there may be more
+        # to read.
         last = self._targets is not None or max_rows is None
         await self._commit_what_is_done()
         while True:
@@ -192,7 +193,7 @@ class Member:
             ends = {p: min(end, self._targets[p]) for p, end in ends.items() if p in self._targets}
         if self._claims.all_acknowledged:
             self._committed_batch = from_json(start).seq or None
-        # No await from here on: the ownership that the claims state must hold for the claim that is made.
+        # No await from here on: ownership must not change until the claim is made.
         if not last and self._pace.holds_back(self._claims.waiting(ends), self._now()):
             max_rows = 0
         return self._claims.latest(start, ends, max_rows, self._core.generation)
@@ -202,7 +203,7 @@ class Member:
             await self._wait(lambda: self._core.all_committed or self._core.commits_fail, COMMIT_WAIT_MS)
 
     async def _wait_for_partitions(self, last: bool) -> None:
-        """Wait until the group is stable: every time if this may be the last answer, else only the first time."""
+        """Wait until the group is stable: every time if this may be the last answer, otherwise only the first time."""
         core, timeout_ms = self._core, self._options.join_timeout_ms
         if not last and not self._first:
             return
@@ -211,35 +212,35 @@ class Member:
             if not core.broker_answered:
                 raise KafkaConnectionError(f"{core.no_broker()}; join.timeout ({timeout_ms} ms) has passed")
             where = f"group {self._options.group_id}" if self._options.grouped else "the partitions' positions"
-            rest = f"{where} did not come to rest within join.timeout ({timeout_ms} ms)"
+            rest = f"{where} did not settle within join.timeout ({timeout_ms} ms)"
             if last:
                 raise KafkaTimeoutError(rest)
-            log.log(WARNING, "%s; reading begins when it does", rest)
+            log.log(WARNING, "%s; reading starts when it does", rest)
         self._first = False
         core.has_begun()
 
     async def _refresh_ends(self, last: bool) -> None:
-        """Look up where the logs end, and wait until each position is known to be valid, or was lost and set again."""
+        """Look up where the logs end, and wait until each position is known to be valid, or was lost and reset."""
         bounds = self._core.bounds
         since = self._now() - FRESH_MS
 
-        def heard() -> bool:
+        def is_fresh() -> bool:
             if self._claims.draining:
                 return True
             waits = bounds.missing(since) if last else not bounds.fresh(since, self._now())
             return not waits and not bounds.in_doubt and not (last and self._claims.unnoted())
 
-        if not heard():
+        if not is_fresh():
             bounds.want(self._now())
             self._loop.wakeup()
             timeout_ms = self._options.join_timeout_ms if last else DOUBTS_WAIT_MS
-            if not await self._wait(heard, timeout_ms) and last:
+            if not await self._wait(is_fresh, timeout_ms) and last:
                 waiting = sorted({*bounds.missing(since), *bounds.in_doubt, *self._claims.unnoted()})
                 raise KafkaTimeoutError(
-                    f"{', '.join(map(str, waiting))} could not be looked at within join.timeout ({timeout_ms} ms)"
+                    f"{', '.join(map(str, waiting))} could not be looked up within join.timeout ({timeout_ms} ms)"
                 )
 
-    async def _behind(self) -> Claims:
+    async def _unread(self) -> Claims:
         positions = self._claims.positions()
         ends = self._core.bounds.offsets()
         return {p: Claim(at, ends[p]) for p, at in sorted(positions.items()) if p in ends}
@@ -248,7 +249,7 @@ class Member:
         claims = self._claims.planned(end)
         await self._begin()
         if self._claims.to_trim():
-            # If it is not settled in time, partitions not owned are left to their next owner, which starts at the
+            # If the group does not settle in time, unowned partitions are left to their next owner, which starts at the
             # group's committed offset.
             await self._wait(lambda: self._core.settled, self._options.join_timeout_ms)
             self._claims.trim()
@@ -260,29 +261,29 @@ class Member:
         self._loop.wakeup()
         await self._commit_what_is_done()
 
-    def _hear(self, said: str, keeps_state: bool) -> None:
-        """Spark's driver says that a batch is in the commit log: commit it without waiting for the next trigger."""
+    def _on_batch_done(self, offset_digest: str, keeps_state: bool) -> None:
+        """Spark's driver reports that a batch is in the commit log: commit it without waiting for the next trigger."""
         if keeps_state:
             self._claims.state.known = True
         end = self._claims.batch_in_flight
-        if end is not None and digest(end) == said:
+        if end is not None and digest(end) == offset_digest:
             self._claims.finished(end)
             self._loop.wakeup()
 
     async def _say_goodbye(self) -> None:
         self._look_into_checkpoint()
-        if self._ear is not None and self._claims.batch_state is BatchState.PLANNED:
-            # It may have been finished just now, with the word on its way: so it is with Trigger.Once.
+        if self._batch_done is not None and self._claims.batch_state is BatchState.PLANNED:
+            # It may have finished just now, with the message still on its way, as with Trigger.Once.
             with contextlib.suppress(MusterError):
                 await self._loop.wait_for(lambda: self._claims.batch_in_flight is None, LAST_WORD_MS)
-        if self._ear is not None:
-            self._ear.close()
+        if self._batch_done is not None:
+            self._batch_done.close()
         self._loop.wakeup()
         with contextlib.suppress(MusterError):
-            # Asked for in a rebalance, a commit is refused and made again after it. The sequence: another member joins
-            # and has its share; here the batch is heard of while this member's own answer is still on its way. To leave
-            # now would have the batch read once more by the partition's next owner.
-            await self._loop.wait_for(lambda: self._core.all_committed or self._core.commits_are_vain, LAST_COMMIT_MS)
+            # During a rebalance a commit is refused, and made again after it. The sequence: another member joins
+            # and gets its share; the batch finishes here while this member's SyncGroup response is still on its way.
+            # Leaving now would make the partition's next owner read the batch again.
+            await self._loop.wait_for(lambda: self._core.all_committed or self._core.commits_are_futile, LAST_COMMIT_MS)
         left: list[bool] = []
         if self._options.grouped and self._loop.error is None:
             self._core.consumer.listening = False
@@ -291,7 +292,7 @@ class Member:
                 await self._loop.wait_for(lambda: bool(left), LEAVE_MS)
         await self._loop.close()
 
-    # --- at every turn -----------------------------------------------------------------------------------------------
+    # --- in every iteration ------------------------------------------------------------------------------------------
 
     def _on_turn(self, now: int) -> None:
         for event in self._core.take_events():
@@ -303,7 +304,7 @@ class Member:
                 self._loop.wakeup()
 
     def _look_into_checkpoint(self) -> bool:
-        """Whether Spark's commit log says that the batch under way is done, though Spark has not called yet."""
+        """Whether Spark's commit log says that the current batch is done, although Spark has not called yet."""
         end = self._claims.batch_in_flight
         if end is None or not self._checkpoint.is_done(end):
             return False
@@ -312,17 +313,17 @@ class Member:
 
 
 def query_name(options: SourceOptions) -> str:
-    """A name for a query that begins; if its checkpoint is known, always the same."""
+    """A name for a new query; always the same if its checkpoint is known."""
     return Checkpoint(options.checkpoint).query_id() or uuid.uuid4().hex[:16]
 
 
 def _named(options: SourceOptions, checkpoint: Checkpoint) -> ConsumerConfig:
-    """The member's settings; `group.instance.id=query` becomes a name that stays over restarts of the query."""
+    """The member's settings; `group.instance.id=query` becomes a name that survives restarts of the query."""
     config = options.consumer_config()
     if config.group_instance_id == "query":
         if options.checkpoint is None:
             raise ConfigError(
-                "group.instance.id is query: set the option checkpointLocation too, which names the query"
+                "group.instance.id is query, which needs the option checkpointLocation: it identifies the query"
             )
         name = checkpoint.query_id() or hashlib.sha1(options.checkpoint.encode()).hexdigest()[:16]
         config = dataclasses.replace(config, group_instance_id=f"spark-{name}")

@@ -1,7 +1,7 @@
-"""The options of `format("muster")`, named as those of Spark's own Kafka source where they mean the same.
+"""The options of `format("muster")`, with the names of Spark's own Kafka source where they mean the same.
 
-Spark hands options over without the case of their names. Options that begin with `kafka.` are settings of the consumer,
-under Kafka's own names; what the source decides itself is refused.
+Spark passes option names in lower case. Options that begin with `kafka.` are consumer settings,
+under Kafka's names; those that the source decides itself are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.spark.source.choices import ENDING, Choice, ending, overruled, start
 from muster.spark.source.claims import Replay, Resume
 
 DEFAULT_MAX_ROWS = 2_000_000
-"""Rows of a batch where `maxOffsetsPerTrigger` is not set: a drain has to wait for a batch, so none may be endless."""
+"""Rows of a batch if `maxOffsetsPerTrigger` is not set: a drain waits for a batch, so none may be endless."""
 
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
@@ -33,7 +33,7 @@ _NAMED_HERE = {
     "group_id": "groupId",
     "group_instance_id": "group.instance.id",
 }
-"""Settings of the consumer that are options without `kafka.`."""
+"""Consumer settings that are options without `kafka.`."""
 
 COMMITS_TOPIC = "__consumer_offsets"
 
@@ -77,7 +77,7 @@ KNOWN = (
     "kafkaConsumer.pollTimeoutMs",
     "path",
 )
-"""Everything but the consumer's settings. `path` is what `load(path)` gives, and is refused."""
+"""All options but consumer settings. `path`, which `load(path)` sets, is refused."""
 
 _DECIDED_HERE = {
     "kafka.enable.auto.commit": "offsets are committed when Spark has finished a batch",
@@ -87,12 +87,12 @@ _DECIDED_HERE = {
     "kafka.max.poll.records": "use maxOffsetsPerTrigger",
     "kafka.partition.assignment.strategy": "use assignor",
     "kafka.isolation.level": "use isolationLevel",
-    "kafka.interceptor.classes": "interceptors are Java's, and records are read without Java",
-    "fetchoffset.numretries": "offsets are asked for again until join.timeout has passed",
-    "fetchoffset.retryintervalms": "offsets are asked for again until join.timeout has passed",
-    "topic": "it is for writing; say what to read with subscribe",
-    "decode": "values are binary; make columns of JSON in the query, with from_json",
-    "path": "name topics with subscribe, not with load()",
+    "kafka.interceptor.classes": "interceptors are Java classes, and records are read without Java",
+    "fetchoffset.numretries": "offset lookups are retried until join.timeout",
+    "fetchoffset.retryintervalms": "offset lookups are retried until join.timeout",
+    "topic": "it is for writing: use subscribe, subscribePattern or assign",
+    "decode": "values are binary; parse JSON in the query, with from_json",
+    "path": "name topics with subscribe, not in load()",
 }
 
 NAMES = Names("source", KNOWN, _DECIDED_HERE)
@@ -100,18 +100,18 @@ NAMES = Names("source", KNOWN, _DECIDED_HERE)
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a reader was told. Times in milliseconds."""
+    """A reader's options. Times are in milliseconds."""
 
     bootstrap: tuple[str, ...]
     topics: tuple[str, ...]
     pattern: str | None
     partitions: tuple[TopicPartition, ...]
     grouped: bool
-    """Whether the query is a member of its group; if not, it reads all partitions of its share by itself."""
+    """Whether the query is a member of its group; if not, it reads all partitions of its share."""
     share: Share
     group_id: str | None
     group_prefix: str | None
-    """Where no group is named: what the name of the query's own group begins with."""
+    """If no group is named: the prefix of the name of the query's own group."""
     starting: Choice
     ending: Choice
     fail_on_data_loss: bool
@@ -132,17 +132,17 @@ class SourceOptions:
     checkpoint: str | None
     consumer: dict[str, str]
     notes: tuple[str, ...] = ()
-    """What the user is to be told: options that do not count."""
+    """Warnings for the user: options that are ignored."""
 
     def in_group_of(self, query: str) -> SourceOptions:
-        """The options of a query that has a group of its own, named after it; of any other, as they are."""
+        """The options with the query's own group, if it is named after the query; otherwise unchanged."""
         if self.group_prefix is None or self.group_id is not None:
             return self
         return replace(self, group_id=f"{self.group_prefix}-{query}")
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The topics that are named, by themselves or with their partitions."""
+        """The topics that are named, with or without partitions."""
         return tuple(dict.fromkeys([*self.topics, *(partition.topic for partition in self.partitions)]))
 
     @property
@@ -152,7 +152,8 @@ class SourceOptions:
 
     @property
     def commits(self) -> bool:
-        """Whether finished batches are committed to a group. A member must commit, or no other could take over."""
+        """Whether finished batches are committed to a group. A member must commit, or no other member could take
+        over."""
         return self.group_id is not None and (self.grouped or not self.feeds_itself)
 
     def fetch_settings(self) -> FetchSettings:
@@ -170,10 +171,10 @@ class SourceOptions:
         )
 
     def consumer_config(self) -> ConsumerConfig:
-        """The settings of the member in the driver.
+        """The settings of the member on the driver.
 
         Raises:
-            ConfigError: a `kafka.` option that is not known, or does not fit.
+            ConfigError: a `kafka.` option is unknown or not valid.
         """
         settings: dict[str, Any] = {"client_id": "muster-spark", "max_partition_fetch_bytes": MAX_BYTES}
         settings |= {name.replace(".", "_"): value for name, value in self.consumer.items()}
@@ -192,10 +193,10 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Read a reader's options. None for `streaming` checks what holds for streams and batch reads alike.
+    """Parse a reader's options. None for `streaming` checks what applies to both streams and batch reads.
 
     Raises:
-        ConfigError: something is unknown, missing, contradictory or no value of its kind. The message is for the user.
+        ConfigError: something is unknown, missing, contradictory or invalid. The message is written for the user.
     """
     options = Given(given, NAMES)
     options.check_names()
@@ -239,28 +240,28 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
     )
     parsed.consumer_config()
     if parsed.max_partitions is not None and parsed.max_partitions < (parsed.min_partitions or 1):
-        raise ConfigError("maxPartitions is less than minPartitions: a batch cannot have fewer tasks than its least")
+        raise ConfigError("maxPartitions must not be less than minPartitions")
     if parsed.max_partitions is not None and parsed.max_records is not None:
-        raise ConfigError("maxPartitions and maxRecordsPerPartition contradict each other: set one of them")
+        raise ConfigError("maxPartitions and maxRecordsPerPartition exclude each other: set only one of them")
     if parsed.starting.committed and group_id is None:
-        raise ConfigError('startingOffsets is "committed", but no groupId says whose commits are meant')
+        raise ConfigError('startingOffsets is "committed", which needs groupId')
     return parsed
 
 
 def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: bool) -> None:
     if mode == "group" and group_id is None:
-        raise ConfigError('a streaming query is a member of a group: set groupId, or mode to "assign" to read alone')
-    if mode == "group" and by_hand:
         raise ConfigError(
-            "assign names partitions, but in a group the group assigns them: use subscribe, or leave mode out"
+            'a streaming query is a member of a group: set groupId, or set mode to "assign" to read without a group'
         )
+    if mode == "group" and by_hand:
+        raise ConfigError("assign names partitions, but a group assigns partitions itself: use subscribe, or omit mode")
     if mode == "group" and options.get("share") is not None:
         raise ConfigError(
-            "share fixes which partitions the query reads, but in a group the group assigns them: leave mode out"
+            "share fixes which partitions the query reads, but a group assigns partitions itself: omit mode"
         )
     for name in ENDING:
         if options.get(name) is not None:
-            raise ConfigError(f"{name} is for batch reads; a streaming query has no end")
+            raise ConfigError(f"{name} applies to batch reads only; a streaming query has no end")
 
 
 def _max_rows(options: Given) -> int | None:
@@ -272,30 +273,30 @@ def _max_rows(options: Given) -> int | None:
 
 
 def _notes(options: Given, streaming: bool | None, group_id: str | None) -> list[str]:
-    """Sentences about options that are set and do not count."""
-    told = overruled(options)
+    """Messages about options that are set but ignored."""
+    notes = overruled(options)
     if group_id is not None and options.get("groupIdPrefix") is not None:
-        told.append("groupIdPrefix is not looked at, since a group is named")
+        notes.append("groupIdPrefix is ignored, since a group is named")
     of_triggers = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay") if streaming is False else ()
-    return told + [f"{name} is not looked at in a batch read" for name in of_triggers if options.get(name) is not None]
+    return notes + [f"{name} is ignored in a batch read" for name in of_triggers if options.get(name) is not None]
 
 
 def _what_to_read(options: Given) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.get(name) is not None]
     if len(ways) != 1:
-        found = f"not {' and '.join(ways)} together" if ways else "none is set"
-        raise ConfigError(f"say what to read with one of subscribe, subscribePattern or assign; {found}")
+        found = f"{' and '.join(ways)} are set" if ways else "none is set"
+        raise ConfigError(f"set exactly one of subscribe, subscribePattern or assign; {found}")
     value = options.get(ways[0]) or ""
     if ways[0] == "subscribe":
         topics = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
         if not topics:
-            raise ConfigError("subscribe names no topic; it should look like topic1,topic2")
+            raise ConfigError("subscribe names no topic; it must look like topic1,topic2")
         return topics, None, ()
     if ways[0] == "subscribePattern":
         try:
             re.compile(value)
         except re.error as error:
-            raise ConfigError(f"subscribePattern {value!r} is no regular expression: {error}") from None
+            raise ConfigError(f"subscribePattern {value!r} is not a regular expression: {error}") from None
         return (), value, ()
     return (), None, tuple(sorted(_assigned(value)))
 
@@ -305,7 +306,7 @@ def _assigned(value: str) -> list[TopicPartition]:
         named = json.loads(value)
         return [TopicPartition(topic, int(index)) for topic, indexes in named.items() for index in indexes]
     except (ValueError, TypeError, AttributeError):
-        raise ConfigError(f'assign is {value!r}; it should look like {{"topic":[0,1]}}') from None
+        raise ConfigError(f'assign is {value!r}; it must look like {{"topic":[0,1]}}') from None
 
 
 def _share(options: Given) -> Share:
@@ -313,11 +314,11 @@ def _share(options: Given) -> Share:
     if value is None:
         return ALL
     if options.get("assign") is not None:
-        raise ConfigError("share and assign both say which partitions are read: set one of them")
+        raise ConfigError("share and assign exclude each other: set only one of them")
     found = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", value)
     share = Share(*map(int, found.groups())) if found else None
     if share is None or share.number >= share.shares:
-        raise ConfigError(f"share is {value!r}; it should look like 0/3, the first of three shares (the last is 2/3)")
+        raise ConfigError(f"share is {value!r}; it must look like 0/3, the first of three shares (the last is 2/3)")
     return share
 
 
@@ -330,10 +331,12 @@ def _columns(options: Given) -> tuple[str, ...]:
     chosen = tuple(part.strip() for part in value.split(",") if part.strip())
     for name in chosen:
         if name.lower() not in known:
-            raise ConfigError(f"columns names {name!r}; the columns are {', '.join(known.values())}")
+            raise ConfigError(
+                f"columns names {name!r}, which is not a column; the columns are {', '.join(known.values())}"
+            )
     found = tuple(dict.fromkeys(known[name.lower()] for name in chosen))
     if not found:
-        raise ConfigError("columns is empty; name at least one, for example value")
+        raise ConfigError("columns is empty; name at least one column, for example value")
     return (*found, HEADERS) if headers and HEADERS not in found else found
 
 

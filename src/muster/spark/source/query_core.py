@@ -1,18 +1,18 @@
-"""A streaming query as a member of its group, without I/O: the consumer's core, the claims, and what joins them.
+"""A streaming query as a member of its group, without I/O: the consumer's core, the claims, and what connects them.
 
-It is polled like any core: `poll(now)` when something has arrived or `next_deadline` has come. The face (`member.py`)
-brings Spark's calls in between. What it does at each poll:
+It is polled like any core: `poll(now)` when something has arrived or `next_deadline` is reached. The member
+(`member.py`) makes Spark's calls in between. Each poll:
 
-- events of the group: a gain is noted; a loss ends ownership at once; a revocation begins a drain, and is answered when
-  the drain is over (rule 4), while the heartbeats go on;
-- the committed offsets of gained partitions are looked up, and where there are none the reset policy is applied;
-- finished claims are committed, fenced by the ownership under which they were claimed. A commit that fails in a
-  rebalance is made again after it, if the partition's epoch is still the same;
-- the beginnings and ends of the owned partitions' logs are looked up when Spark has asked for them (`bounds.py`);
-- a loss is an error, or with `failOnDataLoss=false` a warning.
+- handles group events: a gain is noted; a loss ends ownership immediately; a revocation starts a drain, and is answered
+  when the drain is over (rule 4), while heartbeats continue;
+- looks up the committed offsets of gained partitions, and applies the reset policy where there are none;
+- commits finished claims, fenced by the ownership under which they were claimed. A commit that fails in a
+  rebalance is retried after it if the partition's epoch is still the same;
+- looks up the start and end offsets of the owned partitions' logs when Spark has asked for them (`bounds.py`);
+- turns a loss into an error, or with `failOnDataLoss=false` into a warning.
 
-A topic that does not exist when the query begins ends the query, as with Spark's own source. A topic that is deleted
-later, or a partition without a leader, holds up its own partitions only.
+A topic that does not exist when the query starts ends the query, as with Spark's own source. A topic that is deleted
+later, or a partition without a leader, holds up only its own partitions.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ LOOKUP_MS = 5_000
 """How long one lookup of committed offsets may take."""
 
 DRAIN_MARGIN_MS = 5_000
-"""How long before the broker's rebalance timeout a drain ends, so that the JoinGroup arrives in time."""
+"""How long before the rebalance timeout a drain ends, so that the JoinGroup arrives in time."""
 
 MISSING_TOPIC_MS = 10_000
-"""How long a query that begins waits for a topic that does not exist: it may just have been created."""
+"""How long a starting query waits for a topic that does not exist: it may just have been created."""
 
 NO_BROKER_WARNING_MS = 5_000
 
@@ -67,7 +67,7 @@ _NO_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class QueryCore:
-    """One query's membership. `partitions` are given where the query reads alone (`mode=assign`)."""
+    """One query's membership, or its fixed partitions (`mode=assign`)."""
 
     def __init__(self, options: SourceOptions, config: ConsumerConfig, claims: QueryClaims) -> None:
         self.options = options
@@ -83,9 +83,9 @@ class QueryCore:
         self._committing = 0
         self._commit_at = 0
         self._commit_failures = 0
-        self._commit_may_do = True
+        self._commit_may_recover = True
         self._commits_apart = False
-        self._commits_told = False
+        self._commit_failure_noted = False
         self._fetching: set[TopicPartition] = set()
         self._fetch_at = 0
         self._fetches_apart = False
@@ -96,27 +96,25 @@ class QueryCore:
         self._missing: dict[str, int] = {}
         self._began_at: int | None = None
         self._beginning = True
-        self._no_broker_told = False
+        self._no_broker_noted = False
         self.rebalances = 0
-        """How many generations followed the member's first one."""
+        """Generations after the member's first one."""
         self._last_generation = -1
 
-    # --- what the face asks ------------------------------------------------------------------------------------------
+    # --- for the member ----------------------------------------------------------------------------------------------
 
     def begin(self, now: int) -> None:
-        """Join the group, or take all partitions. Does nothing twice (rule 1)."""
+        """Join the group, or take all partitions. A second call does nothing (rule 1)."""
         if self._began_at is not None:
             return
         self._began_at = now
         options = self.options
-        self.events += [Note(WARNING, told) for told in options.notes]
+        self.events += [Note(WARNING, note) for note in options.notes]
         if options.feeds_itself:
             endless = (
-                "each commit of this query is a new record of __consumer_offsets: it will never have read everything"
+                "each commit of this query adds a record to __consumer_offsets: it will never have read everything"
             )
-            alone = (
-                "__consumer_offsets is read, so nothing is committed: the checkpoint alone knows how far the query is"
-            )
+            alone = "the query reads __consumer_offsets, so it commits nothing: only the checkpoint has its progress"
             self.events.append(Note(WARNING, endless if options.commits else alone))
         if not options.grouped:
             if options.partitions:
@@ -133,16 +131,16 @@ class QueryCore:
 
     @property
     def generation(self) -> int:
-        """The group's generation, -1 outside of one."""
+        """The group's generation; -1 outside a group."""
         return self.consumer.group_metadata().generation_id if self.options.grouped else -1
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for: the group is stable, and every partition can be read."""
+        """Whether there is nothing to wait for: the group is stable and every partition can be read."""
         return self._at_rest and not self._waiting()
 
     def ready(self, now: int) -> bool:
-        """Whether only partitions that are held up are left to wait for."""
+        """Whether the only partitions still waited for are held up."""
         held_up = self.bounds.held_up(now) | set(self._resets.asked_before(now - LOOKUP_MS))
         return self._at_rest and self._waiting() <= {
             p for p in self.claims.owned() if p in held_up or p.topic in self._missing
@@ -165,12 +163,12 @@ class QueryCore:
         return {*claims.unresolved(), *claims.without_start(), *claims.unnoted()}
 
     def has_begun(self) -> None:
-        """Reading begins: from now on a missing topic holds up only its own partitions."""
+        """Reading starts: from now on a missing topic holds up only its own partitions."""
         self._beginning = False
 
     @property
     def broker_answered(self) -> bool:
-        """Whether any broker has."""
+        """Whether any broker has answered."""
         return self.consumer.metadata.refreshes > 0
 
     @property
@@ -180,18 +178,19 @@ class QueryCore:
 
     @property
     def commits_fail(self) -> bool:
-        """Whether the last commit failed: then waiting for the next is of no use."""
+        """Whether the last commit failed: then waiting for the next one is useless."""
         return self._commit_failures > 0
 
     @property
-    def commits_are_vain(self) -> bool:
-        """Whether the last commit failed for another reason than a rebalance or a moving coordinator, which pass."""
-        return self.commits_fail and not self._commit_may_do
+    def commits_are_futile(self) -> bool:
+        """Whether the last commit failed for a reason other than a rebalance or a moving coordinator, which are
+        temporary."""
+        return self.commits_fail and not self._commit_may_recover
 
-    # --- turning -----------------------------------------------------------------------------------------------------
+    # --- polling -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
-        """Do what is due; the requests that come of it."""
+        """Do what is due; returns the resulting requests."""
         if self._began_at is None:
             return []
         sends = self.consumer.poll(now)
@@ -216,7 +215,7 @@ class QueryCore:
             self._last_generation = generation
 
     def next_deadline(self, now: int) -> int | None:
-        """When to poll again, if nothing arrives before."""
+        """When to poll again if nothing arrives earlier."""
         times = [self.consumer.next_deadline(now), self.bounds.next_deadline(now)]
         if self._token is not None:
             times.append(now + 50 if self._may_give_up(now) else self.claims.drain_deadline)
@@ -231,7 +230,7 @@ class QueryCore:
         return min(known) if known else None
 
     def take_losses(self) -> None:
-        """End the query because of a loss, or warn of it. The face calls it too, when it learns of a loss between
+        """End the query because of a loss, or warn about it. The member calls this too when it learns of a loss between
         polls."""
         self.events += self.bounds.notes
         self.bounds.notes = []
@@ -240,8 +239,8 @@ class QueryCore:
             if self.options.fail_on_data_loss:
                 error = error or data_loss(what, by_retention=LOG_BEGINS in what)
             else:
-                told = f"{what}; what is there is read from its start, since failOnDataLoss is false"
-                self.events.append(Note(WARNING, told))
+                warning = f"{what}; reading continues from the log's start, since failOnDataLoss is false"
+                self.events.append(Note(WARNING, warning))
         self.fatal = self.fatal or error
 
     def _check_state(self, now: int) -> None:
@@ -254,7 +253,7 @@ class QueryCore:
             self.events.append(Note(WARNING, f"{broken}. Reading continues, since failOnDataLoss is false"))
 
     def take_events(self) -> list[Event]:
-        """The events since the last call. None of them is for the user; `fatal` is the error for the user."""
+        """The events since the last call. None is for the user; `fatal` is the error for the user."""
         return [*self.events.take(), *self.consumer.take_events(for_user=False)]
 
     # --- the group's events ------------------------------------------------------------------------------------------
@@ -294,15 +293,15 @@ class QueryCore:
             self.events.append(
                 Note(
                     WARNING,
-                    "partitions are given up while a batch still reads them, since drain.timeout has passed: that "
-                    "batch's records of them will be read again by their next owner",
+                    "partitions are given up while a batch still reads them, since drain.timeout has passed: their "
+                    "next owner will read that batch's records again",
                 )
             )
         self.claims.revoked(self._revoking)
         self.consumer.callback_done(token, now)
 
     def _may_give_up(self, now: int) -> bool:
-        # A partition that cannot be committed any more, since its topic is gone, does not hold up the drain.
+        # A partition that can no longer be committed, since its topic is gone, does not hold up the drain.
         return self.claims.may_give_up(now, {p for p in self._revoking if self._is_gone(p.topic)})
 
     # --- topics ------------------------------------------------------------------------------------------------------
@@ -333,7 +332,7 @@ class QueryCore:
         return self._metadata_version >= 0 and topic not in self.consumer.metadata.topics
 
     def _topics(self) -> list[str]:
-        """The topics that the query reads, of those that there are."""
+        """The existing topics that the query reads."""
         metadata, options = self.consumer.metadata, self.options
         if options.pattern is None:
             return [name for name in options.named_topics if name in metadata.topics]
@@ -344,29 +343,29 @@ class QueryCore:
         metadata = self.consumer.metadata
         missing = {n for n in self.options.named_topics if metadata.topic_error(n) in _NO_TOPIC}
         for name in sorted(missing - self._missing.keys()):
-            waits = f"for {MISSING_TOPIC_MS // 1000} s" if self._beginning else "until it is there again"
-            self.events.append(Note(WARNING, f"topic {name} does not exist; it is waited for, {waits}"))
+            waits = f"for {MISSING_TOPIC_MS // 1000} s" if self._beginning else "until it exists again"
+            self.events.append(Note(WARNING, f"topic {name} does not exist; waiting for it {waits}"))
         self._missing = {name: self._missing.get(name, now) for name in missing}
         for partition in self.options.partitions if self._beginning else ():
             if partition.topic in metadata.topics and partition.partition not in metadata.partitions(partition.topic):
                 self.fatal = ConfigError(f"assign names {partition}, which does not exist")
 
     def _watch_the_beginning(self, now: int) -> None:
-        """When a query begins, say early what is wrong, and do not wait for ever for a topic that does not exist."""
+        """When a query starts, report problems early, and do not wait forever for a topic that does not exist."""
         assert self._began_at is not None
         error = self.consumer.metadata.last_error
-        if error is not None and not self._no_broker_told and now >= self._began_at + NO_BROKER_WARNING_MS:
-            self._no_broker_told = True
+        if error is not None and not self._no_broker_noted and now >= self._began_at + NO_BROKER_WARNING_MS:
+            self._no_broker_noted = True
             self.events.append(Note(WARNING, f"{self.no_broker()}; retrying"))
         late = sorted(name for name, since in self._missing.items() if now >= since + MISSING_TOPIC_MS)
         if late and self.fatal is None:
             self.fatal = KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {late[0]} does not exist: create it, or leave it out of what is to be read",
+                f"topic {late[0]} does not exist: create it, or remove it from the topics to read",
             )
 
     def no_broker(self) -> str:
-        """That no broker has answered, and why."""
+        """A message that no broker has answered, and why."""
         where = ", ".join(self.options.bootstrap)
         return f"no broker at {where} has answered yet: {self.consumer.metadata.last_error}"
 
@@ -396,14 +395,14 @@ class QueryCore:
         def on_done(found: dict[TopicPartition, OffsetAndMetadata | None] | MusterError, now: int) -> None:
             self._fetching -= set(wanted)
             if isinstance(found, MusterError):
-                # A problem with one topic must not hold up the others: they are looked up one by one.
+                # A problem with one topic must not hold up the others: they are looked up separately.
                 first, self._fetches_apart = not self._fetches_apart, True
                 self._fetch_at = now + LOOKUP_RETRY_MS
                 level = WARNING if first else DEBUG
-                self.events.append(Note(level, f"committed offsets could not be had and are asked for again: {found}"))
+                self.events.append(Note(level, f"could not look up committed offsets, retrying: {found}"))
                 return
             for partition, committed in found.items():
-                # The partition was lost and regained meanwhile: another member may have committed in between.
+                # The partition was lost and regained since: another member may have committed in between.
                 if self.claims.epoch(partition) != epochs[partition]:
                     continue
                 if committed is None:
@@ -429,8 +428,10 @@ class QueryCore:
                 continue
             times[partition] = spot.time
             if spot.time == LATEST_TIMESTAMP and self.claims.restarted and not self._resets.under_way(partition):
-                told = f"the group has no committed offset for {partition}, which is begun at its end (startingOffsets)"
-                self.events.append(Note(WARNING, told))
+                warning = (
+                    f"the group has no committed offset for {partition}: reading starts at its end (startingOffsets)"
+                )
+                self.events.append(Note(WARNING, warning))
         self._resets.ask(times, now)
 
     def _starting_spot(self, partition: TopicPartition) -> Spot:
@@ -441,7 +442,7 @@ class QueryCore:
         return self.options.starting.spot(partition)
 
     def _check_choice(self, waiting: Iterable[TopicPartition]) -> None:
-        """Whether what the options say of the start fits what there is, and what they leave open."""
+        """Check the start in the options against the existing partitions and records, and warn about omitted ones."""
         choice = self.options.starting
         if self._resets.without_record and choice.latest_if_none:
             self._without_record |= self._resets.without_record
@@ -449,9 +450,9 @@ class QueryCore:
             self.fatal = self.fatal or choice.no_record(min(self._resets.without_record))
         self._resets.without_record.clear()
         old = {partition for partition in waiting if not self.claims.is_new(partition)} - self._left_out
-        if told := choice.tell_left_out(old):
+        if warning := choice.left_out_warning(old):
             self._left_out |= old
-            self.events.append(Note(WARNING, told))
+            self.events.append(Note(WARNING, warning))
         if self._beginning and not self.claims.restarted and not self._missing:
             try:
                 choice.check_strangers(self.options.partitions or self._all_partitions())
@@ -472,7 +473,7 @@ class QueryCore:
             self._commit_part({partition: offsets[partition] for partition in part})
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        # What another client committed, noted under this query's name, would pass for its own at the next start.
+        # Another client's offset, committed under this query's name, would pass for its own at the next start.
         if not self.options.commits or isinstance(self.fatal, StateError):
             return {}
         return {p: offset for p, offset in self.claims.to_commit().items() if not self._is_gone(p.topic)}
@@ -506,23 +507,23 @@ class QueryCore:
             return
         self._commit_failures = self._commit_at = 0
         self._commits_apart = False
-        if self._commits_told:
-            self._commits_told = False
-            self.events.append(Note(INFO, f"offsets of group {self.options.group_id} are committed again"))
+        if self._commit_failure_noted:
+            self._commit_failure_noted = False
+            self.events.append(Note(INFO, f"offsets of group {self.options.group_id} are being committed again"))
 
     def _on_commit_failed(self, error: MusterError, offsets: Iterable[TopicPartition], now: int) -> None:
-        """Partitions still owned under the same epoch are committed again, a little later each time."""
+        """Partitions still owned under the same epoch are committed again, with backoff."""
         passes = self.options.grouped and isinstance(error, KafkaError) and error.code in _PASSING
-        self._commit_may_do = passes or (isinstance(error, KafkaError) and error.code in _MOVING)
+        self._commit_may_recover = passes or (isinstance(error, KafkaError) and error.code in _MOVING)
         if isinstance(error, KafkaError) and error.code in _NO_TOPIC:
             self._commits_apart = True
         self._commit_at = now + min(COMMIT_RETRY_MS * 2 ** min(self._commit_failures, 8), COMMIT_RETRY_MAX_MS)
-        told = f"offsets of group {self.options.group_id} could not be committed, which is tried again: {error}"
-        if not passes and not self._commits_told:
-            self._commits_told = True
-            self.events.append(Note(WARNING, f"{told}. Until then the checkpoint alone knows what is done"))
+        failure = f"could not commit offsets of group {self.options.group_id}, retrying: {error}"
+        if not passes and not self._commit_failure_noted:
+            self._commit_failure_noted = True
+            self.events.append(Note(WARNING, f"{failure}. Until then only the checkpoint has the query's progress"))
         else:
-            self.events.append(Note(DEBUG, told))
+            self.events.append(Note(DEBUG, failure))
         self._commit_failures += 1
 
 

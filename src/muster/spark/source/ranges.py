@@ -1,4 +1,4 @@
-"""What one task of Spark reads, of a batch query and of a stream alike, and the reading."""
+"""What one Spark task reads, in a batch read or a stream, and how it reads it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.spark.worker import keep_memory, spare_collections
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `[start, end)` of a partition. The topic's id is in hexadecimal digits, empty where it is not known."""
+    """Offsets `[start, end)` of a partition. The topic's ID is in hexadecimal, empty if unknown."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class OffsetRange(NamedTuple):
 
 
 class ReadTask(InputPartition):  # type: ignore[misc]
-    """What one task reads: ranges, one after the other."""
+    """What one task reads: ranges, one after another."""
 
     def __init__(self, ranges: Iterable[OffsetRange]) -> None:
         self.ranges = tuple(ranges)
@@ -42,14 +42,14 @@ class ReadTask(InputPartition):  # type: ignore[misc]
 def tasks(
     pieces: Iterable[tuple[TopicPartition, Claim]], ids: Callable[[str], str], most: int | None
 ) -> list[ReadTask]:
-    """The tasks that read these claims: one for each, or at most so many. `ids` tells a topic's id."""
+    """The tasks that read these claims: one for each, or at most `most`. `ids` returns a topic's ID."""
     ranges = [OffsetRange(*place, *claim, ids(place.topic)) for place, claim in pieces]
     return [ReadTask(some) for some in pack(ranges, most, lambda found: found.end - found.start)]
 
 
 def read_range(settings: FetchSettings, task: InputPartition) -> Generator[pa.RecordBatch, None, None]:
-    """Run one task, on an executor. The first request for a range is sent before the last records of the range before
-    it are handed out, as within a range."""
+    """Run one task, on an executor. The first request for a range is sent before the last records of the previous range
+    are returned, as within a range."""
     if not isinstance(task, ReadTask):
         return
     keep_memory()

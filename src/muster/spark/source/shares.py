@@ -1,4 +1,4 @@
-"""How many rows of a batch each partition gets, and how a range is cut for more tasks. Pure arithmetic."""
+"""How many rows of a batch each partition gets, and how ranges are cut into tasks. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def share_rows(available: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
-    """Divide `limit` rows over partitions in proportion to what each has, exactly `limit` if there is that much.
+    """Divide `limit` rows among partitions in proportion to what each has; exactly `limit` rows if there are that many.
 
-    Rows left over by rounding go one by one to partitions in order, beginning with another partition at each `turn`, so
-    that with fewer rows than partitions none waits for ever. A limit of None is no limit.
+    Rows left over from rounding go one by one to partitions in order, starting with another partition at each `turn`,
+    so that with fewer rows than partitions none waits forever. None means no limit.
     """
     total = sum(available.values())
     if limit is None or total <= limit:
@@ -36,8 +36,9 @@ def share_rows(available: Mapping[TopicPartition, int], limit: int | None, turn:
 def split(
     claims: Claims, min_partitions: int | None, max_records: int | None = None
 ) -> list[tuple[TopicPartition, Claim]]:
-    """The tasks of a batch: a claim each, or claims cut into about equal pieces of at most `max_records`, so that there
-    are at least `min_partitions` (as far as there are records). Deterministic: a batch is planned more than once."""
+    """The pieces of a batch: one per claim, or claims cut into about equal pieces of at most `max_records`, so that
+    there are at least `min_partitions` (if there are enough records). Deterministic: a batch is planned more than
+    once."""
     whole = [
         (partition, piece)
         for partition in sorted(claims)
@@ -55,14 +56,14 @@ def split(
 
 
 def _cut(claim: Claim, count: int) -> list[Claim]:
-    """A claim in so many pieces of about one size."""
+    """A claim in `count` pieces of about equal size."""
     edges = [claim.start + claim.size * index // count for index in range(count + 1)]
     return [Claim(start, end) for start, end in pairwise(edges)]
 
 
 def pack(pieces: Sequence[T], most: int | None, size: Callable[[T], int]) -> list[list[T]]:
-    """Put the pieces of a batch into at most so many tasks, about equal ones: the largest piece first, each into the
-    task that has least so far. Within a task they keep their order. Deterministic, as `split` is."""
+    """Put the pieces of a batch into at most `most` tasks of about equal size: the largest piece first, each into the
+    task that is smallest so far. Pieces keep their order within a task. Deterministic, like `split`."""
     if most is None or len(pieces) <= most:
         return [[piece] for piece in pieces]
     tasks: list[list[int]] = [[] for _ in range(most)]

@@ -1,7 +1,7 @@
-"""`format("muster")`: readers and writers of batches and streams.
+"""`format("muster")`: readers and writers for batches and streams.
 
-Spark makes readers more than once, in several processes, and pickles them to executors. So making one does no I/O and
-joins no group, and the sockets and the member of a process are never pickled.
+Spark creates readers more than once, in several processes, and pickles them for executors. So creating one does no I/O
+and joins no group, and a process's sockets and member are never pickled.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> StructType:
-        # Spark does not say what the schema is for; the readers check again.
+        # Spark does not say what it needs the schema for; the readers check again.
         return spark_schema(parse_options(self.options, streaming=None).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -79,26 +79,26 @@ class MusterDataSource(DataSource):  # type: ignore[misc]
         from muster.spark.sink import BatchWriter  # imported here: a reader does not need the producer's modules
 
         if overwrite:
-            raise ConfigError('mode("overwrite") cannot be: records are only ever added to a topic; use mode("append")')
+            raise ConfigError('mode("overwrite") is not supported: a topic is append-only; use mode("append")')
         return BatchWriter(parse_sink_options(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         from muster.spark.sink import StreamWriter
 
-        # With overwrite, which is the output mode complete, each batch is added whole, as by Spark's own sink.
+        # overwrite means output mode complete: each batch is appended whole, as by Spark's own sink.
         return StreamWriter(parse_sink_options(self.options, schema))
 
 
 def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
-    """The options, if the schema has the columns of the option `columns`.
+    """The options, if the schema matches the option `columns`.
 
     Raises:
-        ConfigError: it is another one.
+        ConfigError: it does not.
     """
     if schema != spark_schema(options.columns):
         raise ConfigError(
             f"the muster source has the columns {', '.join(options.columns)} with fixed types: "
-            "leave schema() out, choose columns with the option columns, and make columns of values in the query, "
+            "omit schema(), choose columns with the option columns, and parse values in the query, "
             "with from_json"
         )
     return options

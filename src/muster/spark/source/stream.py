@@ -1,7 +1,7 @@
-"""The streaming reader: Spark's calls, carried to the query's member.
+"""The streaming reader: passes Spark's calls to the query's member.
 
-Spark makes a reader at least twice: in the process that lives as long as the query runs, and in a short-lived one that
-pickles it for the executors. Only the first is asked for offsets, so only there a member is made.
+Spark creates a reader at least twice: in the process that lives as long as the query, and in a short-lived one that
+pickles it for the executors. Only the first is asked for offsets, so only there is a member created.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from muster.spark.source.ranges import read_range, tasks
 from muster.spark.source.shares import split
 
 _GOODBYE_S = 12.0
-"""How long an ending process takes to leave its group, at most."""
+"""How long an ending process may take to leave its group."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -50,12 +50,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return {**self.__dict__, "_member": None, "_watch": None}
 
     def _active(self, offset: dict[str, Any] | None = None) -> Member:
-        """The query's member. Where its group is named after the query (`groupIdPrefix`), the first offset that Spark
-        hands over tells the query's name."""
+        """The query's member. If its group is named after the query (`groupIdPrefix`), the first offset that Spark
+        passes has the query's name."""
         if self._member is None:
             name = str((offset or {}).get("query", "")) or query_name(self._options)
             self._member = Member(self._options.in_group_of(name), name)
-            say_goodbye_at_the_end(self._member.close)
+            close_at_exit(self._member.close)
             if self._available_now:
                 self._member.prepare_available_now()
         return self._member
@@ -83,9 +83,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return None
         if self._watch is None:
             self._watch = Watch(self._settings, self._member.group_id)
-        behind = self._member.behind()
-        self._watch.notice(behind)
-        return report(behind, self._member.standing() | self._watch.seen(time.time_ns() // 1_000_000))
+        unread = self._member.unread()
+        self._watch.notice(unread)
+        return report(unread, self._member.standing() | self._watch.seen(time.time_ns() // 1_000_000))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
@@ -105,15 +105,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._member.close()
 
 
-def say_goodbye_at_the_end(close: Callable[[], None]) -> None:
-    """Leave the group when the process ends. In an orderly stop Spark sends SIGTERM, and only the handler runs. When
-    the JVM is killed, the reader's stop() is called. `atexit` is for all other ends."""
+def close_at_exit(close: Callable[[], None]) -> None:
+    """Leave the group when the process ends. In a clean stop Spark sends SIGTERM, and only the handler runs. When
+    the JVM is killed, the reader's stop() is called. `atexit` covers everything else."""
     atexit.register(close)
     if threading.current_thread() is not threading.main_thread():
         return
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # In a thread of its own: the interrupted main thread may hold a lock that closing needs.
+        # In a separate thread: the interrupted main thread may hold a lock that closing needs.
         goodbye = threading.Thread(target=close, name="muster-spark-goodbye", daemon=True)
         goodbye.start()
         goodbye.join(_GOODBYE_S)

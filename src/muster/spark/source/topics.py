@@ -1,10 +1,10 @@
-"""What a query knows of its topics over restarts: their ids, and which partitions came later.
+"""What a query knows about its topics across restarts: their IDs, and which partitions were added later.
 
-A topic that is deleted and created again under its name is another topic: its id shows that (KIP-516), its offsets do
-not. So everything that is remembered of a topic's partitions is valid for one id only.
+A topic that is deleted and recreated under the same name is another topic: its ID shows that (KIP-516), its offsets do
+not. So everything that is remembered of a topic's partitions is valid for one ID only.
 
-A partition that did not exist when the query first started was empty then: it is read from its start, as in Spark's own
-source. `startingOffsets` is for the partitions that existed.
+A partition that did not exist when the query first started is read from its beginning, as in Spark's own
+source. `startingOffsets` applies to the partitions that existed then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster.spark.offsets import Topic, Topics
 
 
 class KnownTopics:
-    """The topics of one query. `seen` and `restore` may come in either order."""
+    """The topics of one query. `seen` and `restore` may be called in either order."""
 
     def __init__(self) -> None:
         self._known: Topics = {}
@@ -34,23 +34,23 @@ class KnownTopics:
         return dict(self._known)
 
     def topic_id(self, topic: str) -> str:
-        """The id for which what is remembered of a topic is valid; empty if the broker sent none."""
+        """The ID for which what is remembered of a topic is valid; empty if the broker sent none."""
         found = self._known.get(topic)
         return found.id if found else ""
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Whether a partition came after the query's first look."""
+        """Whether a partition was added after the query first saw its topic."""
         found = self._known.get(partition.topic)
         return found is None or partition.partition >= found.partitions
 
     def seen(self, view: Mapping[str, Topic]) -> list[str]:
-        """The cluster's topics, as far as this query reads them, as they are now. Returns those created again since."""
+        """The topics that this query reads, as they are in the cluster now. Returns those recreated since."""
         first = self._view is None
         self._view = dict(view)
         return self._compare(first and not self._known) if self._began else []
 
     def restore(self, known: Mapping[str, Topic]) -> list[str]:
-        """The query begins with the topics in its checkpoint. Returns those created again since."""
+        """Start from the topics in the checkpoint. Returns those recreated since."""
         self._began = True
         self._known = dict(known)
         return self._compare(not known) if self._view is not None else []

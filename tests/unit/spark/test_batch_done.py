@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark import SparkContext
 
-from muster.spark.progress.batch_done import Ear, digest, socket_path, tell
+from muster.spark.progress.batch_done import BatchDoneSocket, digest, notify, socket_path
 from muster.spark.progress.listener import ProgressListener, end_offset
 
 END = {"v": 1, "seq": 4, "gen": 2, "claims": {"t": {"0": [1, 2]}}, "topics": {"t": ["a1", 1]}, "query": "q"}
@@ -35,7 +35,7 @@ def while_listening(say, query="q"):
 
     async def run():
         heard: list[tuple[str, bool]] = []
-        ear = Ear(query, lambda *word: heard.append(word))
+        ear = BatchDoneSocket(query, lambda *word: heard.append(word))
         say()
         await _what_was_said()
         ear.close()
@@ -96,24 +96,24 @@ def test_the_jvm_is_asked_for_a_report_s_text_only(monkeypatch):
 
 
 def test_another_query_hears_nothing():
-    assert while_listening(lambda: tell(END), "another") == []
+    assert while_listening(lambda: notify(END), "another") == []
 
 
 def test_where_nobody_listens_nothing_happens():
-    assert not tell(END)
-    assert not tell({name: value for name, value in END.items() if name != "query"})
+    assert not notify(END)
+    assert not notify({name: value for name, value in END.items() if name != "query"})
     assert while_listening(lambda: None) == []
-    assert not tell(END)
+    assert not notify(END)
 
 
 def test_the_next_process_of_a_query_takes_the_place_of_one_that_was_killed():
     async def run():
         first: list[tuple[str, bool]] = []
         second: list[tuple[str, bool]] = []
-        killed = Ear("q", lambda *word: first.append(word))
-        alive = Ear("q", lambda *word: second.append(word))
+        killed = BatchDoneSocket("q", lambda *word: first.append(word))
+        alive = BatchDoneSocket("q", lambda *word: second.append(word))
         killed.close()
-        assert tell(END)
+        assert notify(END)
         await _what_was_said()
         alive.close()
         return first, second
@@ -131,7 +131,7 @@ def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
     assert found.parent.stat().st_mode & 0o777 == 0o700
     found.parent.chmod(0o777)
     assert socket_path("q") is None
-    assert while_listening(lambda: tell(END)) == []
+    assert while_listening(lambda: notify(END)) == []
 
 
 def _private(tmp_path):
@@ -175,7 +175,7 @@ def test_what_another_user_has_put_in_the_folder_s_place_is_not_used(tmp_path, p
     if kept.parent.exists():
         kept.write_text("not a socket")
     assert socket_path("q") is None
-    assert while_listening(lambda: tell(END)) == []
+    assert while_listening(lambda: notify(END)) == []
     assert not kept.parent.exists() or (list(kept.parent.iterdir()), kept.read_text()) == ([kept], "not a socket")
     assert not (tmp_path / "nothing").exists()
 
@@ -184,7 +184,7 @@ def test_a_path_that_is_too_long_for_a_socket_does_without(monkeypatch, tmp_path
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(long))
-    assert while_listening(lambda: tell(END)) == []
+    assert while_listening(lambda: notify(END)) == []
 
 
 def test_a_query_hears_that_it_keeps_state():
