@@ -21,7 +21,7 @@ PATIENCE_S = 300.0
 
 
 def _refused(spark: Any) -> bool:
-    """Whether a session that is no driver is told that it cannot write the history on."""
+    """Whether a session that is no driver is told that it follow() does not run over Spark Connect."""
     try:
         history.follow(spark, "127.0.0.1:1", "out")
     except ConfigError as error:

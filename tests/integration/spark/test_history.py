@@ -33,7 +33,7 @@ from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.remarks import Remarks
 from muster.spark import history, session
 from muster.spark.history.compaction import NEW, OLD, Compaction, replace
-from muster.spark.history.folding import KINDS, SCHEMAS, STANDS, TOLD_DDL
+from muster.spark.history.folding import KINDS, OUTPUT_DDL, SCHEMAS, STANDS
 from muster.spark.history.packed import to_bytes
 from muster.spark.history.place import MARK, Place
 from muster.spark.history.sink import Sink, schema_of, written
@@ -244,7 +244,7 @@ def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_ou
     def write(batch, **told):
         """As a job that has just begun."""
         rows = [(name.replace("_", "/"), to_bytes(to_table(Generation, some))) for name, some in told.items()]
-        frame = spark.createDataFrame([(name, 5, data) for name, data in [*rows, stands]], TOLD_DDL)
+        frame = spark.createDataFrame([(name, 5, data) for name, data in [*rows, stands]], OUTPUT_DDL)
         sink = Sink(str(tmp_path), Limits(), source.fetch_settings(), since_ms=20 * day_ms, clock_ms=30 * day_ms)
         sink.write(frame, batch)
         files = [*tmp_path.glob("generations/*/*/*.parquet"), *tmp_path.glob("open/generations/*.parquet")]
@@ -282,7 +282,7 @@ def test_rows_that_are_replaced_stay_until_the_next_are_written(spark, tmp_path)
 def test_errors_are_sentences(spark, tmp_path):
     with pytest.raises(ConfigError, match="bootstrp is not an option of the muster source; did you mean bootstrap"):
         history.tables(spark, bootstrap="127.0.0.1:1", bootstrp="x")
-    with pytest.raises(ConfigError, match="name a cluster with bootstrap, or a folder"):
+    with pytest.raises(ConfigError, match="name either a cluster with bootstrap, or a folder"):
         history.entries(spark)
     with pytest.raises(ConfigError, match="subscribe cannot be set"):
         history.follow(spark, "127.0.0.1:1", str(tmp_path), subscribe="t")
@@ -301,7 +301,7 @@ def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
     for name, says in (
         ("older", "was written by an older version of muster"),
         ("newer", "was written by a newer version"),
-        ("fresh", "to begin anew would write their rows again"),
+        ("fresh", "starting over would write their rows again"),
         ("file", "cannot be written: .*not a directory"),
         ("file/in", "cannot be written: .*not a directory"),
     ):
@@ -311,7 +311,7 @@ def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
     claim("fresh")
     with (
         Place(spark, str(tmp_path / "held")).alone(),
-        pytest.raises(ConfigError, match=r"another job writes to .*held"),
+        pytest.raises(ConfigError, match=r"another job is writing to .*held"),
         history.alone(spark, str(tmp_path / "held")),
     ):
         pytest.fail("two jobs write to one folder")
@@ -322,7 +322,7 @@ def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
         history.alone(spark, str(tmp_path / "file")),
     ):
         pytest.fail("it is a file")
-    with pytest.raises(ConfigError, match=r"a\[1\] has \[ \] in it, which Spark reads as a pattern"):
+    with pytest.raises(ConfigError, match=r"a\[1\] has \[ \] , which Spark reads as a glob pattern"):
         Place(spark, str(tmp_path / "a[1]"))
     with pytest.raises(ConfigError, match="No FileSystem for scheme"):
         Place(spark, "nosuch://a/b")

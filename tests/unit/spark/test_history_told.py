@@ -17,7 +17,7 @@ from muster.history.event_history import history_of
 from muster.history.model import Limits
 from muster.history.sources.remarks import Remarks
 from muster.spark.history.folding import OPEN, STANDS, fold_in_order, fold_on
-from muster.spark.history.packed import IN_TOLD, PACKED, SLOTS, pack_events, tick_rows
+from muster.spark.history.packed import IN_EVENTS_ONLY, PACKED, SLOTS, pack_events, tick_rows
 from tests.support.history_topic import Written, raw, told
 from tests.unit.spark.test_history_folding import TABLES, TOLD, State, ordered, tables
 
@@ -30,7 +30,7 @@ def packed(events: list[tuple[int, Written]]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for offset, event in reversed(events):  # Spark keeps no order
         for batch in raw([event], offset).to_batches():
-            rows += pack_events(batch, lambda _: 0, IN_TOLD).to_pylist()
+            rows += pack_events(batch, lambda _: 0, IN_EVENTS_ONLY).to_pylist()
     return rows
 
 

@@ -90,7 +90,7 @@ def _rebalances(console: Console, report: Report) -> None:
             shortened(row.group),
             str(row.generation),
             _cause(row),
-            "told" if row.source == "events" and row.confidence == 1 else f"{row.confidence:.0%}",
+            "reported" if row.source == "events" and row.confidence == 1 else f"{row.confidence:.0%}",
             _who(row),
             f"{row.members_before} -> {row.members_after}",
             _took(row),

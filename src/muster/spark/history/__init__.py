@@ -1,4 +1,4 @@
-"""The history of consumer groups as DataFrames, and as a query that writes it on.
+"""The history of consumer groups as DataFrames, and as a query that keeps writing it.
 
 from muster.spark import history, session
 
@@ -6,15 +6,15 @@ spark = session("history")
 found = history.tables(spark, bootstrap="localhost:9092")
 found.rebalances.where("cause = 'session_expired'").select("at", "group", "evidence").show()
 
-How it works: packed.py (what travels), buckets.py (what is kept), folding.py (what Spark calls), source.py (what is
-read, and how time passes), sink.py (what is written).
+How it works: packed.py (how rows travel), buckets.py (the state), folding.py (what Spark calls), source.py (what is
+read, and how time advances), sink.py (what is written).
 """
 
 from importlib.util import find_spec
 
 if find_spec("pandas") is None:
     raise ModuleNotFoundError(
-        "the history in Spark needs pandas, which is not installed: pip install 'muster-kafka[spark]'", name="pandas"
+        "muster.spark.history needs pandas, which is not installed: pip install 'muster-kafka[spark]'", name="pandas"
     )
 
 from muster.spark.history.job import History, alone, check, entries, follow, read, tables

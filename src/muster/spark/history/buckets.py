@@ -1,19 +1,19 @@
-"""A bucket of groups: what Spark keeps as state under one key, and what comes out when something is read.
+"""A bucket of groups: what Spark keeps as state under one key, and the rows that result when something is read.
 
-The rules are the history's folds; here is only which state they are given, what is told besides, and what may be
+The rules are the history's folds; this module decides which state they get, what else is emitted, and what may be
 forgotten. Pure: time comes in as `now_ms`, state goes in and out as bytes.
 
-Between two batches each group is frozen (pickled), and thawed when something is read of it. At a tick all are: rows
-that time alone makes final come out, and beside them how things stand: rows that would come out if this were the log's
-end. These are told anew at each tick; `final` rows are told once.
+Between two batches each group is frozen (pickled), and thawed when one of its records is read. At a tick all are
+thawed: rows that time alone makes final are emitted, and also open rows: those that would be final if this were the
+log's end. Open rows are emitted again at each tick, `final` rows once.
 
-A group is forgotten when it has nothing left: no generation under way, no offset committed, no row that waits. Else the
-state would grow with each group that ever was, and there are tools that make up a name for each run.
+A group is forgotten when nothing is left of it: no current generation, no committed offset, no pending row. Otherwise
+the state would grow with every group that ever existed, and some tools invent a name for each run.
 
-What a broker told of its groups (`__group_events`, which muster's has) is heard before the records of the same time
-are folded; each row of a rebalance has the broker's word in it before it is told on. Of groups that no log has the
-events themselves are written down as records (event_history.py) and folded, at a tick or the end: by then those of
-several partitions are in the order of their time.
+Events that a broker reports about its groups (`__group_events`, which muster's has) are recorded before the records of
+the same time are folded; each rebalance row gets the broker's explanation before it is emitted. For groups that no log
+has, the events themselves become records (event_history.py) and are folded, at a tick or at the end: by then the events
+of several partitions are in time order.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from muster.history.rules.fold import finish, fold, start
 from muster.history.rules.group_state import GroupState
 
 _REMEMBERED = 20_000
-"""How many of a group's rows its findings are made of, at most."""
+"""Maximum rows of a group that its findings are made from."""
 
 
 _NO_LIMITS = Limits()
 
 
 class Stand(NamedTuple):
-    """How things stand with a group: what it has committed, and when that expires."""
+    """A group's current state: what it has committed, and when that expires."""
 
     group: str
     committed: dict[TopicPartition, Committed]
@@ -64,20 +64,20 @@ class Stand(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """A group's state, what it has committed, and the time of its last record."""
+    """A group's fold state, its committed offsets, and the time of its last record."""
 
     state: GroupState
     committed: dict[TopicPartition, Committed] = field(default_factory=dict)
     last_ms: int = 0
     told: ToldGroup | None = None
-    """Of a group that no log has: what was made of its events,"""
+    """For a group that no log has: its history from events,"""
     told_to: dict[int, int] = field(default_factory=dict)
-    """and up to which one of each partition."""
+    """and up to which offset of each partition."""
 
 
 @dataclass(slots=True)
-class Told:
-    """What a bucket has to tell: rows that are final, and how things stand."""
+class Output:
+    """What a bucket emits: final rows, open rows, and the state of its groups."""
 
     final: Rows = field(default_factory=Rows)
     open: Rows = field(default_factory=Rows)
@@ -93,28 +93,28 @@ class Bucket:
         self._heard: dict[str, Heard]
         self._frozen, self._heard = pickle.loads(stored) if stored else ({}, {})
         self._thawed: dict[str, _Group] = {}
-        self.told = Told()
+        self.output = Output()
         self.past: Past | None = None
-        """What groups have committed over time, where it is asked for; it is not stored."""
+        """What groups have committed over time, if wanted; it is not stored."""
 
     def store(self) -> bytes:
-        """All that the next batch needs to know."""
+        """The state for the next batch."""
         for name, group in self._thawed.items():
             self._frozen[name] = _freeze(group)
         self._thawed.clear()
         kept = self._frozen, self._heard
         return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if any(kept) else b""
 
-    def take(self) -> Told:
-        """What there is to tell since this was last called."""
-        told, self.told = self.told, Told()
-        return told
+    def take(self) -> Output:
+        """What there is to emit since the last call."""
+        output, self.output = self.output, Output()
+        return output
 
     def read(self, entries: pa.Table) -> None:
-        """Go on with these entries, which follow all that were read before."""
+        """Fold these entries, which follow all that were read before."""
         for chunk in chunks(entries, None):
             group = self._group(chunk.group)
-            self._tell(chunk.group, fold(group.state, chunk))
+            self._emit(chunk.group, fold(group.state, chunk))
             if len(chunk.commits.offset):
                 if self.past is not None:
                     self.past.add(chunk.group, chunk.commits)
@@ -123,13 +123,13 @@ class Bucket:
             self._forget_events(chunk.group, group, group.last_ms)
 
     def hear(self, events: pa.Table, *, is_all: bool = False) -> None:
-        """Take in what brokers told (rows of EVENTS). `is_all`: no log has anything of these groups."""
+        """Record what brokers reported (rows of EVENTS). `is_all`: no log has anything about these groups."""
         for name, rows in _by_group(events).items():
             heard = self._heard.setdefault(name, Heard(is_all=is_all))
             heard.hear(rows)
 
-    def _write_down(self, *, is_last: bool = False) -> None:
-        """Fold what was told of groups that no log has."""
+    def _fold_events(self, *, is_last: bool = False) -> None:
+        """Fold the events of groups that no log has."""
         for name, heard in self._heard.items():
             if heard.is_all:
                 group = self._group(name)
@@ -144,31 +144,32 @@ class Bucket:
                     self.read(decode(pa.Table.from_batches([piece])).entries)
 
     def tick(self, now_ms: int) -> None:
-        """All that was written before `now_ms` has been read: close what waits for that, and say how things stand."""
-        self._write_down()
+        """Everything written before `now_ms` has been read: close what waits for that, and emit open rows and
+        states."""
+        self._fold_events()
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
-            self._tell(name, fold(group.state, Chunk(name, (), no_commits(), now_ms)))
+            self._emit(name, fold(group.state, Chunk(name, (), no_commits(), now_ms)))
             self._forget_events(name, group, now_ms)
             frozen = _freeze(group)
             still_open = self._explained(name, finish(self._thaw(frozen).state, now_ms))
-            if self._told_all(name, group, still_open, now_ms):
+            if self._emit_open(name, group, still_open, now_ms):
                 del self._thawed[name]
         for name in self._heard.keys() - self._thawed.keys():
             self._forget_events(name, None, now_ms)
 
     def end(self, now_ms: int) -> None:
-        """There is nothing behind what was read: all rows are final."""
-        self._write_down(is_last=True)
+        """Nothing follows what was read: all rows are final."""
+        self._fold_events(is_last=True)
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
-            rows = self._tell(name, finish(group.state, now_ms))
-            self.told.stands.append(_stand(name, group, rows))
+            rows = self._emit(name, finish(group.state, now_ms))
+            self.output.stands.append(_stand(name, group, rows))
         self._thawed.clear()
 
-    def _tell(self, name: str, rows: Rows) -> Rows:
-        """Tell rows that are final; as they are told."""
-        self.told.final.extend(self._explained(name, rows))
+    def _emit(self, name: str, rows: Rows) -> Rows:
+        """Emit final rows, with explanations; returns them."""
+        self.output.final.extend(self._explained(name, rows))
         return rows
 
     def _explained(self, name: str, rows: Rows) -> Rows:
@@ -180,7 +181,7 @@ class Bucket:
         return rows
 
     def _forget_events(self, name: str, group: _Group | None, now_ms: int) -> None:
-        """Forget what no row can be about any more."""
+        """Forget events that no future row can need."""
         heard = self._heard.get(name)
         if heard is not None:
             pending = () if group is None else group.state.pending
@@ -191,19 +192,19 @@ class Bucket:
             if heard.is_empty and group is None:
                 del self._heard[name]
 
-    def _told_all(self, name: str, group: _Group, rows: Rows, now_ms: int) -> bool:
-        """Say how things stand with a group; whether it may be forgotten."""
+    def _emit_open(self, name: str, group: _Group, rows: Rows, now_ms: int) -> bool:
+        """Emit a group's open rows and state; returns whether it may be forgotten."""
         lives = group.committed or group.last_ms + self._limits.pattern_ms >= now_ms
         lasting = [each for each in rows.generations if _lasts(each, group)]
         lives = lives or any(each.kind is not GroupKind.OFFSETS_ONLY for each in lasting)
         lives = lives or (group.told is not None and group.told.is_rebalancing)
         if lives or rows.rebalances:
-            self.told.open.extend(rows)
-            self.told.stands.append(_stand(name, group, rows))
+            self.output.open.extend(rows)
+            self.output.stands.append(_stand(name, group, rows))
             return False
-        self.told.final.extend(rows)
+        self.output.final.extend(rows)
         if group.told is not None:
-            del self._heard[name]  # what is left of it was written down
+            del self._heard[name]  # all its events have been folded
         return True
 
     def _thaw(self, frozen: bytes) -> _Group:
@@ -221,12 +222,12 @@ class Bucket:
 
 
 def _lasts(generation: Generation, group: _Group) -> bool:
-    """Whether a group is kept for this. A log says when an empty group is gone; no event does."""
+    """Whether this generation keeps its group. A log says when an empty group is deleted; no event does."""
     return bool(generation.members) or group.told is None
 
 
 def _freeze(group: _Group) -> bytes:
-    """A group as bytes, without the limits: they are the same for all, and may be others when it is thawed."""
+    """A group as bytes, without the limits: all groups share them, and they may differ when it is thawed."""
     limits, group.state.limits = group.state.limits, _NO_LIMITS
     try:
         return pickle.dumps(group, pickle.HIGHEST_PROTOCOL)
@@ -258,26 +259,26 @@ _FIRST = "generations"
 
 
 class Views:
-    """Keeps the last rows of each group, for what there is to say about it."""
+    """Keeps the last rows of each group, for its findings."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._kept: dict[str, dict[str, deque[Any]]] = {}
 
     def add(self, rows: Rows) -> None:
-        """More rows."""
+        """Add rows."""
         self.add_table("generations", rows.generations)
         self.add_table("rebalances", rows.rebalances)
         self.add_table("notes", rows.notes)
 
     def add_table(self, name: str, rows: Iterable[Any]) -> None:
-        """More rows of one table."""
+        """Add rows of one table."""
         for row in rows:
             kept = self._kept.setdefault(row.group, {}).setdefault(name, deque(maxlen=_REMEMBERED))
             kept.append(row)
 
     def findings(self, now_ms: int) -> list[Finding]:
-        """What there is to say."""
+        """The findings."""
         return findings(self._view(group, tables, now_ms) for group, tables in sorted(self._kept.items()))
 
     def _view(self, group: str, tables: Mapping[str, deque[Any]], now_ms: int) -> View:

@@ -1,16 +1,16 @@
-"""Makes few files of many: a job that looks every minute writes some thousand a day.
+"""Merges many small files into few: a job that reads every minute writes some thousand a day.
 
-Days that are past are compacted, once a day and when a job begins: `day=D/batch=0`, `batch=1`, … become
-`day=D/batch=-1`. Only batches that Spark has in its commit log are taken, which are those before the one that is
-written: another could be run again, and its rows would be there twice. A day that has rows of it is left for another
-time. Rows that come later for a past day (a generation belongs to the day on which it began) are folders of their own
-again, until there are enough.
+Past days are compacted, once a day and when a job starts: `day=D/batch=0`, `batch=1`, … become
+`day=D/batch=-1`. Only batches in Spark's commit log are compacted, that is, those before the one being
+written: any other could run again, which would duplicate its rows. A day with rows of that batch is left for another
+time. Later rows for a past day (a generation belongs to the day on which it began) are in separate folders
+again, until there are enough of them.
 
-The day is written anew under `DIR/_compact`, and then takes the place of the old one. On a local file system of Linux
-the two are exchanged in one step; elsewhere the old one is moved away first, and for that moment `read` takes it from
-where it is. A kill at any time leaves one of the two whole: what is left under `DIR/_compact` is put back or deleted
-when the next job begins, and what Spark has left of files that it had begun is deleted. A query that began before may
-fail, since its files are gone; no row is there twice.
+The day is rewritten under `DIR/_compact`, and then replaces the old one. On a local file system of Linux
+the two are exchanged atomically; elsewhere the old one is moved away first, and for that moment `read` finds it
+there. A kill at any time leaves one of the two whole: leftovers under `DIR/_compact` are restored or deleted
+when the next job starts, and Spark's unfinished files are deleted. A query that started earlier may
+fail, since its files are gone; no row is duplicated.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ log = logging.getLogger("muster.spark.history")
 FOLDER = "_compact"
 OLD, NEW = f"{FOLDER}/old", f"{FOLDER}/new"
 COMPACTED = -1
-"""The number of the batch that has what was compacted."""
+"""The number of the batch that holds compacted rows."""
 ENOUGH = 8
-"""With so many folders a day is compacted."""
+"""A day with this many folders is compacted."""
 FILE_BYTES = 128 << 20
 
 _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)")
@@ -58,7 +58,7 @@ class Compaction:
         self._day: date | None = None
 
     def run(self, batch: int, today: date) -> None:
-        """Compact what is due, before this batch is written. What fails is left as it is."""
+        """Compact what is due, before this batch is written. On failure, files stay as they are."""
         if self._day == today:
             return
         self._day = today
@@ -69,19 +69,19 @@ class Compaction:
                 for day in self._days(name, today):
                     self._compact(name, day, batch)
         except (Py4JJavaError, PySparkException, OSError) as error:
-            log.warning("small files stay as they are: %s", str(error).partition("\n")[0])
+            log.warning("cannot compact small files: %s", str(error).partition("\n")[0])
             recover(self._place)
 
     def _days(self, name: str, today: date) -> list[str]:
-        """Folders of days that are past."""
+        """The folders of past days."""
         matches = (_DAY.fullmatch(folder) for folder in self._place.listed(name))
         return sorted(found[0] for found in matches if found and date.fromisoformat(found[1]) < today)
 
     def _compact(self, name: str, day: str, batch: int) -> None:
-        there = [int(found[1]) for each in self._place.listed(f"{name}/{day}") if (found := _BATCH.fullmatch(each))]
-        if len(there) < ENOUGH or max(there) >= batch:
+        numbers = [int(found[1]) for each in self._place.listed(f"{name}/{day}") if (found := _BATCH.fullmatch(each))]
+        if len(numbers) < ENOUGH or max(numbers) >= batch:
             return
-        folders = [f"{name}/{day}/batch={number}" for number in sorted(there)]
+        folders = [f"{name}/{day}/batch={number}" for number in sorted(numbers)]
         size = sum(map(self._place.size, folders))
         schema = self._tables[name]
         inner = type(schema)([field for field in schema.fields if field.name != "day"])
@@ -98,15 +98,15 @@ class Compaction:
 
 
 def swap(place: Place, name: str, fresh: str, old: str) -> None:
-    """Put one folder in place of another, in one step where that can be."""
+    """Replace one folder with another, atomically where possible."""
     if not _exchange(place.local(name), place.local(fresh)):
         place.rename(name, old)
         place.rename(fresh, name)
 
 
 def replace(place: Place, name: str, frame: DataFrame) -> None:
-    """Write a table in place of what a folder has, which stays until all is written: a job that is stopped or killed
-    meanwhile takes no rows away. Where folders cannot be exchanged in one step, there are none for a moment."""
+    """Replace the table in a folder. The old one stays until the new one is complete: a job that is stopped or killed
+    in between loses no rows. Where folders cannot be exchanged atomically, the table is missing for a moment."""
     fresh = f"{NEW}/{name}"
     frame.write.mode("overwrite").parquet(place.full(fresh))
     if not _exchange(place.local(name), place.local(fresh)):
@@ -116,20 +116,20 @@ def replace(place: Place, name: str, frame: DataFrame) -> None:
 
 
 def recover(place: Place) -> None:
-    """Put back what a kill has left away from its place, and delete the rest."""
+    """Restore what a kill has left moved away, and delete the rest."""
     for name in away(place):
         place.rename(f"{OLD}/{name}", name)
     place.delete(FOLDER)
 
 
 def away(place: Place) -> list[str]:
-    """Days, as `lag/day=2026-11-22`, that are moved away while others take their place."""
+    """Days, such as `lag/day=2026-11-22`, that are moved away while they are being replaced."""
     moved = [f"{name}/{day}" for name in place.listed(OLD) for day in place.listed(f"{OLD}/{name}")]
     return [name for name in moved if not place.exists(name)]
 
 
 def _sweep(place: Place, name: str) -> None:
-    """Delete what Spark has left of a table's files that were being written in a kill; no others are now."""
+    """Delete a table's files that Spark left unfinished in a kill; none are being written now."""
     for folder in place.listed(name):
         if folder.startswith(_UNFINISHED):
             place.delete(f"{name}/{folder}")

@@ -1,11 +1,11 @@
-"""`__group_events` beside `__consumer_offsets`: which of its records a batch reads, and where they go.
+"""`__group_events` alongside `__consumer_offsets`: which of its records a batch reads, and where they go.
 
-muster's brokers write there why a group rebalances. In each batch the topic is read to its end, before the batch's
-other records are looked for: what happened to a rebalance that becomes final is then known, since that takes ten
-minutes of the log. Where there is no such topic, or it may not be read, every cause is inferred.
+muster's brokers write there why a group rebalances. Each batch reads the topic to its end before the batch's
+other records are looked up: the events of a rebalance that becomes final are then known, since that takes ten
+minutes of log time. Without such a topic, or without permission to read it, every cause is inferred.
 
 In the source's offset: `"events": {"of": 50, "read": {"0": [120, 180]}}` says that the batch reads offsets 120 to 179
-of its partition 0, and that `__consumer_offsets` has 50 partitions, which decides where a group's records stand.
+of its partition 0, and that `__consumer_offsets` has 50 partitions, which decides where a group's records are.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from muster.spark.source.ranges import ReadTask, read_range, tasks
 log = logging.getLogger("muster.spark.history")
 
 Events = dict[str, Any]
-"""What stands in the source's offset; empty where there is nothing to read."""
+"""The part of the source's offset; empty if there is nothing to read."""
 
 
 class EventsTask(ReadTask):
-    """Reads events, for a topic `__consumer_offsets` with so many partitions."""
+    """Reads events, for a `__consumer_offsets` with `log_partitions` partitions."""
 
     def __init__(self, task: ReadTask, log_partitions: int) -> None:
         super().__init__(task.ranges)
@@ -44,7 +44,7 @@ class EventsTask(ReadTask):
 
 
 def look(cluster: Cluster, before: Mapping[str, Any]) -> Events:
-    """What there is behind the ranges of the last batch; all, where `before` is empty.
+    """The ranges after those of the last batch; everything if `before` is empty.
 
     Raises:
         KafkaConnectionError: no broker answers.
@@ -53,9 +53,9 @@ def look(cluster: Cluster, before: Mapping[str, Any]) -> Events:
     try:
         led = sorted(cluster.led([EVENTS_TOPIC], internal=True))
         if not led and not read:
-            return {}  # Apache Kafka has none; one that a user has made is not believed
+            return {}  # Apache Kafka has none; one that a user created is not trusted
         ends = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
-        fresh = [place for place in led if ends[place] < _end(read, place)]  # also those that were made anew
+        fresh = [place for place in led if ends[place] < _end(read, place)]  # including recreated ones
         starts = cluster.list_offsets(dict.fromkeys(fresh, EARLIEST_TIMESTAMP))
         of = len(cluster.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC])
     except KafkaConnectionError:
@@ -68,7 +68,7 @@ def look(cluster: Cluster, before: Mapping[str, Any]) -> Events:
 
 
 def _kept(before: Mapping[str, Any]) -> Events:
-    """Nothing more than what was read before."""
+    """No more than what was read before."""
     read = {partition: [end, end] for partition, (_, end) in before.get("read", {}).items()}
     return {"of": before["of"], "read": read} if read else {}
 
@@ -90,7 +90,7 @@ def tasks_of(events: Mapping[str, Any]) -> list[EventsTask]:
 
 
 def read_events(settings: FetchSettings, task: EventsTask, groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """Run a task. What retention has taken meanwhile is passed over."""
+    """Run a task. Records that retention has deleted since are skipped."""
     patient = replace(settings, isolation_level=0, fail_on_data_loss=False)
     batches = read_range(patient, task)
     try:
@@ -105,7 +105,7 @@ def read_events(settings: FetchSettings, task: EventsTask, groups: frozenset[str
 
 
 def _refused(error: KafkaError) -> None:
-    log.warning("causes are inferred, since %s cannot be read: %s", EVENTS_TOPIC, error)
+    log.warning("cannot read %s, so causes are inferred: %s", EVENTS_TOPIC, error)
 
 
 def _place_of(log_partitions: int, groups: frozenset[str], group: str) -> int | None:
@@ -113,7 +113,7 @@ def _place_of(log_partitions: int, groups: frozenset[str], group: str) -> int | 
 
 
 def in_folder(batches: Iterator[pa.RecordBatch], log_partition: int, seen: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """Events in a folder, those of groups that one of its log partitions has."""
+    """The events in a folder of those groups that one of its log partitions has."""
     place_of: Callable[[str], int | None] = dict.fromkeys(seen, log_partition).get
     for batch in batches:
         if batch.num_rows:

@@ -1,7 +1,7 @@
-"""The functions that Spark calls with packed rows: in a batch, as a stream, and to unpack what came out.
+"""The functions that Spark calls with packed rows: in a batch, in a stream, and to unpack the output.
 
-What comes out is packed as well: a row is a table's name and rows of it as an Arrow stream. So one pass gives all
-tables, whatever they look like, and only what is written or looked at is unpacked.
+The output is packed as well: a row is a table's name and rows of it as an Arrow stream. So one pass gives all
+tables, whatever their schema, and only what is written or queried is unpacked.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 from muster.history.lag.over_time import Past
 from muster.history.model import CommitNote, Finding, Generation, Lag, Limits, Rebalance, Rows
 from muster.history.rows import from_table, schema_of, to_table
-from muster.spark.history.buckets import Bucket, Told, Views
+from muster.spark.history.buckets import Bucket, Output, Views
 from muster.spark.history.packed import (
     COUNTS,
     COUNTS_SLOT,
     IN_COUNTS,
     IN_ENTRIES,
     IN_EVENTS,
+    IN_EVENTS_ONLY,
     IN_TICK,
-    IN_TOLD,
     from_bytes,
     to_bytes,
 )
@@ -43,19 +43,19 @@ KINDS: dict[str, type[Any]] = {
 }
 SCHEMAS: dict[str, pa.Schema] = {name: schema_of(kind) for name, kind in KINDS.items()} | {"counts": COUNTS}
 OPEN = "open/"
-"""Before a table's name: rows that would be in it if the log ended here."""
+"""Prefix of a table's name: rows that would be in it if the log ended here."""
 
 STANDS = "stands"
-"""A row whose data are pickled `Stand`s: the lag is made of them (lags.py)."""
+"""A row whose data are pickled `Stand`s, from which the lag is computed (lags.py)."""
 
 PAST = "past"
-"""A row whose data is a pickled `Past`, and whose `at_ms` is its step: the lag over time is made of it (lags.py)."""
+"""A row whose data is a pickled `Past` and whose `at_ms` is its step, for the lag over time (lags.py)."""
 
 _NAME, _DATA = pa.field("name", pa.string()), pa.field("data", pa.binary())
-_TOLD: list[pa.Field[Any]] = [_NAME, pa.field("at_ms", pa.int64()), _DATA]
-TOLD = pa.schema(_TOLD)
-TOLD_DDL = "name string, at_ms long, data binary"
-"""`at_ms` is the time of the bucket's tick, 0 where there was none."""
+_OUTPUT: list[pa.Field[Any]] = [_NAME, pa.field("at_ms", pa.int64()), _DATA]
+OUTPUT = pa.schema(_OUTPUT)
+OUTPUT_DDL = "name string, at_ms long, data binary"
+"""`at_ms` is the time of the bucket's tick, 0 without one."""
 
 _GROUPED: list[pa.Field[Any]] = [pa.field("group", pa.string()), _NAME, _DATA]
 GROUPED = pa.schema(_GROUPED)
@@ -63,24 +63,24 @@ GROUPED_DDL = "group string, name string, data binary"
 STATE_DDL = "groups binary"
 
 _AT_ONCE = 2_000
-"""Rows that are handed on together."""
+"""Rows that are emitted together."""
 
 _Packed = tuple[str, bytes]
 Batches = Iterator[pa.RecordBatch]
 
 
 def fold_in_order(limits: Limits, now_ms: int | None) -> Callable[[Batches], Batches]:
-    """For mapInArrow: folds packed rows that are sorted by log partition, slot and log offset, up to their end.
+    """For mapInArrow: folds packed rows, sorted by log partition, slot and log offset, to their end.
 
-    `now_ms` is the time of the log's end; None: that of a bucket's last record."""
+    `now_ms` is the time of the log's end; None: the time of a bucket's last record."""
 
     def run(batches: Batches) -> Batches:
         bucket: _Whole | None = None
         for batch in batches:
             for partition, slot, _, what, at_ms, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                 if what == IN_COUNTS:
-                    yield told_batch([("counts", data)])
-                elif what in (IN_EVENTS, IN_TOLD, IN_ENTRIES):
+                    yield output_batch([("counts", data)])
+                elif what in (IN_EVENTS, IN_EVENTS_ONLY, IN_ENTRIES):
                     if bucket is None or bucket.key != (partition, slot):
                         yield from bucket.end() if bucket is not None else ()
                         bucket = _Whole((partition, slot), limits, now_ms)
@@ -91,7 +91,7 @@ def fold_in_order(limits: Limits, now_ms: int | None) -> Callable[[Batches], Bat
 
 
 class _Whole:
-    """A bucket that is read from its beginning to its end."""
+    """A bucket that is read from beginning to end."""
 
     def __init__(self, key: tuple[int, int], limits: Limits, now_ms: int | None) -> None:
         self.key = key
@@ -102,32 +102,32 @@ class _Whole:
         self._last_ms = 0
 
     def hear(self, what: str, data: bytes, at_ms: int) -> Batches:
-        self._bucket.hear(from_bytes(data), is_all=what == IN_TOLD)
+        self._bucket.hear(from_bytes(data), is_all=what == IN_EVENTS_ONLY)
         self._last_ms = max(self._last_ms, at_ms)
         return iter(())
 
     def read(self, data: bytes, at_ms: int) -> Batches:
         self._bucket.read(from_bytes(data))
         self._last_ms = max(self._last_ms, at_ms)
-        rows = self._bucket.told.final
+        rows = self._bucket.output.final
         if len(rows.generations) + len(rows.rebalances) + len(rows.notes) >= _AT_ONCE:
-            yield self._hand_on(self._bucket.take())
+            yield self._output(self._bucket.take())
 
     def end(self) -> Batches:
         now_ms = self._last_ms if self._now_ms is None else self._now_ms
         self._bucket.end(now_ms)
         told = self._bucket.take()
-        yield self._hand_on(told)
+        yield self._output(told)
         stands = [(STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL))]
-        yield told_batch([*stands, *_packed("findings", self._views.findings(now_ms))])
+        yield output_batch([*stands, *_packed("findings", self._views.findings(now_ms))])
         past = self._bucket.past
         if past is not None and past.kept:
             step_ms = past.reach(now_ms)
-            yield told_batch([(PAST, pickle.dumps(past, pickle.HIGHEST_PROTOCOL))], step_ms)
+            yield output_batch([(PAST, pickle.dumps(past, pickle.HIGHEST_PROTOCOL))], step_ms)
 
-    def _hand_on(self, told: Told) -> pa.RecordBatch:
+    def _output(self, told: Output) -> pa.RecordBatch:
         self._views.add(told.final)
-        return told_batch(_packed_rows(told.final))
+        return output_batch(_packed_rows(told.final))
 
 
 def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], Iterator[DataFrame]]:
@@ -153,24 +153,24 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
                     bucket.tick(int(bytes(data)))
                 elif what == IN_ENTRIES:
                     bucket.read(from_bytes(data))
-                elif what in (IN_EVENTS, IN_TOLD):
-                    bucket.hear(from_bytes(data), is_all=what == IN_TOLD)
+                elif what in (IN_EVENTS, IN_EVENTS_ONLY):
+                    bucket.hear(from_bytes(data), is_all=what == IN_EVENTS_ONLY)
             stored = bucket.store()
             if stored:
                 state.update((stored,))
             elif had_some:
                 state.remove()
-            told = told_rows(bucket.take(), says_how_they_stand=had_some and tick_ms > 0)
-        yield pd.DataFrame([(name, tick_ms, data) for name, data in told], columns=TOLD.names)
+            told = output_rows(bucket.take(), with_states=had_some and tick_ms > 0)
+        yield pd.DataFrame([(name, tick_ms, data) for name, data in told], columns=OUTPUT.names)
 
     return run
 
 
-def told_rows(told: Told, *, says_how_they_stand: bool) -> list[_Packed]:
-    """What a bucket has told, packed. At a look it says how its groups stand also when the last of them was forgotten:
-    else what was open before would stay, beside the same rows as final ones."""
+def output_rows(told: Output, *, with_states: bool) -> list[_Packed]:
+    """A bucket's output, packed. At a tick it has the states of its groups even if the last group was just forgotten:
+    otherwise its earlier open rows would remain, next to the same rows as final ones."""
     rows = _packed_rows(told.final) + [(OPEN + name, data) for name, data in _packed_rows(told.open)]
-    if told.stands or says_how_they_stand:
+    if told.stands or with_states:
         rows.append((STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL)))
     return rows
 
@@ -187,14 +187,14 @@ def _packed(name: str, rows: list[Any]) -> list[_Packed]:
     return [(name, to_bytes(to_table(KINDS[name], rows)))] if rows else []
 
 
-def told_batch(rows: list[_Packed], at_ms: int = 0) -> pa.RecordBatch:
-    """Packed rows as a batch of the schema TOLD."""
+def output_batch(rows: list[_Packed], at_ms: int = 0) -> pa.RecordBatch:
+    """Packed rows as a batch of schema OUTPUT."""
     rows_at = [{"name": name, "at_ms": at_ms, "data": data} for name, data in rows]
-    return pa.RecordBatch.from_pylist(rows_at, schema=TOLD)
+    return pa.RecordBatch.from_pylist(rows_at, schema=OUTPUT)
 
 
 def sum_counts(parts: Iterable[bytes]) -> bytes:
-    """Counts of several pieces, as one table."""
+    """The counts of several pieces as one table."""
     table = pa.concat_tables([from_bytes(part) for part in parts])
     keys = ["day", "log_partition", "kind", "version"]
     summed = table.group_by(keys).aggregate([("records", "sum")]).rename_columns([*keys, "records"])
@@ -202,7 +202,7 @@ def sum_counts(parts: Iterable[bytes]) -> bytes:
 
 
 def unpack(batches: Batches) -> Batches:
-    """For mapInArrow: a column `data` of Arrow streams to their rows."""
+    """For mapInArrow: unpacks a column `data` of Arrow streams."""
     for batch in batches:
         for data in batch.column("data"):
             yield from from_bytes(data.as_buffer()).replace_schema_metadata().to_batches()
@@ -223,8 +223,8 @@ def pack_groups(name: str) -> Callable[[Batches], Batches]:
 
 
 def find(limits: Limits, now_ms: int | None) -> Callable[[Batches], Batches]:
-    """For mapInArrow, over packed rows of some tables of a few groups: their findings. `now_ms`: what time it is, else
-    this machine's clock says."""
+    """For mapInArrow, over packed rows of some tables of a few groups: their findings. `now_ms`: the current time;
+    None: this machine's clock."""
 
     def run(batches: Batches) -> Batches:
         views = Views(limits)

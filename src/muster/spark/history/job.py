@@ -1,4 +1,4 @@
-"""What `muster.spark.history` offers: the history as DataFrames, and as a query that goes on writing it."""
+"""The API of `muster.spark.history`: the history as DataFrames, and as a query that keeps writing it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.history.model import Limits
 from muster.history.sources.cluster_limits import limits_of
 from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.tables import ENTRIES
-from muster.spark.history.folding import SCHEMAS, STATE_DDL, TOLD_DDL, fold_in_order, fold_on, unpack
+from muster.spark.history.folding import OUTPUT_DDL, SCHEMAS, STATE_DDL, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import IN_ENTRIES
 from muster.spark.history.place import Place
 from muster.spark.history.sink import (
@@ -37,10 +37,10 @@ from muster.spark.history.sink import (
 )
 from muster.spark.history.source import (
     CLOCK_MS,
+    EVENTS_ONLY,
     FOLDER,
     NAME,
     TICK_MS,
-    TOLD,
     HistoryDataSource,
     groups_option,
     take_options,
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 CHECKPOINT = "_checkpoint"
-"""Where a query that writes to a folder keeps its checkpoint; readers of Parquet pass over such a name."""
+"""Where a query that writes to a folder keeps its checkpoint; Parquet readers skip such a name."""
 
 EVERY_S = 60.0
 
 _ASKED_MS = 15_000
-"""How long a cluster is looked for when a job begins."""
+"""How long a starting job waits for the cluster."""
 
 _FOR_QUERIES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-"""INT96, Spark's default, is read by few others."""
+"""Few other programs read INT96, Spark's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class History:
     findings: DataFrame
     counts: DataFrame
     lag_over_time: DataFrame
-    """At steps of the time that was read; of what `follow` has written, at each of its looks."""
+    """In steps over the time that was read; for tables written by `follow`, at each of its readings."""
     kept: tuple[DataFrame, ...] = ()
 
     def close(self) -> None:
-        """Give back what is kept in Spark's storage."""
+        """Release what is kept in Spark's storage."""
         for frame in self.kept:
             frame.unpersist()
 
@@ -99,11 +99,11 @@ def entries(
     """Each record of a group, decoded: commits with their columns, others with their bytes (tables.ENTRIES).
 
     They are read from a cluster, or from a folder with segment files: Kafka's or muster's data directory, which each
-    worker has to find under this path. `options` are those of the muster source, with underscores for dots:
+    worker must find under this path. `options` are those of the muster source, with underscores for dots:
     `kafka_request_timeout_ms=60_000`.
 
     Raises:
-        ConfigError: an option is unknown, or does not fit.
+        ConfigError: an option is unknown or not valid.
     """
     records = packed(spark, bootstrap, folder, groups, options)
     return records.where(f.col("what") == IN_ENTRIES).select("data").mapInArrow(unpack, from_arrow_schema(ENTRIES))
@@ -119,14 +119,14 @@ def tables(
     now_ms: int | None = None,
     **options: Any,
 ) -> History:
-    """The whole history that is there now. It is computed once, when a table is first looked at, and then kept in
+    """The whole current history. It is computed once, when a table is first used, and then kept in
     Spark's storage until `close()`, or the end of a `with`.
 
-    `limits` are asked of the cluster where they are not given. `now_ms`: what time it is at the log's end, for a
-    topic of another time. Else this machine's clock says; a folder ends with its last record.
+    By default `limits` are read from the cluster. `now_ms`: the time at the log's end, for a
+    topic from another time. Default: this machine's clock; a folder ends with its last record.
 
     Raises:
-        ConfigError: an option is unknown, or does not fit.
+        ConfigError: an option is unknown or not valid.
         KafkaConnectionError: no broker answers.
     """
     records = packed(spark, bootstrap, folder, groups, options)
@@ -145,10 +145,10 @@ def tables(
 
 
 def check(bootstrap: str, **options: Any) -> Limits:
-    """See that a job can begin: its options, and the cluster, which says what the rules go by. It needs no session.
+    """Check that a job can start: its options, and the cluster, whose limits are returned. It needs no session.
 
     Raises:
-        ConfigError: an option is unknown, or does not fit.
+        ConfigError: an option is unknown or not valid.
         KafkaConnectionError, KafkaTimeoutError: no broker answers.
         MusterError: there is no history.
     """
@@ -158,11 +158,11 @@ def check(bootstrap: str, **options: Any) -> Limits:
 
 
 def alone(spark: SparkSession, out: str) -> AbstractContextManager[None]:
-    """While a job writes to the folder `out`, no other that asks so too: both would run the same batches.
+    """A lock on the folder `out`, held while a job writes to it: two jobs would run the same batches.
 
     Raises, as it is entered:
-        ConfigError: another does.
-        MusterError: the folder cannot be made.
+        ConfigError: another job holds it.
+        MusterError: the folder cannot be created.
     """
     return Place(spark, out).alone()
 
@@ -181,20 +181,21 @@ def follow(
     now_ms: int | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Write the history to the folder `out` as Parquet, and go on. It can be stopped, or killed, and started again.
+    """Write the history to the folder `out` as Parquet, continuously. The query can be stopped or killed, and
+    restarted.
 
-    Every `every_s` seconds what is new is read, rows that are final are written, each once, and what is open now is
-    written anew. `once`: read what is there now, and end. `since_ms`: leave out what happened before.
+    Every `every_s` seconds new records are read, final rows are written, each once, and open rows are
+    rewritten. `once`: read what is there now, and end. `since_ms`: omit what happened before.
 
     Raises:
-        ConfigError: an option is unknown, or does not fit; the folder was written by another version.
+        ConfigError: an option is unknown or not valid, or another version wrote the folder.
         KafkaConnectionError: no broker answers.
         MusterError: the folder cannot be written.
     """
     if is_remote(spark):
         raise ConfigError(
-            "a session of Spark Connect cannot write the history on: run `muster history`, or follow() in a session "
-            "that is the driver; tables(), entries() and read() work here"
+            "follow() does not run over Spark Connect: run `muster history`, or follow() in a session "
+            "on the driver; tables(), entries() and read() work here"
         )
     _register(spark)
     given = spark_options(bootstrap, options)
@@ -207,7 +208,7 @@ def follow(
         .options(**given)
         .load()
         .groupBy("log_partition", "slot")
-        .applyInPandasWithState(fold_on(limits), TOLD_DDL, STATE_DDL, "append", "NoTimeout")
+        .applyInPandasWithState(fold_on(limits), OUTPUT_DDL, STATE_DDL, "append", "NoTimeout")
     )
     sink = Sink(out, limits, source.fetch_settings(), since_ms=since_ms, clock_ms=now_ms)
     writer = (
@@ -222,13 +223,13 @@ def follow(
 
 
 def read(spark: SparkSession, out: str) -> History:
-    """The tables that `follow` has written to a folder: what is final, and what was open when it last looked."""
+    """The tables that `follow` has written to a folder: final rows, and those open at its last reading."""
     found = {name: written(spark, out.rstrip("/"), name) for name in SCHEMAS}
     return History(**found, lag_over_time=found["lag"])
 
 
 def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark takes them: `kafka_request_timeout_ms` is `kafka.request.timeout.ms`."""
+    """Options in Spark's form: `kafka_request_timeout_ms` becomes `kafka.request.timeout.ms`."""
     given = {
         name.replace("_", ".") if "_" in name else name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -237,14 +238,16 @@ def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str
 
 
 def _see_topic(admin: Admin) -> None:
-    if _is_missing(admin.describe_topics([OFFSETS_TOPIC], raise_errors=False)[OFFSETS_TOPIC]) and not _told_alone(
+    if _is_missing(admin.describe_topics([OFFSETS_TOPIC], raise_errors=False)[OFFSETS_TOPIC]) and not _is_events_only(
         admin
     ):
-        raise MusterError(f"there is no history yet: no group has committed anything, so there is no {OFFSETS_TOPIC}")
+        raise MusterError(
+            f"there is no history yet: no group has committed anything, so {OFFSETS_TOPIC} does not exist"
+        )
 
 
-def _told_alone(admin: Admin) -> bool:
-    """Whether no log has the groups of a cluster, and its brokers tell of them."""
+def _is_events_only(admin: Admin) -> bool:
+    """Whether no log has the groups of a cluster, but its brokers report events about them."""
     found = admin.describe_topics([OFFSETS_TOPIC, EVENTS_TOPIC], raise_errors=False)
     told = found[EVENTS_TOPIC]
     return _is_missing(found[OFFSETS_TOPIC]) and isinstance(told, TopicDescription) and told.is_internal
@@ -255,15 +258,15 @@ def _is_missing(topic: TopicDescription | KafkaError) -> bool:
 
 
 def _what_is_read(options: Mapping[str, str]) -> dict[str, str]:
-    """The option that says so where only events tell of groups."""
+    """The option for a cluster whose groups are known from events alone."""
     source, _ = take_options(options, streaming=False)
     with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_ASKED_MS) as admin:
-        return {TOLD: "true"} if _told_alone(admin) else {}
+        return {EVENTS_ONLY: "true"} if _is_events_only(admin) else {}
 
 
 def _asked_limits(options: Mapping[str, str], see: Callable[[Admin], None] | None = None) -> Limits:
-    """What the cluster says of time-outs and topic ids, once: a topic that is created later goes by its id, or by the
-    name that its group's records allow."""
+    """The cluster's timeouts and topic IDs, read once: a topic that is created later appears by its ID, or by the
+    name that its group's records suggest."""
     source, _ = take_options(options, streaming=False)
     with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_ASKED_MS) as admin:
         if see is not None:
@@ -272,11 +275,11 @@ def _asked_limits(options: Mapping[str, str], see: Callable[[Admin], None] | Non
 
 
 def folded(spark: SparkSession, records: DataFrame, limits: Limits, now_ms: int | None) -> DataFrame:
-    """What packed records (`packed`) tell: packed rows of all tables, and how things stand with each group."""
+    """Fold packed records (`packed`) into packed rows of all tables, and the state of each group."""
     return (
         records.repartition(tasks(spark), "log_partition", "slot")
         .sortWithinPartitions("log_partition", "slot", "log_offset")
-        .mapInArrow(fold_in_order(limits, now_ms), TOLD_DDL)
+        .mapInArrow(fold_in_order(limits, now_ms), OUTPUT_DDL)
     )
 
 
@@ -290,21 +293,23 @@ def packed(
     """The records of a cluster or a folder as rows of PACKED.
 
     Raises:
-        ConfigError: an option is unknown, or does not fit.
+        ConfigError: an option is unknown or not valid.
     """
     if (bootstrap is None) == (folder is None):
-        raise ConfigError("name a cluster with bootstrap, or a folder of segment files with folder: one of the two")
+        raise ConfigError("name either a cluster with bootstrap, or a folder of segment files with folder")
     _register(spark)
     given = spark_options(bootstrap, options) | _own(groups, None)
     if folder is not None:
         given |= {FOLDER: folder}
     else:
-        given |= _what_is_read(spark_options(bootstrap, options))  # Spark's own error for a bad option is a page
+        given |= _what_is_read(
+            spark_options(bootstrap, options)
+        )  # fails before Spark does, whose error for a bad option is a page
     return spark.read.format(NAME).options(**given).load()
 
 
 def _register(spark: SparkSession) -> None:
-    """Make the data source known. A session of another's knows it already."""
+    """Register the data source, unless the session has it already."""
     try:
         spark.dataSource.register(HistoryDataSource)
     except AnalysisException as error:
@@ -314,7 +319,7 @@ def _register(spark: SparkSession) -> None:
 
 @contextmanager
 def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings for a query alone, which takes the session's as it starts."""
+    """Settings for one query, which takes the session's when it starts."""
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

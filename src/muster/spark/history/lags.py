@@ -1,9 +1,9 @@
-"""How far groups are behind, as tasks find it: where logs begin and end, and how many records lie between.
+"""The lag of groups, computed by tasks: where logs begin and end, and how many records are unread.
 
-Two steps. First a task for some buckets asks where the logs of what their groups have committed begin and end: after
-what was committed has been read, so that no group seems to be beyond a log's end. Then all partitions are dealt out
-evenly, and each task counts records in a share of those that have some behind (history/sources/lag_samples.py): at most
-`MOST_COUNTED` in all, of 1 MB each. The others are told in offsets.
+Two steps. First a task for some buckets looks up where the logs of their groups' committed partitions begin and end:
+after the commits were read, so that no group seems to be beyond a log's end. Then all partitions are distributed
+evenly, and each task counts the unread records of a share of them (history/sources/lag_samples.py): at most
+`MOST_COUNTED` in all, of 1 MB each. The lag of the others is in offsets.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from muster.spark.history.buckets import Stand
 log = logging.getLogger("muster.spark.history")
 
 MOST_COUNTED = 4_000
-"""In how many partitions of groups records are counted at one look."""
+"""In how many partitions of groups records are counted at one reading."""
 MOST_ASKED = 400_000
-"""How many ends of logs in the past are asked for: of each partition at each time."""
+"""How many past log ends are looked up, over all partitions and times."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -41,8 +41,8 @@ Batches = Iterator[pa.RecordBatch]
 def behind(
     settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
 ) -> Callable[[Batches], Batches]:
-    """For mapInArrow: `Stand`s to rows of LAG, in offsets. `at_ms`: what time it is, else this machine's clock says.
-    Their day is the tick's, which is the same at a replay; without one, their own."""
+    """For mapInArrow: `Stand`s to rows of LAG, in offsets. `at_ms`: the current time; None: this machine's clock.
+    Their day is that of the tick, which a replay repeats; without one, their own."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -62,7 +62,7 @@ def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits
     try:
         bounds = connect(settings.client).bounds(TopicPartition(*name) for stand in stands for name in stand.committed)
     except MusterError as error:
-        log.warning("no lag this time: where the logs end cannot be had (%s)", error)
+        log.warning("no lag this time: cannot look up where the logs end (%s)", error)
         return []
     return [
         row
@@ -81,7 +81,7 @@ def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits
 
 
 def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
-    """For mapInArrow: rows of LAG to the same rows, with records counted in the first `most` that have some to read."""
+    """For mapInArrow: rows of LAG to the same rows, with records counted in the first `most` with unread ones."""
     look = look_settings(settings)
 
     def run(batches: Batches) -> Batches:
@@ -96,8 +96,8 @@ def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
                         place = TopicPartition(row.topic, row.partition)
                         row = counted(row, *count_records(look, place, start, row.log_end_offset))
                     except KafkaConnectionError as error:
-                        left = 0  # one wait is enough
-                        log.warning("the lag of some partitions is told in offsets: %s", error)
+                        left = 0  # one timeout is enough
+                        log.warning("the lag of some partitions is in offsets: %s", error)
                 rows.append(row)
             table = to_table(Lag, rows)
             yield from table.set_column(0, "day", batch.column("day")).to_batches()
@@ -109,7 +109,7 @@ def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
 
 
 def split(batches: Batches) -> Batches:
-    """For mapInArrow: rows `data` (a pickled `Past`) and `step_ms` (the longest of all) to one for each partition."""
+    """For mapInArrow: rows `data` (a pickled `Past`) and `step_ms` (the longest of all) to one row per partition."""
     for batch in batches:
         for row in batch.to_pylist():
             past: Past = pickle.loads(row["data"])
@@ -120,7 +120,7 @@ def split(batches: Batches) -> Batches:
 
 
 def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable[[Batches], Batches]:
-    """For mapInArrow: what `split` made to rows of LAG, asking for at most so many ends of logs."""
+    """For mapInArrow: the rows of `split` to rows of LAG, with at most `most` lookups of log ends."""
 
     def run(batches: Batches) -> Batches:
         parts: list[Past] = [pickle.loads(row["data"]) for batch in batches for row in batch.to_pylist()]
@@ -130,11 +130,11 @@ def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable
         times = sorted({each for past in parts for each in past.times(now_ms)})
         asked = plan(list(dict.fromkeys(place for past in parts for place in places_of(past))), times, most)
         if asked.left_out:
-            log.warning("the lag of %d partitions over time is left out", asked.left_out)
+            log.warning("the lag over time of %d partitions is omitted", asked.left_out)
         try:
             ends = ends_over_time(connect(settings.client), asked)
         except MusterError as error:
-            log.warning("no lag over time: where the logs ended cannot be had (%s)", error)
+            log.warning("no lag over time: cannot look up where the logs ended (%s)", error)
             return
         rows = [row for past in parts for row in lag_over_time(past, asked.times, ends)]
         yield from to_table(Lag, rows).to_batches()

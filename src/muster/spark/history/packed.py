@@ -1,11 +1,11 @@
 """How the history travels through Spark: packed, a table in a cell.
 
-Of twenty million commits Spark is to see some thousand rows. A task reads and decodes a piece of one partition of
-`__consumer_offsets`, and hands over one row for each bucket of groups, with these groups' entries as an Arrow stream.
-So the JVM moves bytes, and no record crosses between Python and the JVM by itself.
+Of twenty million commits Spark sees only some thousand rows. A task reads and decodes a piece of one partition of
+`__consumer_offsets`, and emits one row for each bucket of groups, with these groups' entries as an Arrow stream.
+So the JVM moves bytes, and no single record crosses between Python and the JVM.
 
-A bucket is (log partition, slot): a group lies in one log partition, and its name says in which slot. Rows of a bucket,
-in the order of `log_offset`, are what the log says about its groups, in its order.
+A bucket is (log partition, slot): a group is in one log partition, and its name determines the slot. The rows of a
+bucket, ordered by `log_offset`, are what the log says about its groups, in log order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from muster.history.model import Int64s
 
 SLOTS = 8
-"""Into how many buckets the groups of a log partition go. A checkpoint depends on it."""
+"""Buckets per log partition. Checkpoints depend on it."""
 
-IN_ENTRIES, IN_EVENTS, IN_TOLD, IN_COUNTS, IN_TICK = "entries", "events", "told", "counts", "tick"
+IN_ENTRIES, IN_EVENTS, IN_EVENTS_ONLY, IN_COUNTS, IN_TICK = "entries", "events", "events_only", "counts", "tick"
 
 COUNTS_SLOT = -1
 
@@ -43,9 +43,10 @@ _PACKED: list[pa.Field[Any]] = [
 ]
 PACKED = pa.schema(_PACKED)
 PACKED_DDL = "log_partition int, slot int, log_offset long, what string, at_ms long, data binary"
-"""Rows on their way to the fold. `entries`: a stream of ENTRIES that begins at `log_offset`. `events`: rows of EVENTS
-of these groups, before all entries. `told`: the same of groups that have no entries, as no log has them. `counts`: rows
-of COUNTS. `tick`: a look at the time `at_ms`, and in `data` up to which time the log partition has been read."""
+"""Rows on their way to the fold. `entries`: a stream of ENTRIES that starts at `log_offset`. `events`: rows of EVENTS
+of these groups, before all entries. `events_only`: the same for groups without entries, since no log has them.
+`counts`: rows of COUNTS. `tick`: a reading at the time `at_ms`; `data` has the time up to which the log partition has
+been read."""
 
 _EVENTS: list[pa.Field[Any]] = [
     pa.field("group", pa.string()),
@@ -54,7 +55,7 @@ _EVENTS: list[pa.Field[Any]] = [
     pa.field("value", pa.binary()),
 ]
 EVENTS = pa.schema(_EVENTS)
-"""Records of `__group_events`: where each stands, and its value."""
+"""Records of `__group_events`: the position and value of each."""
 
 _COUNTS: list[pa.Field[Any]] = [
     pa.field("day", pa.date32()),
@@ -68,7 +69,7 @@ COUNTS = pa.schema(_COUNTS)
 
 
 def slot_of(group: str) -> int:
-    """The slot of a group, the same in each process."""
+    """The slot of a group, the same in every process."""
     return zlib.crc32(group.encode("utf-8", "surrogatepass")) % SLOTS
 
 
@@ -92,7 +93,7 @@ def pack(
     only: Collection[str] = (),
     span: tuple[int, int] | None = None,
 ) -> pa.RecordBatch:
-    """The decoded records of one piece of a log partition, as rows of PACKED. `only`: no groups but these. `span`: the
+    """The decoded records of one piece of a log partition as rows of PACKED. `only`: the wanted groups. `span`: the
     times of the first and the last of all records."""
     rows: list[tuple[int, int, int, str, int, bytes]] = []
     last_ms = 0
@@ -108,8 +109,8 @@ def pack(
 
 
 def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None], what: str = IN_EVENTS) -> pa.RecordBatch:
-    """Records of `__group_events`, of schema RAW, as rows of PACKED. A record's key is its group; `place_of` says in
-    which log partition that one stands, None for one that is not wanted. `what` is IN_EVENTS or IN_TOLD."""
+    """Records of `__group_events`, of schema RAW, as rows of PACKED. A record's key is its group; `place_of` returns
+    the group's log partition, None if it is not wanted. `what` is IN_EVENTS or IN_EVENTS_ONLY."""
     names = [_name(key) for key in events.column("key").to_pylist()]
     places = {name: place for name in set(names) if name is not None and (place := place_of(name)) is not None}
     own: dict[tuple[int, int], list[int]] = {}
@@ -125,7 +126,7 @@ def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None], w
 
 
 def _name(key: bytes | None) -> str | None:
-    """A group's name; None for bytes that are none: no broker writes such a key."""
+    """A group's name; None if the bytes are not a name, as no broker writes them."""
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
@@ -156,7 +157,7 @@ def _with_span(counts: pa.Table, span: tuple[int, int] | None) -> pa.Table:
 
 
 def span_of(counts: pa.Table) -> tuple[int, int] | None:
-    """The times of the first and the last record that were counted, in milliseconds; None: no record has a time."""
+    """The times of the first and last counted record, in milliseconds; None if no record has a time."""
     text = (counts.schema.metadata or {}).get(_SPAN.encode())
     if text is None:
         return None
@@ -165,7 +166,7 @@ def span_of(counts: pa.Table) -> tuple[int, int] | None:
 
 
 def tick_rows(read_to_ms: Mapping[int, int], look_ms: int) -> pa.RecordBatch:
-    """A row for each bucket of these log partitions: all that was written before this time to it has been read."""
+    """A row for each bucket of these log partitions: everything written to it before that time has been read."""
     return packed_rows(
         [
             (partition, slot, np.iinfo(np.int64).max, IN_TICK, look_ms, b"%d" % time_ms)

@@ -1,7 +1,7 @@
-"""The folder that a history is written to: whether a job may go on there.
+"""The folder that a history is written to, and whether a job may continue there.
 
-`DIR/_history.json` says which form the tables, the checkpoint and the state in it have. A folder is on any file system
-that Hadoop knows, and is asked through it.
+`DIR/_history.json` has the format of the tables, the checkpoint and the state. A folder may be on any file system
+that Hadoop supports.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 MARK = "_history.json"
 FORMAT = 5
-"""Counts up when another version cannot go on from what this one has written."""
+"""Incremented when a version cannot continue from what the one before has written."""
 
 
 _OF_PATTERNS = frozenset("{}[]*?\\")
-"""In a path these make a pattern, for Spark's readers (SparkHadoopUtil.isGlobPath), but not for its writers."""
+"""These make a path a glob for Spark's readers (SparkHadoopUtil.isGlobPath), but not for its writers."""
 
 
 class Place:
     """A folder, through Hadoop's file system."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        """Raises ConfigError: it is on no file system that is known, or Spark could not read it."""
+        """Raises ConfigError: the file system is unknown, or Spark could not read the path."""
         odd = sorted(_OF_PATTERNS.intersection(folder))
         if odd:
             raise ConfigError(
-                f"{folder} has {' '.join(odd)} in it, which Spark reads as a pattern: name another folder"
+                f"{folder} contains {' '.join(odd)}, which Spark reads as a glob pattern: name another folder"
             )
         self._jvm: Any = spark._jvm
         self._folder = folder.rstrip("/") or "/"
@@ -52,11 +52,11 @@ class Place:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._folder}/{name}" if name else self._folder)
 
     def full(self, name: str) -> str:
-        """A name in the folder as Spark takes it."""
+        """A name in the folder as a path for Spark."""
         return f"{self._folder}/{name}"
 
     def local(self, name: str) -> str | None:
-        """A name in the folder as the system takes it; None on another file system than this machine's."""
+        """A name in the folder as a local path; None on a remote file system."""
         path = self._files.makeQualified(self._path(name)).toUri()
         return str(path.getPath()) if path.getScheme() == "file" else None
 
@@ -64,37 +64,37 @@ class Place:
         return bool(self._files.exists(self._path(name)))
 
     def listed(self, name: str) -> list[str]:
-        """What is in a folder; nothing, where there is none."""
+        """The names in a folder; empty if it does not exist."""
         if not self.exists(name):
             return []
         return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._path(name)))
 
     def size(self, name: str) -> int:
-        """The bytes of all files in a folder."""
+        """The total size of all files in a folder."""
         return int(self._files.getContentSummary(self._path(name)).getLength())
 
     def rename(self, name: str, other: str) -> None:
-        """Give a folder another name, where nothing is yet.
+        """Rename a folder to a name that does not exist.
 
         Raises:
-            OSError: that cannot be done.
+            OSError: it cannot be renamed.
         """
         self._files.mkdirs(self._path(other).getParent())
         if not self._files.rename(self._path(name), self._path(other)):
-            raise OSError(f"{self.full(name)} cannot become {self.full(other)}")
+            raise OSError(f"cannot rename {self.full(name)} to {self.full(other)}")
 
     def delete(self, name: str) -> None:
-        """Delete a folder with all that is in it, if it is there."""
+        """Delete a folder with its contents, if it exists."""
         self._files.delete(self._path(name), True)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other job write to the folder, as far as this machine can tell: one on another file system, or whose
-        system locks no folders, is not held.
+        """Keep other jobs from writing to the folder, where this machine can: a folder on a remote file system, or one
+        that cannot be locked, is not protected.
 
         Raises:
-            ConfigError: another job writes there.
-            MusterError: it cannot be made.
+            ConfigError: another job is writing there.
+            MusterError: it cannot be created.
         """
         self._make()
         local = self.local("")
@@ -110,15 +110,15 @@ class Place:
     def _make(self) -> None:
         try:
             if not self._files.mkdirs(self._path("")):
-                raise MusterError(f"{self._folder} cannot be made")
+                raise MusterError(f"{self._folder} cannot be created")
         except Py4JJavaError as error:
             raise MusterError(f"{self._folder} cannot be written: {_said(error)}") from None
 
     def claim(self, checkpoint: str | None, tables: Iterable[str]) -> None:
-        """Make the folder if it is not there, and see that a job may begin or go on in it.
+        """Create the folder if needed, and check that a job may start or continue in it.
 
         Raises:
-            ConfigError: it was written by another version, or has tables and no checkpoint.
+            ConfigError: another version wrote it, or it has tables but no checkpoint.
             MusterError: it cannot be written.
         """
         self._make()
@@ -132,16 +132,16 @@ class Place:
         written = any(map(self.exists, tables))
         found = self._read_mark()
         if found is None and (begun or written):
-            found = 0  # of before there were marks
+            found = 0  # from before this file existed
         if found is not None and found != FORMAT:
             raise ConfigError(
-                f"{self._folder} was written by {'an older' if found < FORMAT else 'a newer'} version of muster, which "
-                "kept other things of each group: go on with that version, or begin in another folder"
+                f"{self._folder} was written by {'an older' if found < FORMAT else 'a newer'} version of muster in "
+                "another format: continue with that version, or start in another folder"
             )
         if checkpoint is not None and written and not begun:
             raise ConfigError(
-                f"{self._folder} has tables, but not where the job that wrote them was ({checkpoint}): to begin anew "
-                "would write their rows again, so move the tables away, or name another folder"
+                f"{self._folder} has tables, but not the checkpoint of the job that wrote them ({checkpoint}): "
+                "starting over would write their rows again, so move the tables away, or name another folder"
             )
         if found is None:
             self.write(MARK, json.dumps({"format": FORMAT}))
@@ -150,10 +150,10 @@ class Place:
         try:
             return int(json.loads(self.read(MARK) or "")["format"])
         except (ValueError, KeyError, TypeError):
-            return None  # a kill while it was written
+            return None  # the writer was killed
 
     def read(self, name: str) -> str | None:
-        """The text of a small file, None where there is none."""
+        """The text of a small file; None if it does not exist."""
         if not self.exists(name):
             return None
         stream = self._files.open(self._path(name))
@@ -163,7 +163,7 @@ class Place:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a small file, in place of one that is there."""
+        """Write a small file, replacing an existing one."""
         stream = self._files.create(self._path(name), True)
         try:
             stream.write(bytearray(text.encode()))
@@ -172,16 +172,16 @@ class Place:
 
 
 def _lock(held: int, folder: str) -> None:
-    """Lock a folder for as long as it is open: a kill gives it back."""
+    """Lock a folder for as long as it is open: a kill releases it."""
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(f"another job writes to {folder}: wait until it has ended, or name another folder") from None
+        raise ConfigError(f"another job is writing to {folder}: wait until it ends, or name another folder") from None
     except OSError:
-        pass  # NFS locks no folders
+        pass  # NFS cannot lock folders
 
 
 def _said(error: Py4JJavaError) -> str:
-    """What a Java exception says, in one line."""
+    """A Java exception's message, in one line."""
     cause = error.java_exception
     return str(cause.getMessage() or cause.getClass().getSimpleName()).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What Spark says about an error, as one sentence: it is pages long, with the sentence somewhere in them."""
+"""Spark's errors as one sentence: Spark writes pages, with the sentence somewhere in them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ T = TypeVar("T")
 _SENTENCE = re.compile(r"^(?:[\w.]+\.)?\w*Error: (.+)$", re.MULTILINE)
 
 _NO_REASON = re.compile(r"^\[STREAM_FAILED\].*terminated with exception:\s*(SQLSTATE|$)", re.MULTILINE)
-"""The connection to a process broke, which Java tells without a word."""
+"""The connection to a process broke, which Java reports without a message."""
 
 _CALLING = "An error occurred while calling "
-"""What py4j says of any error in Java; what went wrong stands behind it."""
+"""How py4j reports any error in Java; the actual error follows it."""
 _JAVA = re.compile(r"^(?:Caused by)?: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 
-PROCESS_GONE = "a Python process of Spark's has ended in the midst of its work; what is written goes on where it was"
-JAVA_GONE = "Spark's Java process has ended, or cannot be reached; what is written goes on where it was"
+PROCESS_GONE = "a Python process of Spark ended unexpectedly; the next run continues where this one stopped"
+JAVA_GONE = "Spark's Java process ended or is unreachable; the next run continues where this one stopped"
 
 
 def said(call: Callable[[], T]) -> T:
-    """What the call returns.
+    """Return what the call returns.
 
     Raises:
-        MusterError: Spark raised something; the last error of Python in it, else its first line. Or it is gone.
+        MusterError: Spark raised an error (the last Python error in it, else its first line), or is gone.
     """
     try:
         return call()
@@ -46,7 +46,7 @@ def said(call: Callable[[], T]) -> T:
 
 
 def sentence(text: str) -> str:
-    """What is to be told of an error of Spark's."""
+    """The sentence in the text of a Spark error."""
     found = [each for each in _SENTENCE.findall(text) if not each.startswith(_CALLING)]
     if not found and _CALLING in text:
         found = _JAVA.findall(text[text.rindex(_CALLING) :])  # the last is the cause of all before it
@@ -56,7 +56,7 @@ def sentence(text: str) -> str:
 
 
 def hush(spark: SparkSession) -> None:
-    """Have what serves Spark in this process tell no errors in pages of its own: they come as sentences."""
+    """Keep Spark's helpers in this process from logging pages of errors: they are reported as sentences."""
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_not_py4js)
     server: Any = spark.sparkContext._accumulatorServer
@@ -64,5 +64,5 @@ def hush(spark: SparkSession) -> None:
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
-    """It has loggers of its own, and does not always use them."""
+    """By path: py4j has its own loggers, but does not always use them."""
     return Path(record.pathname).parent.name != "py4j"

@@ -1,11 +1,11 @@
-"""Writes what the streaming engine tells as Parquet, each row once whatever is killed.
+"""Writes the streaming engine's output as Parquet, each row once, whatever is killed.
 
     DIR/generations/day=2026-11-22/batch=17/part-….parquet     and rebalances, notes, lag, counts
-    DIR/open/generations/part-….parquet                        what is open now: replaced once the next is written
-    DIR/findings/part-….parquet                                what there is to say now: likewise
+    DIR/open/generations/part-….parquet                        rows that are open now: replaced at each reading
+    DIR/findings/part-….parquet                                the current findings: likewise
 
-A batch that is run again (Spark does so after a kill) has the same rows, and replaces the folders that it wrote before:
-`batch=N` holds nothing else. The time in rows of the lag is that of the batch's tick, which is replayed too, so they go
+A batch that runs again (after a kill) has the same rows, and replaces the folders that it wrote before:
+`batch=N` holds nothing else. The day of lag rows is that of the batch's tick, which is replayed too, so they go
 into the same folders.
 """
 
@@ -48,12 +48,12 @@ _LAST = {"generations": "ended_ms", "rebalances": "at_ms", "notes": "at_ms", "la
 
 
 def schema_of(name: str) -> StructType:
-    """A table's columns, as Spark names their types."""
+    """A table's schema for Spark."""
     return from_arrow_schema(SCHEMAS[name])
 
 
 def written(spark: SparkSession, out: str, name: str) -> DataFrame:
-    """A table of the folder: final rows, and those that are open now."""
+    """A table of the folder: final rows, and those open now."""
     schema = schema_of(name)
     frame = _parquet(spark, f"{out}/{name}", schema)
     for found in _away(spark, out, name):
@@ -62,7 +62,7 @@ def written(spark: SparkSession, out: str, name: str) -> DataFrame:
 
 
 def _away(spark: SparkSession, out: str, name: str) -> list[str]:
-    """Days that another has not taken the place of yet."""
+    """Days that are moved away and not replaced yet."""
     if is_remote(spark):
         return []
     place = Place(spark, out)
@@ -82,7 +82,7 @@ def _parquet(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
 def lag_frame(
     told: DataFrame, settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
 ) -> DataFrame:
-    """How far the groups are behind whose standing has been told (lags.py)."""
+    """The lag of the groups whose state is in the output (lags.py)."""
     spread = tasks(told.sparkSession)
     return (
         told.where(f.col("name") == STANDS)
@@ -94,7 +94,7 @@ def lag_frame(
 
 
 def past_frame(told: DataFrame, settings: FetchSettings, at_ms: int | None) -> DataFrame:
-    """How far the groups were behind over time (lags.py)."""
+    """The lag of the groups over time (lags.py)."""
     spread = tasks(told.sparkSession)
     past = told.where(f.col("name") == PAST)
     longest = past.agg(f.max("at_ms").alias("step_ms"))
@@ -108,7 +108,7 @@ def past_frame(told: DataFrame, settings: FetchSettings, at_ms: int | None) -> D
 
 
 def findings_frame(tables: Mapping[str, DataFrame], limits: Limits, now_ms: int | None) -> DataFrame:
-    """What there is to say about the groups in these tables."""
+    """The findings about the groups in these tables."""
     packed = [frame.mapInArrow(pack_groups(name), GROUPED_DDL) for name, frame in tables.items()]
     return (
         reduce(lambda one, other: one.union(other), packed)
@@ -119,7 +119,7 @@ def findings_frame(tables: Mapping[str, DataFrame], limits: Limits, now_ms: int 
 
 
 def tasks(spark: SparkSession) -> int:
-    """Over how many tasks work is spread: a few for each core, so that one large group holds up little."""
+    """The number of tasks for the work: a few per core, so that one large group delays little."""
     if is_remote(spark):  # it has no context to ask
         cores = int(spark.range(1_000).select(f.spark_partition_id()).distinct().count())
     else:
@@ -150,7 +150,7 @@ class Sink:
         self._clock_ms = clock_ms
         self._compaction: Compaction | None = None
         self._has_open = set(OPEN_TABLES)
-        """Tables of which rows that are open may be there."""
+        """Tables that may have open rows in the folder."""
 
     @stoppable
     def write(self, told: DataFrame, batch: int) -> None:
@@ -159,13 +159,13 @@ class Sink:
         told = told.persist(_STORAGE)
         try:
             sizes = told.groupBy("name").agg(f.sum(f.length("data")), f.max("at_ms")).collect()
-            there = {name: (size, at_ms) for name, size, at_ms in sizes}
+            found = {name: (size, at_ms) for name, size, at_ms in sizes}
             for name in FINAL:
-                if name in there:
+                if name in found:
                     frame = told.where(f.col("name") == name).select("data").mapInArrow(unpack, schema_of(name))
-                    self._write(name, frame, batch, there[name][0])
-            if STANDS in there:
-                self._write_what_stands(told, batch, there)
+                    self._write(name, frame, batch, found[name][0])
+            if STANDS in found:
+                self._write_states(told, batch, found)
         finally:
             told.unpersist()
 
@@ -181,13 +181,13 @@ class Sink:
     def _now_ms(self) -> int:
         return time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms
 
-    def _write_what_stands(self, told: DataFrame, batch: int, there: Mapping[str, tuple[int, int]]) -> None:
-        size, tick_ms = there[STANDS]
+    def _write_states(self, told: DataFrame, batch: int, sizes: Mapping[str, tuple[int, int]]) -> None:
+        size, tick_ms = sizes[STANDS]
         for name in OPEN_TABLES:
-            if OPEN + name in there:
+            if OPEN + name in sizes:
                 self._has_open.add(name)
             elif name not in self._has_open:
-                continue  # as it was
+                continue  # unchanged
             else:
                 self._has_open.discard(name)
             frame = told.where(f.col("name") == OPEN + name).select("data").mapInArrow(unpack, schema_of(name))

@@ -1,17 +1,17 @@
-"""The data source behind `muster.spark.history`: reads `__consumer_offsets` as `format("muster")` does, and decodes.
+"""The data source of `muster.spark.history`: reads `__consumer_offsets` as `format("muster")` does, and decodes it.
 
-It takes the options of the muster source and hands over rows of PACKED (packed.py). Records are decoded in the task
-that fetches them: to have Spark carry each to the JVM and back to Python would cost more than to decode it.
+It has the options of the muster source and returns rows of PACKED (packed.py). Records are decoded in the task
+that fetches them: moving each to the JVM and back to Python would cost more than decoding it.
 
-As a stream its offset is that of the muster source with more in it (`events`: events.py):
+As a stream its offset is the muster source's with additions (`events`: events.py):
 
     {"history": 5, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
 
-A batch in which `until` grows has a tick for each bucket of every log partition; there may be nothing else in it. `at`
-says up to which time each of these has been read by the end of this batch, 0 where that was never known: all that was
-written to it before. So time passes for a group of which nothing more is written, and a replayed batch closes the same
-rows. It stands still for a partition that has not been read to its end, has no leader, or has an open transaction,
-behind which nothing is read; how things stand with its groups is told all the same.
+A batch in which `until` grows has a tick for each bucket of every log partition, and possibly nothing else. `at`
+says up to which time each log partition has been read by the end of this batch, 0 if that was never known: everything
+written to it before that time. So time advances for a group about which nothing more is written, and a replayed batch
+closes the same rows. It stands still for a partition that has not been read to its end, has no leader, or has an open
+transaction, after which nothing is read; the states of its groups are emitted nevertheless.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from muster.history.sources.remarks import Remarks
 from muster.history.tables import RAW
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.history import events
-from muster.spark.history.packed import IN_TOLD, PACKED_DDL, pack, pack_events, tick_rows
+from muster.spark.history.packed import IN_EVENTS_ONLY, PACKED_DDL, pack, pack_events, tick_rows
 from muster.spark.offsets import from_json
 from muster.spark.source.options import COMMITS_TOPIC, SourceOptions, parse_options
 from muster.spark.source.ranges import read_range
@@ -53,43 +53,43 @@ log = logging.getLogger("muster.spark.history")
 NAME = "muster-history"
 
 FORMAT = 5
-"""Of the offsets, and of the state that Spark keeps with them."""
+"""The format of the offsets, and of the state that Spark keeps with them."""
 
 TICK_MS, CLOCK_MS, GROUPS = "history.tick.ms", "history.clock.ms", "history.groups"
-TOLD = "history.told"
+EVENTS_ONLY = "history.events.only"
 FOLDER = "history.folder"
 
 TICK_DEFAULT_MS = 60_000
 
 Ends = dict[int, int]
-"""Where log partitions end."""
+"""The ends of log partitions."""
 
 SKEW_MS = 30_000
-"""How far a broker's clock may be behind, and how long a record may take until it can be read."""
+"""How slow a broker's clock may be, plus how long a record may take to become readable."""
 
 COLUMNS = ("partition", *DECODED)
 
 _FIXED = {"subscribe": COMMITS_TOPIC, "mode": "assign", "columns": ",".join(COLUMNS)}
 _ALL_TOLD = _FIXED | {"subscribe": EVENTS_TOPIC}
-"""Of a cluster that keeps its groups in ZooKeeper: what its brokers told is all there is."""
+"""For a cluster that keeps its groups in ZooKeeper: its brokers' events are all there is."""
 TOLD_PARTITION = 0
-"""In which log partition groups stand that no log has."""
+"""The log partition of groups that no log has."""
 _DEFAULTS = {"startingoffsets": "earliest", "isolationlevel": "read_committed"}
 """A commit in a transaction counts once the transaction is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """What concerns the history alone."""
+    """The options of the history alone."""
 
     tick_ms: int = TICK_DEFAULT_MS
-    """How often time passes for groups of which nothing is written."""
+    """How often time advances for groups about which nothing is written."""
     clock_ms: int | None = None
-    """What time it is, for a topic of another time; None: this machine's clock says."""
+    """The current time, for a topic from another time; None: this machine's clock."""
     groups: frozenset[str] = frozenset()
     """Empty: all."""
     is_all_told: bool = False
-    """Whether no log has the groups, but brokers have told of them."""
+    """Whether no log has the groups, but brokers have reported events about them."""
 
     @property
     def topic(self) -> str:
@@ -108,7 +108,7 @@ def take_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOp
         ConfigError: as `parse_options`.
     """
     options = {name.lower(): value for name, value in given.items()}
-    tick, clock, groups, told = (options.pop(name, None) for name in (TICK_MS, CLOCK_MS, GROUPS, TOLD))
+    tick, clock, groups, told = (options.pop(name, None) for name in (TICK_MS, CLOCK_MS, GROUPS, EVENTS_ONLY))
     fixed = _FIXED if told is None else _ALL_TOLD
     for name in _FIXED:
         if name in options:
@@ -123,13 +123,13 @@ def take_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOp
 
 
 def groups_option(groups: Iterable[str]) -> dict[str, str]:
-    """The option that leaves out all groups but these, none for all.
+    """The option that selects these groups; none selects all.
 
     Raises:
-        ConfigError: one name is given in place of several.
+        ConfigError: a single name is given instead of a list.
     """
     if isinstance(groups, str):
-        raise ConfigError(f"groups is {groups!r}; it should be a list of names")
+        raise ConfigError(f"groups is {groups!r}; it must be a list of names")
     return {GROUPS: json.dumps(sorted(groups))}
 
 
@@ -158,7 +158,7 @@ class HistoryDataSource(DataSource):  # type: ignore[misc]
 
 
 class PackedBatchReader(BatchReader):
-    """Reads what is there."""
+    """Reads the records that exist now."""
 
     def __init__(self, options: SourceOptions, history: HistoryOptions) -> None:
         super().__init__(options)
@@ -177,7 +177,7 @@ class PackedBatchReader(BatchReader):
 
 
 _ALL = -1
-"""In place of a log partition, where there is none: all that the brokers told."""
+"""Stands for a log partition if there is none: all events of the brokers."""
 
 
 class FolderTask(InputPartition):  # type: ignore[misc]
@@ -188,7 +188,7 @@ class FolderTask(InputPartition):  # type: ignore[misc]
 
 
 class FolderReader(DataSourceReader):  # type: ignore[misc]
-    """Reads a folder of segment files, a task for each log partition: all workers have to find it under its path."""
+    """Reads a folder of segment files, a task for each log partition: all workers must find it under its path."""
 
     def __init__(self, folder: str, groups: frozenset[str]) -> None:
         self._folder, self._groups = Path(folder), groups
@@ -223,14 +223,14 @@ class FolderReader(DataSourceReader):  # type: ignore[misc]
 
 
 class TickTask(InputPartition):  # type: ignore[misc]
-    """Tells the buckets of log partitions up to which time each has been read, at a look."""
+    """Says up to which time each log partition has been read, for its buckets."""
 
     def __init__(self, read_to_ms: Mapping[int, int], look_ms: int) -> None:
         self.read_to_ms, self.look_ms = dict(read_to_ms), look_ms
 
 
 class PackedStreamReader(StreamReader):
-    """Reads on, and lets time pass."""
+    """Reads continuously, and lets time advance."""
 
     def __init__(self, options: SourceOptions, history: HistoryOptions) -> None:
         super().__init__(options)
@@ -256,13 +256,13 @@ class PackedStreamReader(StreamReader):
         except KafkaConnectionError:
             if self._stop_at is not None:
                 raise
-            return start  # rather than go on without the brokers' word
+            return start  # rather than continue without the brokers' events
         try:
             read = super().latestOffset(before, limit)
         except DataLossError as error:
-            raise DataLossError(  # without its advice, which is for another command
-                f"{error.what}, or this is another cluster than the one whose history is in the folder: the job cannot "
-                "go on there, so begin in another folder"
+            raise DataLossError(  # without its advice, which does not apply here
+                f"{error.what}, or the folder has the history of another cluster: the job cannot "
+                "continue there, so start in another folder"
             ) from None
         return batch_end(start, None if read is before else read, told, ends, now_ms, is_last=self._stop_at is not None)
 
@@ -288,12 +288,12 @@ class PackedStreamReader(StreamReader):
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _look(self, cluster: Cluster, until_ms: int) -> tuple[int, Ends]:
-        """What time it is, and where the log partitions end then, if time is to pass."""
+        """The time, and where the log partitions end now if a tick is due."""
         now_ms = self._now_ms()
         return now_ms, _ends(cluster, self._history.topic) if now_ms >= until_ms + self._history.tick_ms else {}
 
     def _now_ms(self) -> int:
-        """Before which time nothing more is going to be written, wherever a partition has been read to its end."""
+        """The time before which nothing more will be written to a partition that has been read to its end."""
         clock_ms = self._history.clock_ms
         return time.time_ns() // 1_000_000 - SKEW_MS if clock_ms is None else clock_ms
 
@@ -307,10 +307,10 @@ def batch_end(
     *,
     is_last: bool,
 ) -> dict[str, Any]:
-    """The offset at which a batch ends; `start` itself where there is none to be.
+    """The offset at which a batch ends; `start` itself for no batch.
 
-    `read` is where the source's own offset moves to, None where it stays. `ends` are those of the log partitions at
-    `now_ms`, none where no time is to pass. `is_last`: it passes once, at the very end.
+    `read` is the source's own new offset, None if it stays. `ends` are those of the log partitions at
+    `now_ms`, empty if time does not advance. `is_last`: it advances once, at the very end.
     """
     until, now = start["until"], start["read"] if read is None else read
     positions = {place.partition: claim.end for place, claim in from_json(now).finished().items()}
@@ -323,7 +323,7 @@ def batch_end(
 
 
 def _ends(cluster: Cluster, topic: str) -> Ends:
-    """The ends of all log partitions that have a leader, whether transactions are open or not."""
+    """The ends of all log partitions with a leader, regardless of open transactions."""
     led = cluster.led([topic])
     found = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP)) if led else {}
     return {place.partition: end for place, end in found.items()}
@@ -336,8 +336,8 @@ def _offset(until_ms: int, at: Mapping[str, int], told: events.Events, read: dic
 def _check(offset: Mapping[str, Any]) -> None:
     if offset.get("history") != FORMAT:
         raise ConfigError(
-            "the checkpoint was written by another version of muster, which kept other things of each group: go on "
-            "with that version, or begin anew in another folder"
+            "the checkpoint was written by another version of muster in another format: continue "
+            "with that version, or start in another folder"
         )
 
 
@@ -346,7 +346,7 @@ def _cluster(settings: FetchSettings) -> Cluster:
 
 
 def all_told(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """Events, of groups that no log has, packed; each batch is of one partition."""
+    """Packed events of groups that no log has; each batch is of one partition."""
 
     def place_of(group: str) -> int | None:
         return TOLD_PARTITION if not groups or group in groups else None
@@ -354,7 +354,7 @@ def all_told(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Itera
     for batch in batches:
         if batch.num_rows:
             raw = batch if batch.schema.equals(RAW) else to_raw(batch, int(batch.column("partition")[0].as_py()))
-            yield pack_events(raw, place_of, IN_TOLD)
+            yield pack_events(raw, place_of, IN_EVENTS_ONLY)
 
 
 def fetched(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
@@ -367,7 +367,7 @@ def fetched(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterat
 def decoded(
     batches: Iterator[pa.RecordBatch], groups: frozenset[str], seen: set[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Records of schema RAW, decoded and packed; each batch is of one partition. `seen` gets the groups' names."""
+    """Records of schema RAW, decoded and packed; each batch is of one partition. `seen` collects the groups' names."""
     for batch in batches:
         if batch.num_rows:
             found = decode(batch)

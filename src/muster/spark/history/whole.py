@@ -1,4 +1,4 @@
-"""The whole history as the rules' own rows, computed by Spark: what the small engine makes in one process."""
+"""The whole history as rows of the rules, computed by Spark: what the small engine makes in one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.history.model import Limits
 from muster.history.rows import from_table
 from muster.spark.history.folding import KINDS, PAST, STANDS
 from muster.spark.history.job import folded, packed
-from muster.spark.history.packed import IN_EVENTS, IN_TOLD, from_bytes, span_of
+from muster.spark.history.packed import IN_EVENTS, IN_EVENTS_ONLY, from_bytes, span_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,22 +31,22 @@ def whole(
     now_ms: int | None,
     **options: Any,
 ) -> History:
-    """As `muster.history.engine.read_history`, of a cluster or a folder.
+    """Like `muster.history.engine.read_history`, for a cluster or a folder.
 
     Raises:
-        ConfigError: an option is unknown, or does not fit.
+        ConfigError: an option is unknown or not valid.
     """
-    # What the brokers say of causes is not heard here, but when the rows are put together, as from any engine.
-    records = packed(spark, bootstrap, folder, groups, options).where(~f.col("what").isin(IN_EVENTS, IN_TOLD))
-    told = folded(spark, records, limits, now_ms)
-    rows = told.where(f.col("name").isin(*_ROWS, STANDS, PAST, "counts")).select("name", "data").toArrow()
+    # The brokers' events are not used here, but when the rows are put together, as with any engine.
+    records = packed(spark, bootstrap, folder, groups, options).where(~f.col("what").isin(IN_EVENTS, IN_EVENTS_ONLY))
+    output = folded(spark, records, limits, now_ms)
+    rows = output.where(f.col("name").isin(*_ROWS, STANDS, PAST, "counts")).select("name", "data").toArrow()
     return collected(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
-def collected(told: Iterable[tuple[str, bytes]]) -> History:
-    """Packed rows, unpacked; the lag and the findings are made of them again, as from any engine."""
+def collected(packed_rows: Iterable[tuple[str, bytes]]) -> History:
+    """Unpacked rows; lag and findings are computed from them afterwards, as with any engine."""
     found = History()
-    for name, data in told:
+    for name, data in packed_rows:
         if name == STANDS:
             for stand in pickle.loads(data):
                 found.kinds[stand.group] = stand.kind
