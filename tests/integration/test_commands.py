@@ -170,8 +170,8 @@ def test_lists_of_groups_look_as_in_kafkas_own_tool(cluster):
         (("consume", "not-there"), "topic not-there does not exist: create it with `muster topics create`"),
         (("consume", "t", "--group", "g", "--partition", "0"), "cannot be combined with --group"),
         (("consume", "t", "--group", ""), "group_id is empty"),
-        (("consume", "t", "--max-messages", "-1"), "--max-messages is -1; it must be at least 0"),
-        (("consume", "t", "--timeout-ms", "-1"), "--timeout-ms is -1; it must be at least 0"),
+        (("consume", "t", "--max-messages", "-1"), "--max-messages -1: must be at least 0"),
+        (("consume", "t", "--timeout-ms", "-1"), "--timeout-ms -1: must be at least 0"),
         (("groups", "describe"), "name the groups, or use --all"),
         (("topics", "create", "t", "--config", "retention"), "expected KEY=VALUE"),
         (("topics", "delete", "t", "__consumer_offsets"), "__consumer_offsets is an internal topic"),
@@ -188,7 +188,7 @@ def test_an_unreachable_broker_is_told_with_its_address():
     for arguments in (("topics", "list"), ("groups", "list")):
         told = muster(*arguments, "--timeout-ms", "2000", code=1, **at)
         assert f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?" in told
-        assert "--bootstrap names another" in told
+        assert "choose another cluster with --bootstrap" in told
     told = muster("produce", "t", "-o", "max.block.ms=2000", stdin="x\n", code=1, **at)
     assert f"no connection to 127.0.0.1:{port}: refused" in told
 
