@@ -179,7 +179,7 @@ def test_offsets_that_cannot_be_reset(cluster: Cluster, muster: Commands) -> Non
         "muster: topic not-there: UNKNOWN_TOPIC_OR_PARTITION. Nothing was changed.\n"
     )
     assert refused("--topic", f"{topic}:0,2", "--to-latest") == (
-        f"muster: {topic}-2 does not exist: the topic has 2 partitions. Nothing was changed.\n"
+        f"muster: partition {topic}-2 does not exist: the topic has 2 partitions. Nothing was changed.\n"
     )
     other = cluster.topic(1)
     assert refused("--topic", other, "--shift-by", "1") == (

@@ -21,7 +21,7 @@ def test_a_wrong_master_is_refused_before_anything_is_started(capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("group", "says"), [("", "--group is empty"), ("\udcff", "no group has such a name")])
+@pytest.mark.parametrize(("group", "says"), [("", "--group is empty"), ("\udcff", "the name is not valid UTF-8")])
 def test_a_group_that_can_be_none_is_refused_before_anything_is_started(capsys, tmp_path, group, says):
     assert main(["demo", "--out", str(tmp_path / "out"), "--group", group]) == 1
     assert says in capsys.readouterr().err
