@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_listener(parser: argparse.ArgumentParser, port: int, purpose: str = "") -> None:
-    """The options for where to listen; `purpose` says for whom."""
+    """The options for where to listen, and the purpose of the port."""
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     where = f"port to listen on {purpose}".rstrip()
     parser.add_argument("--port", type=int, help=f"{where}; 0 picks a free one (default {port})")

@@ -14,8 +14,7 @@ At most one batch is in progress:
 
 1.  The query joins the group when it first reads (`member.py`).
 2.  `latest(start)`: the batch that ends at `start` is done. Without partitions, while draining, or with nothing new,
-    the answer is `start` itself. Otherwise the query claims `[position, end)`, up to each partition's share of the
-    limit.
+    the answer is `start` itself. Otherwise the query claims `[position, end)`, up to its share of the limit.
 3.  Positions advance only when a batch is done. A claim that was never planned is made again.
 4.  Draining: before partitions are given up, the batch that reads them is finished and committed; no new batch starts.
 5.  When the drain's deadline passes, or partitions are lost, ownership ends immediately. The batch continues, since
@@ -25,9 +24,9 @@ At most one batch is in progress:
 7.  Commits never move backwards within an epoch.
 8.  `resume_position`, a table, says where a partition starts that the query has read before. It must distinguish a
     commit of this query from another member's, so a gained partition is not read until its start is committed under
-    this query's name. A commit's metadata also has the number of the last batch that was done then. A
-    commit made before a range was done shows that a later one was lost. A commit made afterwards is deliberate: an
-    operator's reset, or another member's offset, which the query has adopted and committed under its own name.
+    this query's name. A commit's metadata also has the number of the last batch that was done then. A commit made
+    before a range was done shows that a later one was lost. A later commit is deliberate: an operator's reset, or
+    another member's offset, which the query has adopted and committed under its own name.
 9.  A replay after a restart reads the whole claims (`strict`), or only what is owned and uncommitted (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves (`member.py`).
@@ -85,7 +84,7 @@ def resume_position(
     """Where a gained partition starts; None leaves it to the reset policy (`startingOffsets`).
 
     `earlier` means that this query made the commit, before it had done the range. If such a commit lies within the
-    range, a later one was lost. Any other commit there comes from an operator who wants records read again, or from
+    range, a later one was lost. Any other commit there comes from an operator's reset, or from
     another member that has read up to there; this query may have committed it under its own name since.
 
     | committed                   | done by this query | max       | group     | checkpoint |
@@ -271,8 +270,7 @@ class QueryClaims:
             self._owned[partition] = _Owned(self._epoch)
 
     def committed(self, partition: TopicPartition, offset: int | None, note: str = "") -> None:
-        """The group's committed offset of a gained partition, None if there is none; `note` is the commit's
-        metadata."""
+        """The group's committed offset of a gained partition, or None; `note` is the commit's metadata."""
         owned = self._owned.get(partition)
         if owned is not None and not owned.known:
             owned.known = True
