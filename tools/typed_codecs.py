@@ -57,11 +57,11 @@ from muster.protocol.primitives import {primitives}
 
 
 def truncated() -> ProtocolError:
-    return ProtocolError("the message is cut short")
+    return ProtocolError("the message is truncated")
 
 
 def lost(message: str, version: int, field: str) -> UnsupportedVersionError:
-    text = f"{{message}} v{{version}}, the newest that the broker speaks, cannot carry {{field}}"
+    text = f"{{message}} v{{version}}, the newest that the broker supports, cannot carry {{field}}"
     return UnsupportedVersionError(text)
 
 

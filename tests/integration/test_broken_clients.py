@@ -96,12 +96,12 @@ async def small_broker(tmp_path: Path) -> AsyncIterator[Broker]:
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "larger than the 2000000 that are allowed"),
-        (b"\xff\xff\xff\xff", "is the peer speaking Kafka's protocol?"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "exceeds the limit of 2000000"),
+        (b"\xff\xff\xff\xff", "does the peer speak Kafka's protocol?"),
         (framed(b"\0\0"), "too short for a request"),
-        (framed(b"\x7f\x7f\0\1\0\0\0\1\0\0"), "request of key 32639 in version 1, which is not served"),
-        (framed(b"\0\3\0\x63\0\0\0\1\0\0"), "request of key 3 in version 99, which is not served"),
-        (framed(b"\0\3\0\1\0\0\0\1\0\1\xff\0\0\0\0"), "the client id is no text"),
+        (framed(b"\x7f\x7f\0\1\0\0\0\1\0\0"), "unsupported request: key 32639, version 1"),
+        (framed(b"\0\3\0\x63\0\0\0\1\0\0"), "unsupported request: key 3, version 99"),
+        (framed(b"\0\3\0\1\0\0\0\1\0\1\xff\0\0\0\0"), "the client id is not valid UTF-8"),
         (framed(b"\0\3\0\1\0\0\0\1\0\0\x7f\xff\xff\xff"), "MetadataRequest v1"),
     ],
 )

@@ -78,7 +78,7 @@ def test_the_folder_is_locked(muster_process: BrokerProcess) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "is open in another process" in done.stderr
+    assert "is in use by another process" in done.stderr
     assert "Traceback" not in done.stderr
 
 

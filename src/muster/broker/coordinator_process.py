@@ -289,7 +289,7 @@ class Coordinator(Shell):
         self.groups.start()
 
     async def _join(self) -> None:
-        """Connections wait until it has read Kafka's cluster: before that there would be no topics."""
+        """Connections wait until it has read Kafka's cluster: before that it would know no topics."""
         try:
             await self._bind(handlers.groups_table(self.cluster, self._follower.topics, self.groups))
             try:

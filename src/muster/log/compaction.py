@@ -1,4 +1,4 @@
-"""Compaction: of each key only the last record stays. Offsets never change; dropped records leave gaps.
+"""Compaction: only the last record of each key stays. Offsets never change; dropped records leave gaps.
 
     sealed segments:   | cleaned before | dirty: written since |   active segment (never touched)
 
@@ -24,7 +24,7 @@ Step 3 must survive a crash or a power cut at any point:
   that no old segment can come back beside `X.log`.
 - The rename to `X.log` replaces the last old file. It is final once the folder is synced a third time.
 
-`finish_swaps` goes on where a crash stopped. A reader that has mapped an old segment keeps it.
+`finish_swaps` continues where a crash stopped. A reader that has mapped an old segment keeps it.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Run:
     statistics: Statistics
 
 
-class CompactionStopped(Exception):  # noqa: N818 - it is no error
-    """The caller does not want the compaction any more."""
+class CompactionStopped(Exception):  # noqa: N818 - it is not an error
+    """The caller has cancelled the compaction."""
 
 
 class _KeyMap(NamedTuple):

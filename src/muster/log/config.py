@@ -34,7 +34,7 @@ class CleanupPolicy(StrEnum):
     COMPACT = "compact"
     COMPACT_AND_DELETE = "compact,delete"
     NONE = ""
-    """Records stay for ever."""
+    """Records stay forever."""
 
     @property
     def compacts(self) -> bool:
@@ -54,7 +54,7 @@ class TimestampType(IntEnum):
 
 @dataclass(slots=True)
 class LogConfig:
-    """The settings of a topic that concern its log, in bytes and milliseconds. A retention of -1 is no limit."""
+    """The settings of a topic that concern its log, in bytes and milliseconds. A retention of -1 means unlimited."""
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * DAY_MS
@@ -84,7 +84,7 @@ class LogConfig:
 
 
 class LogError(KafkaError):
-    """An append or read that is refused; `code` is the error code for the client. The log goes on.
+    """A rejected append or read; `code` is the error code for the client. The log remains usable.
 
     `record_errors` has index and message of each record that made the batch invalid."""
 

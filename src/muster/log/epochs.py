@@ -1,4 +1,4 @@
-"""Which records of a log were written under which leader epoch, told by the batches themselves.
+"""Which records of a log were written under which leader epoch, read from the batches themselves.
 
 Each batch bears the epoch of the leader that wrote it, and epochs never fall from one batch to the next. So where an
 epoch ends is found by bisection: over the segments, then over the index of one. Kafka keeps a list of it in a file;

@@ -55,7 +55,7 @@ class FolderLock:
             os.close(fd)
             whose = f" (process {owner})" if owner else ""
             raise StoreLockedError(
-                f"the data directory {root} is open in another process{whose}: stop that one or use another directory"
+                f"the data directory {root} is in use by another process{whose}: stop it or use another directory"
             ) from None
         except OSError:
             os.close(fd)
@@ -79,7 +79,7 @@ class FolderLock:
 
 
 def parse_partition(name: str) -> TopicPartition | None:
-    """The partition whose folder has this name; None if it is no partition's name."""
+    """The partition whose folder has this name; None if it is not a partition's name."""
     found = _PARTITION.match(name)
     return TopicPartition(found[1], int(found[2])) if found else None
 

@@ -20,7 +20,7 @@ Threads
     always taken first. Segments that are not synced yet belong to `flush`, and compaction leaves them alone.
 
 Failure
-    A write that fails is cut off again and refused with KAFKA_STORAGE_ERROR; the log goes on once there is space, or a
+    A write that fails is cut off again and refused with KAFKA_STORAGE_ERROR; the log resumes once there is space, or a
     file descriptor, again. Indexes, snapshots and compaction can wait: a failure there is logged, and they are done
     later. But after a failed sync it is unknown what the disk holds, and the system may report later syncs as good
     although the data is gone. Then the log is `failed`: it refuses all appends, and acknowledges nothing that was not
@@ -245,7 +245,7 @@ class PartitionLog:
             raise LogFailedError(f"writing the log of {self.topic_partition} failed: {error}") from error
         if self.in_trouble:
             self.in_trouble = False
-            logger.info("%s takes records again", self.topic_partition)
+            logger.info("%s accepts records again", self.topic_partition)
         self.traffic.appends += 1
         for header in placed:
             self.traffic.records_in += header.record_count
@@ -285,7 +285,7 @@ class PartitionLog:
 
     def _fail(self, what: str, error: OSError) -> LogFailedError:
         self.failed = LogFailedError(f"{what} the log of {self.topic_partition} failed: {error}")
-        logger.error("%s; it takes no more records until it is opened again", self.failed.message)
+        logger.error("%s; it accepts no more records until it is opened again", self.failed.message)
         return self.failed
 
     def _unreadable(self, error: OSError) -> LogFailedError:
@@ -311,7 +311,7 @@ class PartitionLog:
             if not self._log_start_offset <= offset <= self._log_end_offset:
                 raise LogError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"offset {offset} of {self.topic_partition} is not within "
+                    f"offset {offset} of {self.topic_partition} is not between "
                     f"{self._log_start_offset} and {self._log_end_offset}",
                 )
             # The end is read first: a sync that ends in between moves both.
@@ -464,7 +464,7 @@ class PartitionLog:
             try:
                 if self._segments and self.failed is None:
                     if self._sealed or (self._durable < self._log_end_offset and self._promises):
-                        raise OSError("not all could be written")
+                        raise OSError("not everything could be written")
                     self._segments[-1].save_indexes(sync=self._promises)
                     snapshot = self.directory / segment_name(self._log_end_offset, ".snapshot")
                     self.producers.save(snapshot, self._files)

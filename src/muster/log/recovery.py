@@ -9,8 +9,8 @@ What a crash can leave, and how it is repaired:
   snapshot and the log;
 - segments before the log's start, which retention was removing: removed.
 
-Two rules always hold. No offset is given twice: if the log is known to have been longer, it goes on behind the old end,
-and the gap is reported. And no whole batch is deleted: bytes that are cut off in front of good batches are kept as
+Two rules always hold. No offset is reused: if the log is known to have been longer, it continues after the old end, and
+the gap is reported. And no whole batch is deleted: bytes that are cut off in front of good batches are kept as
 `.damaged`, and whole segments behind a damaged one stay in the log.
 
 All changes made here are durable before the log is open: otherwise a later power cut could bring back removed batches
@@ -94,7 +94,7 @@ def load(
     except CorruptRecordError as error:
         if not trusting:
             raise
-        logger.error("%s: %s: all its segments are read through", directory, error)
+        logger.error("%s: %s: reading all of its segments", directory, error)
         known = {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to}
         return load(directory, config, now=now, clean=clean, **known, sync=sync, files=files, trusting=False)
     if bases and sync and not clean:
@@ -195,7 +195,7 @@ class _Recovery:
         gap = header.base_offset != expected and not self._config.cleanup_policy.compacts
         gap = gap and header.base_offset > self._cleaned_to
         if gap or header.base_offset < expected or header.next_offset > limit:
-            raise CorruptRecordError(f"a batch has offset {header.base_offset} in place of {expected}")
+            raise CorruptRecordError(f"a batch has offset {header.base_offset} instead of {expected}")
 
     def _cut(self, segment: Segment, fd: int, size: int, problem: str, *, synced: bool) -> None:
         lost = segment.next_offset
@@ -205,7 +205,7 @@ class _Recovery:
             kept = segment.path.with_name(f"{segment.path.name}.{segment.size}.damaged")
             self._copy_tail(fd, segment.size, size, kept)
             whole = f"{len(good)} whole batches" if good else "no whole batch"
-            logger.error("%s: what was cut off, with %s in it, is kept as %s", segment.path, whole, kept.name)
+            logger.error("%s: the truncated part, with %s in it, is kept as %s", segment.path, whole, kept.name)
         if good:
             self._seen_end = max(self._seen_end, good[-1].next_offset)
         self._lose(lost)
@@ -256,7 +256,7 @@ class _Recovery:
 
     def _report(self, start: int, end: int) -> None:
         logger.error(
-            "%s: offsets %d to %d are missing: their files are gone or damaged", self._directory, start, end - 1
+            "%s: offsets %d to %d are missing: their files are missing or damaged", self._directory, start, end - 1
         )
 
     def extend_to(self, known_end: int) -> None:
@@ -335,7 +335,7 @@ def read_checked(fd: int, size: int) -> Iterator[BatchHeader]:
         header = read_header(window, position - start)
         end = position + header.size
         if end > size:
-            raise CorruptRecordError(f"a batch of {header.size} bytes is cut off: {size - position} are there")
+            raise CorruptRecordError(f"a batch of {header.size} bytes is truncated: {size - position} are present")
         if end > start + len(window):
             window, start = os.pread(fd, max(_CHUNK, header.size), position), position
         check_batch(window, position - start, header)

@@ -137,7 +137,9 @@ class LogStore:
         self._remove_doomed(_REMOVED_AT_ONCE)
         if foreign:
             shown = ", ".join(foreign[:_NAMES_SHOWN]) + (", ..." if len(foreign) > _NAMES_SHOWN else "")
-            logger.info("%s: left alone %d thing(s) that are not of this broker: %s", self.root, len(foreign), shown)
+            logger.info(
+                "%s: ignored %d file(s) or folder(s) that are not this broker's: %s", self.root, len(foreign), shown
+            )
         return sorted(found if known is None else known - self.offline.keys())
 
     def _set_stray_aside(self, path: Path, partition: TopicPartition) -> bool:
@@ -149,9 +151,9 @@ class LogStore:
             aside = self.root / names.name_aside(partition, names.STRAY)
             self._files.replace(path, aside)
         except OSError as error:
-            logger.warning("%s is of no topic and could not be set aside: %s", path, error.strerror)
+            logger.warning("%s belongs to no topic and could not be set aside: %s", path, error.strerror)
             return True
-        logger.warning("%s is of no topic: set aside as %s, to be looked at and removed by hand", path, aside.name)
+        logger.warning("%s belongs to no topic: set aside as %s; inspect it and remove it by hand", path, aside.name)
         return True
 
     def _load(self, found: list[TopicPartition], now: int, configs: Callable[[str], LogConfig]) -> None:
@@ -208,7 +210,7 @@ class LogStore:
             if partition in self.offline:
                 raise self.offline[partition]
             if partition not in self._logs and os.path.lexists(path) and not _is_empty_folder(path):
-                raise FileExistsError(17, "something that is not of this topic has the name of its folder", str(path))
+                raise FileExistsError(17, "the name of its folder is taken by something else", str(path))
         with self._checkpoint_lock:  # one that another thread is writing may still name a deleted partition
             stale = any(partition in said for said in self._checkpoints.values() for partition in wanted)
         if stale:
@@ -223,7 +225,9 @@ class LogStore:
             try:
                 self._files.make_folders(directory)
             except OSError as error:
-                logger.warning("%s could not be made, and will be with the first record: %s", directory, error.strerror)
+                logger.warning(
+                    "%s could not be created; trying again with the first record: %s", directory, error.strerror
+                )
             log = PartitionLog(
                 directory,
                 topic_partition,
@@ -281,7 +285,7 @@ class LogStore:
 
     def set_aside(self, partitions: Iterable[TopicPartition], topic_id: bytes) -> list[str]:
         """Closes logs of a topic and keeps their folders under other names; durable when this returns. `open_aside`
-        finds them again. Returns the new names. Raises OSError; a second call goes on where this one ended."""
+        finds them again. Returns the new names. Raises OSError; a second call continues where this one ended."""
         asides = []
         for partition in partitions:
             log = self._logs.pop(partition, None)
@@ -482,7 +486,7 @@ class LogStore:
         if not self._lock.held:
             return
         try:
-            whole = clean and not self.offline  # what cannot be opened is to be looked over when it can
+            whole = clean and not self.offline  # a log that cannot be opened must be checked when it can
             for log in self._logs.values():
                 if not clean:
                     log.abandon()
@@ -498,7 +502,7 @@ class LogStore:
                 put_whole(self._files, self.root / CLEAN_SHUTDOWN_FILE, b'{"version":0}', sync=False)
                 self._files.sync_folder(self.root)
         except OSError as error:
-            logger.error("%s: the next start will look everything over: %s", self.root, error)
+            logger.error("%s: the next start will check everything: %s", self.root, error)
         finally:
             self._lock.release()
 

@@ -44,7 +44,7 @@ _CHEAP_DECOMPRESSED_BYTES = 1024 * 1024
 _SMALLEST_RECORD = 7
 _FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
 _COPIED = 64 * 1024
-"""Records of up to so many bytes are copied before they are checked: bytes are faster to index than a view of them."""
+"""Records of up to this size are copied before they are checked: bytes are faster to index than a view of them."""
 
 _LAST_CODEC = int(Compression.ZSTD)
 

@@ -90,7 +90,7 @@ def encode_sliced(message: Message, version: int, write: Callable[[Buffer], None
 
 
 def _garbled(cls: type[Message], version: int, error: Exception) -> ProtocolError:
-    return ProtocolError(f"{cls.__name__} v{version} is cut short or garbled: {error}")
+    return ProtocolError(f"{cls.__name__} v{version} is truncated or malformed: {error}")
 
 
 def encoder(cls: type[Message], version: int) -> Encode:
@@ -99,11 +99,11 @@ def encoder(cls: type[Message], version: int) -> Encode:
 
 
 def _truncated() -> ProtocolError:
-    return ProtocolError("the message is cut short")
+    return ProtocolError("the message is truncated")
 
 
 def _lost(message: str, version: int, field: str) -> UnsupportedVersionError:
-    return UnsupportedVersionError(f"{message} v{version}, the newest that the broker speaks, cannot carry {field}")
+    return UnsupportedVersionError(f"{message} v{version}, the newest that the broker supports, cannot carry {field}")
 
 
 _NAMESPACE: dict[str, Any] = {

@@ -28,10 +28,10 @@ R = TypeVar("R", bound=Response)
 def check_length(length: int, max_frame_bytes: int) -> None:
     """Refuse a frame length that is negative or above the bound."""
     if length < 0:
-        raise ProtocolError(f"a frame says that it is {length} bytes long; is the peer speaking Kafka's protocol?")
+        raise ProtocolError(f"invalid frame length {length}; does the peer speak Kafka's protocol?")
     if length > max_frame_bytes:
-        text = f"a frame of {length} bytes is larger than the {max_frame_bytes} that are allowed"
-        raise ProtocolError(f"{text}; is the peer speaking Kafka's protocol?")
+        text = f"a frame of {length} bytes exceeds the limit of {max_frame_bytes}"
+        raise ProtocolError(f"{text}; does the peer speak Kafka's protocol?")
 
 
 def join_frame(parts: list[Buffer]) -> list[Buffer]:
@@ -69,9 +69,9 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
         if request is not None and request_header_version(request, version) == 2:
             position = skip_tags(frame, position)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"no header of a request: {error}") from None
+        raise ProtocolError(f"invalid request header: {error}") from None
     if position > len(frame):
-        raise ProtocolError("no header of a request: it is cut short")
+        raise ProtocolError("incomplete request header")
     return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
@@ -99,7 +99,7 @@ def decode_response(frame: Buffer, request: type[Request[R]], version: int) -> R
         try:
             position = skip_tags(frame, position)
         except IndexError:
-            raise ProtocolError("a response is cut short in its header") from None
+            raise ProtocolError("incomplete response header") from None
     found: R = codec.decode(request.RESPONSE, version, frame, position)
     return found
 
@@ -113,7 +113,7 @@ def skip_tags(frame: Buffer, position: int) -> int:
     """
     count, position = read_uvarint(frame, position)
     if count > _MOST_TAGS:
-        raise ProtocolError(f"a header says that it has {count} tagged fields")
+        raise ProtocolError(f"invalid header: {count} tagged fields")
     for _ in range(count):
         _, position = read_uvarint(frame, position)
         size, position = read_uvarint(frame, position)

@@ -386,7 +386,9 @@ async def test_the_short_way_leaves_batches_that_are_to_be_compressed(tmp_path: 
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["incremental", "whole"])
-@pytest.mark.parametrize(("kind", "why"), [(32, "no configs of groups"), (16, "client metrics"), (77, "type 77")])
+@pytest.mark.parametrize(
+    ("kind", "why"), [(32, "Groups have no configs"), (16, "Client metrics have no configs"), (77, "type 77")]
+)
 async def test_kinds_that_have_no_settings_here(tmp_path: Path, kind: int, why: str, whole: bool) -> None:
     """A group's setting would be obeyed by none of the groups that are served: it is not kept either."""
     setting = ("consumer.session.timeout.ms", "50000")

@@ -100,7 +100,7 @@ async def test_what_is_not_the_brokers_is_left_alone(tmp_path: Path, caplog: pyt
         caplog.clear()
         async with running(tmp_path) as broker:
             assert values(broker, "t") == [b"t"]
-        assert sum("not of this broker" in record.message for record in caplog.records) == 1
+        assert sum("not this broker's" in record.message for record in caplog.records) == 1
     assert {path for path in before - all_names(tmp_path) if "checkpoint" not in path.name} == set()
 
 
@@ -202,13 +202,13 @@ async def test_a_deletion_that_is_held_up_neither_fails_nor_lets_old_records_int
     broker.changes.delete_topic(topic)
     assert broker.topics.get("t") is None
     assert broker.partitions.get("t", 0) is None
-    with pytest.raises(OSError, match="has the name of its folder"):
+    with pytest.raises(OSError, match="the name of its folder is taken"):
         broker.changes.create_topic("t", 2, {})
     await broker.stop()
 
     broker = Broker(broker_config(tmp_path), disk)
     await broker.start()
-    with pytest.raises(OSError, match="has the name of its folder"):
+    with pytest.raises(OSError, match="the name of its folder is taken"):
         broker.changes.create_topic("t", 2, {})
     disk.stubborn = False
     broker.changes.create_topic("t", 2, {})
@@ -221,7 +221,7 @@ async def test_a_topic_does_not_move_into_somebody_elses_folder(tmp_path: Path):
     (tmp_path / "backup-1").mkdir()
     (tmp_path / "backup-1" / "precious.txt").write_text("x")
     async with running(tmp_path) as broker:
-        with pytest.raises(OSError, match="has the name of its folder"):
+        with pytest.raises(OSError, match="the name of its folder is taken"):
             broker.changes.create_topic("backup", 2, {})
         assert broker.topics.get("backup") is None
         assert not (tmp_path / "backup-0").exists()

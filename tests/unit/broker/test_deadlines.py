@@ -90,4 +90,4 @@ async def test_a_search_that_goes_wrong_is_answered(tmp_path: Path, caplog: pyte
         answer = await Asked(broker, asked, 5).answered()
         log._segments = ()
         assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert "work beside the loop failed" in caplog.text
+        assert "work in the side thread failed" in caplog.text

@@ -41,7 +41,7 @@ async def test_a_topic_that_is_merely_missing_is_set_aside_and_taken_back(
         taken = taken_out(cluster, topic_path("t"))
         await cluster.until(lambda: not len(broker.topics))
         assert [path.name for path in folder.glob("t-*")] == [f"t-1.{topic_id.hex()}-stray"]
-        assert f"t-1.{topic_id.hex()}-stray the first" in caplog.text
+        assert f"the first as t-1.{topic_id.hex()}-stray" in caplog.text
         # Clients create it anew meanwhile; this one is set aside in its turn.
         await create(cluster, broker, "t", 2)
         assert await stored(broker, "t", 1) == 0

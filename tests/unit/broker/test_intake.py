@@ -110,7 +110,7 @@ def test_half_a_frame_that_others_wait_for_is_given_up() -> None:
     first.read(SLOWEST)
     waiting.read(MB)
     loop.pass_time()
-    assert "did not come on while others waited" in second.closed
+    assert "while others waited for memory" in second.closed
     assert first.closed == "", "it brought as much as is asked for"
     assert waiting.told_of_room
     assert waiting.read(MB) == MB

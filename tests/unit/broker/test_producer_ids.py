@@ -144,7 +144,7 @@ def test_damage_is_said_in_a_line(tmp_path: Path, what: str, caplog: pytest.LogC
     again.pass_over([first])
     problem = "is missing" if what == "deleted" else "is damaged"
     [said] = caplog.messages
-    assert said.startswith(f"{tmp_path / FILE} {problem}: producer ids go on from {again.take()}")
+    assert said.startswith(f"{tmp_path / FILE} {problem}: producer ids continue from {again.take()}")
 
 
 def test_nothing_is_said_of_a_new_folder_and_of_a_sound_file(tmp_path: Path, caplog: pytest.LogCaptureFixture):

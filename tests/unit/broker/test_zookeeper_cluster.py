@@ -319,7 +319,7 @@ async def test_an_id_whose_session_ends_is_taken_over(
     caplog.set_level(logging.INFO)
 
     def waiting() -> list[str]:
-        return [line for line in said(caplog, "muster.broker") if "waiting for the end of a session" in line]
+        return [line for line in said(caplog, "muster.broker") if "waiting for a dead session" in line]
 
     former = cluster.zookeeper.connect("former", timeout_ms=4_000)
     cluster.zookeeper.settle()

@@ -1,8 +1,8 @@
-"""What follows ZooKeeper: a session that is kept busy with turns for as long as this process runs.
+"""Follows ZooKeeper: repeats turns on a session for as long as this process runs.
 
-Whatever the session tells wakes a turn, which looks at the whole and does what is left to do. So a turn that failed is
-made good by the next. A broker among others follows its cluster so (zookeeper_cluster.py), and a coordinator beside
-Apache Kafka that Kafka's (coordinator_process.py).
+Every event of the session triggers a turn, which looks at the whole state and does what is left to do. So the next turn
+makes up for one that failed. A broker follows its cluster this way (zookeeper_cluster.py), and a coordinator for Apache
+Kafka follows Kafka's (coordinator_process.py).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger("muster.broker")
 T = TypeVar("T")
 
 PAUSE_S = 0.2
-"""Between a turn that failed and the next."""
+"""The delay between a failed turn and the next."""
 
 RETRY_TAKEN_S = 0.5
 TAKEN_MORE_S = 1.0
-"""How much longer than a session lives an id may be taken, until another process must have it."""
+"""After this many session timeouts, an id that is still taken belongs to another live process."""
 
 START_TRIES = 5
 
@@ -68,7 +68,7 @@ class Follower:
         self.session = session
         self.image = image
         self.lost = asyncio.Event()
-        """Set when this process cannot come back: another one has its id. The owner stops it."""
+        """Set when another process has taken this one's id. The owner stops this process."""
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._failing = False
@@ -76,11 +76,11 @@ class Follower:
     # ----------------------------------------------------------------------------------------------- a subclass's own
 
     suspended = ""
-    """What is said when the connection is lost: what becomes of requests."""
+    """For the log message about a lost connection: what happens to requests."""
 
     @property
     def is_registered(self) -> bool:
-        """Whether the others see this process, as far as is known."""
+        """Whether this process is registered, as far as it knows."""
         raise NotImplementedError
 
     def _told(self, event: Watched | SessionEvent) -> bool:
@@ -100,12 +100,12 @@ class Follower:
     # ----------------------------------------------------------------------------------------------- start and stop
 
     async def _open(self) -> None:
-        """Begin the session."""
+        """Start the session."""
         self.session.listen(self._on_event)
         await self.session.start()
 
     async def _at_start(self, plan: Callable[[], Plan[T]]) -> T:
-        """Carry a plan out, with some more tries if the connection breaks meanwhile."""
+        """Run a plan, with retries if the connection breaks."""
         for _ in range(START_TRIES - 1):
             try:
                 return await self.session.run(plan())
@@ -114,7 +114,7 @@ class Follower:
         return await self.session.run(plan())
 
     async def _begin(self) -> None:
-        """Have turns done from now on; returns after the first that succeeds.
+        """Start taking turns; returns after the first that succeeds.
 
         Raises:
             IdTakenError: another process has this id, for longer than a session that has died could.
@@ -125,7 +125,7 @@ class Follower:
         await begun
 
     async def leave(self) -> None:
-        """End the session: the others see this process go at once."""
+        """End the session: the others see this process leave immediately."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
@@ -142,7 +142,7 @@ class Follower:
             self._wake.set()
 
     def wake(self) -> None:
-        """Have a turn done soon."""
+        """Request a turn soon."""
         self._wake.set()
 
     async def _keep(self, begun: asyncio.Future[None]) -> None:
@@ -159,7 +159,7 @@ class Follower:
                 most_s = self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S
                 if taken_since is None:
                     taken_since = loop.time()
-                    log.info("%s: waiting for the end of a session that has died, %.0f s at most", error, most_s)
+                    log.info("%s: waiting for a dead session to expire, %.0f s at most", error, most_s)
                 if loop.time() - taken_since > most_s:
                     self._gone(error, begun)
                     return

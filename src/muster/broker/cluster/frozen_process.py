@@ -1,10 +1,10 @@
-"""Whether this process stood still for so long that another one may have its place in the cluster.
+"""Detects that this process was frozen for so long that another may have taken its place in the cluster.
 
-A broker is frozen (SIGSTOP, a paused machine), its session ends, and a copy of its data folder goes on elsewhere under
-its id. When it wakes up it finds requests in its sockets before it hears of ZooKeeper: what it acknowledges then, no
-consumer will see. So each look at a partition asks the clock. After a standstill no partition is served until ZooKeeper
-has answered on its present session, or for as long as a session lasts: when ZooKeeper is away, records are
-served on.
+A broker is frozen (SIGSTOP, a paused machine), its session ends, and a copy of its data folder is started elsewhere
+under its id. When it wakes up it finds requests in its sockets before it hears from ZooKeeper: no consumer will see
+what it acknowledges then. So each access to a partition checks the clock. After a standstill no partition is served
+until ZooKeeper has answered on its present session, or a session timeout has passed: while ZooKeeper is down, records
+are still served.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from time import monotonic
 
 LOOKS_OF_A_LIMIT = 4
-"""How often the clock is read within the limit at least, while the process runs."""
+"""How many times within the limit the clock is read, at least, while the process runs."""
 
 
 class Standstill:
-    """Notices one of `limit_s` or longer; `noticed` is called then, for ZooKeeper to be asked."""
+    """Notices standstills of `limit_s` or longer, and calls `noticed`, so that ZooKeeper is asked."""
 
     def __init__(self, limit_s: float, noticed: Callable[[], None], read: Callable[[], float] = monotonic) -> None:
         self._limit_s = limit_s
@@ -29,18 +29,18 @@ class Standstill:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look at the clock now and then, on the running loop."""
+        """Check the clock regularly, on the running loop."""
         self.is_doubtful()
         again = self._limit_s / LOOKS_OF_A_LIMIT
         self._timer = asyncio.get_running_loop().call_later(again, self.start)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def is_doubtful(self) -> bool:
-        """Whether another process may have this one's place, for all that was heard since it woke up."""
+        """Whether another process may have taken this one's place, as far as is known since it woke up."""
         now = self._read()
         if now - self._looked_at >= self._limit_s:
             self._woke_at, self._doubtful_until = now, now + self._limit_s
@@ -49,6 +49,6 @@ class Standstill:
         return now < self._doubtful_until
 
     def answered(self, asked_at: float) -> None:
-        """ZooKeeper has answered what was asked then, on the present session."""
+        """ZooKeeper has answered, on the present session, a request sent at that time."""
         if asked_at >= self._woke_at:
             self._doubtful_until = self._woke_at

@@ -1,7 +1,7 @@
-"""The cluster as a broker among others sees it: what `ClusterView` says of one, told from the image kept of ZooKeeper.
+"""The cluster as one of its brokers sees it: `ClusterView`, answered from the broker's image of ZooKeeper.
 
-An image may be behind. So may what a client knows: it asks again when a broker refuses it, and the epoch of a leader
-tells both which of them knows less.
+An image may be out of date, and so may a client's metadata: the client asks again when a broker refuses it, and the
+leader epoch shows which of the two is older.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class ImageView(ClusterView):
         return not self._image.is_deleted(topic)
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """As `ClusterView.leadership`. A leader that is not registered, or cannot open the partition, is none: the
-        partition's state will tell so."""
+        """As `ClusterView.leadership`. A leader that is not registered, or cannot open the partition, does not count:
+        the partition's state will follow."""
         found = self._image.topics.get(topic)
         if found is None:
             return _UNKNOWN

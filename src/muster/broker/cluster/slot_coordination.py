@@ -1,17 +1,17 @@
-"""Groups of a broker among others whose slots are in ZooKeeper (`group.coordinator.store=zookeeper`).
+"""Coordination of groups whose slots are in ZooKeeper (`group.coordinator.store=zookeeper`).
 
 The rules are `zookeeper/cluster/slots.py` and `group_store.py` beside it; this file runs them on the loop, on the
 session that the broker has anyway. So a broker that dies takes its slots with it, and another broker has them when
 ZooKeeper has ended the session.
 
-Two things are to be seen to here:
+Two things need care:
 
 - A slot is read after this broker has taken it, and offsets of topics that do not exist are removed then. A topic that
   another broker knew when it wrote them must not be missing here. ZooKeeper tells a session of all changes before it
-  answers what was asked after them. So a slot is given to the coordinator at the next moment when the catalogue has
-  everything that was told (`followed`).
-- A process that stood still may find requests before it learns that its session is over. Each request asks the clock
-  (`may_serve`); in doubt the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
+  answers what was asked after them. So the coordinator gets a slot only once the catalogue has all changes reported so
+  far (`followed`).
+- A frozen process may find requests before it learns that its session is over. Each request checks the clock
+(`may_serve`); in doubt the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_settings(config: BrokerConfig) -> None:
     """Refuse settings with which groups cannot be kept here.
 
     Raises:
-        ConfigError: the notes of commits could be too long.
+        ConfigError: the metadata of commits could be too long.
     """
     if config.integer("offset.metadata.max.bytes") > MAX_OFFSET_METADATA:
         raise ConfigError(
@@ -60,7 +60,7 @@ def check_settings(config: BrokerConfig) -> None:
 
 
 def registration_of(cluster: ClusterView) -> CoordinatorRegistration:
-    """What the coordinator of this process says of itself, once its ports are open."""
+    """This process's registration as a coordinator, once its ports are open."""
     node, draft = cluster.node, cluster.draft_node
     listener = Endpoint("DRAFT", draft.host, draft.port) if draft is not None else None
     return CoordinatorRegistration(node.host, node.port, listener)
@@ -108,7 +108,7 @@ class InZooKeeper(Coordination):
         self._turns = self._loop.create_task(self._keep())
 
     def stop(self) -> None:
-        """Take no slots any more; the session gives back what there are."""
+        """Take no more slots; the end of the session releases those it has."""
         if self._turns is not None:
             self._turns.cancel()
         if self._looks is not None:
@@ -149,7 +149,7 @@ class InZooKeeper(Coordination):
 
     def _on_event(self, event: Watched | SessionEvent) -> None:
         if event is SessionEvent.DOUBTED and self.keeper.held:
-            log.warning("ZooKeeper is not heard of: %d slots of groups are dropped", len(self.keeper.held))
+            log.warning("no news from ZooKeeper: dropping %d slots of groups", len(self.keeper.held))
         if self.keeper.on_event(event):
             self._wake.set()
 

@@ -1,4 +1,4 @@
-"""What becomes of records that a broker among others has, and that ZooKeeper has no topic for.
+"""What happens to a broker's records for which ZooKeeper has no topic.
 
     the topic was deleted       its id is among the notes for this broker (zookeeper/cluster/deletions.py): removed
     it is merely not there      set aside, as Kafka since 3.7 does with what it calls stray: an older backup of
@@ -36,7 +36,7 @@ class FormerTopics:
 
     async def part_with(self, gone: Iterable[Topic], noted: Iterable[str]) -> None:
         """Remove topics whose ids are noted as deleted, and set the others aside; they are durably gone then. Raises
-        OSError: a second call goes on where this one ended."""
+        OSError: a second call continues where this one ended."""
         noted, gone = set(noted), list(gone)
         deleted = [topic for topic in gone if uuid_text(topic.topic_id) in noted]
         if deleted:
@@ -56,9 +56,8 @@ class FormerTopics:
             pass
         if asides:
             log.error(
-                "ZooKeeper lacks %s (id %s%s), and no request deleted it: %d partition(s) are set aside, %s the first. "
-                "They are served again once ZooKeeper has them with that id; if they are not to come back, remove the "
-                "folders by hand",
+                "ZooKeeper lacks %s (id %s%s), and no request deleted it: %d partition(s) set aside, the first as %s. "
+                "They will be served again once ZooKeeper has them with that id; otherwise remove the folders by hand",
                 topic.name,
                 uuid_text(topic.topic_id),
                 f", from partition {indices.start} on" if indices.start else "",
@@ -81,7 +80,7 @@ class FormerTopics:
         """Have a partition's log open if it was set aside. Raises OSError."""
         if not self._partitions.has_aside(topic, index):
             return
-        log.warning("%s-%d was set aside and is taken back: ZooKeeper has it again", topic.name, index)
+        log.warning("%s-%d was set aside and is restored: ZooKeeper has it again", topic.name, index)
         opening = asyncio.get_running_loop().run_in_executor(None, self._partitions.open_aside, topic, index)
         try:
             await asyncio.wait([opening])

@@ -1,4 +1,4 @@
-"""A broker's part in a cluster on ZooKeeper: keeps its session busy, and does here what the image says.
+"""A broker's part in a cluster on ZooKeeper: follows the session, and applies the image to this broker.
 
 The rules are `muster.zookeeper.cluster.scheme`; this file runs them on the loop. Whatever the session tells wakes a
 turn (`ClusterMember.turn`). After each turn, what this broker has is made what the image says: topics that exist are in
@@ -85,7 +85,7 @@ class Parts(NamedTuple):
 class ZooKeeperCluster(Follower):
     """This broker among the others. `connect` before the folder is opened, `join` once the port is known."""
 
-    suspended = "data is served on"
+    suspended = "data is still served"
 
     def __init__(self, config: BrokerConfig, session: Session) -> None:
         self.member = ClusterMember(config.integer("node.id"))
@@ -149,7 +149,7 @@ class ZooKeeperCluster(Follower):
         try:
             write_start(folder, started.starts, started.start, files)
         except OSError as error:  # a disk that is full must not keep records from being read
-            log.warning("this start is not noted in %s: %s", folder, error)
+            log.warning("could not record this start in %s: %s", folder, error)
             started = mine
         self.member.data_dir = started
         self.member.given_up = self._config.text_or_none("replaced.data.dir")
@@ -207,7 +207,7 @@ class ZooKeeperCluster(Follower):
             if self.member.term is not None and self.member.term != term:
                 log.info("this broker is the controller, epoch %d", self.member.term.epoch)
             elif term is not None and self.member.term is None:
-                log.info("this broker is the controller no longer")
+                log.info("this broker is no longer the controller")
         self._succeeded()
         if self._standstill is not None:
             self._standstill.answered(asked_at)
@@ -234,7 +234,7 @@ class ZooKeeperCluster(Follower):
         try:
             await self._remove(wanted)
             self._adopt(wanted)
-        except OSError as error:  # a full disk takes no new topics; those that are there, and the groups, go on
+        except OSError as error:  # a full disk takes no new topics; existing ones, and the groups, continue
             self._disk_refuses(error)
         else:
             self._disk_refused = False
@@ -247,7 +247,7 @@ class ZooKeeperCluster(Follower):
 
     def _disk_refuses(self, error: OSError) -> None:
         if not self._disk_refused:
-            log.error("topics have come or gone, and the disk does not take that; trying again: %s", error)
+            log.error("topics were created or deleted, but the disk is not writable; trying again: %s", error)
         self._disk_refused = True
         asyncio.get_running_loop().call_later(follower.PAUSE_S, self.wake)
 
@@ -316,7 +316,7 @@ class ZooKeeperCluster(Follower):
             if topic is None or topic.topic_id != _id(image):
                 continue  # the disk did not take it yet
             for index, known in list(image.states.items()):
-                # It was told of after the catalogue was made what it says, or cannot be opened.
+                # It appeared after the catalogue was updated, or cannot be opened.
                 if index >= topic.partitions or self._parts.partitions.is_offline(name, index):
                     continue
                 if known.state.leader != self.member.broker_id:
@@ -354,8 +354,9 @@ class ZooKeeperCluster(Follower):
             return None
 
     def _is_newer(self, topic: Topic, index: int, epoch: int, newest: int) -> bool:
-        """Whether no partition was led under an epoch before this process. If not, ZooKeeper is told to raise it, and
-        its watch brings the new one. The same epoch is no newer: clients may have been told the next one since."""
+        """Whether an epoch is newer than all under which this broker has led the partition. If not, it is raised in
+        ZooKeeper, and the watch brings the new one. An equal epoch is not newer: clients may know the next one by
+        now."""
         if epoch > newest:
             return True
         if (topic.name, index) in self._led and epoch == newest:
@@ -371,7 +372,7 @@ class ZooKeeperCluster(Follower):
             return
         parts, found = self._parts, self.image.topics.get(name)
         known = found.states.get(index) if found is not None else None
-        log.info("leads %s-%d no longer", name, index)
+        log.info("no longer leads %s-%d", name, index)
         parts.coordination.resigns(name, index, known.state.leader_epoch if known is not None else led[1] + 1)
         parts.partitions.resign(name, index)
         for _ in parts.fetches.topics_deleted([name]):
@@ -386,7 +387,7 @@ class ZooKeeperCluster(Follower):
         timeout_ms: int,
         done: Callable[[dict[str, bytes | KafkaError]], None],
     ) -> None:
-        """Create topics; `done` is told of each its id, or why not, when all have leaders or the time is over."""
+        """Create topics; `done` gets each one's id, or the error, once all have leaders or the timeout is over."""
         self._spawn(self._create(wanted, assignments, timeout_ms, done))
 
     async def _create(
@@ -437,7 +438,7 @@ class ZooKeeperCluster(Follower):
         )
 
     def delete(self, names: Sequence[str], timeout_ms: int, done: Callable[[dict[str, KafkaError]], None]) -> None:
-        """Delete topics; `done` is told which could not be, when the others are gone or the time is over."""
+        """Delete topics; `done` gets the failures once the others are gone or the timeout is over."""
         self._spawn(self._delete(names, timeout_ms, done))
 
     async def _delete(
@@ -459,13 +460,12 @@ class ZooKeeperCluster(Follower):
         done(failed)
 
     def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
-        """Add partitions; `done` is told of the topics for which it failed, and why, when the others have leaders or
-        the time is over."""
+        """Add partitions; `done` gets the failures by topic once the others have leaders or the timeout is over."""
         self._spawn(self._alterations.grow(wanted, timeout_ms, done))
 
     def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
-        """Give topics other settings; `done` is told of those for which it failed, and why, when this broker keeps the
-        others by their new settings, or the time is over."""
+        """Change settings of topics; `done` gets the failures by topic once this broker uses the others' new settings,
+        or the timeout is over."""
         self._spawn(self._alterations.alter(wanted, done))
 
     def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:

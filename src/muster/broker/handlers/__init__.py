@@ -139,7 +139,7 @@ def _produced(rooms: Rooms) -> produce.Needs:
 
 
 _PIPELINED = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.HEARTBEAT})
-"""Requests that wait for the disk at most: requests behind them may go on."""
+"""Requests that wait at most for the disk: later requests may be handled meanwhile."""
 
 
 _MOST_ELEMENTS = {

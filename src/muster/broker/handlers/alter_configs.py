@@ -43,7 +43,7 @@ class Elsewhere(Protocol):
     """Changes settings of topics for all brokers (zookeeper_cluster.py)."""
 
     def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
-        """Change settings of topics; `done` is told of those for which it failed, and why."""
+        """Change settings of topics; `done` gets the failures by topic."""
 
 
 class Needs(NamedTuple):
@@ -235,14 +235,14 @@ class _Work:
                 self._here.topics.change_all(changed)
         except OSError as error:
             log.error(
-                "settings of %d topic(s), %s the first, are not stored: %s", len(changed), changed[0][0].name, error
+                "could not store the settings of %d topic(s), first %s: %s", len(changed), changed[0][0].name, error
             )
             for topic, _, _ in changed:
                 self._topics[topic.name][0].error = _not_stored(error)
             return self._answer(self._results)
         for topic, _, settings in changed:
             self._here.partitions.configure(topic)
-            log.info("topic %s has other settings: %s", topic.name, dict(settings))
+            log.info("topic %s: new settings: %s", topic.name, dict(settings))
             yield
         return self._answer(self._results)
 
@@ -255,10 +255,10 @@ class _Work:
                 result.error = error
                 continue
             except OSError as error:
-                log.error("settings of the broker are not stored: %s", error)
+                log.error("could not store settings of the broker: %s", error)
                 result.error = _not_stored(error)
                 continue
-            log.info("settings given to %s while it runs: %s", source.name.lower().replace("_", " "), settings)
+            log.info("settings of %s changed to: %s", source.name.lower().replace("_", " "), settings)
             yield from self._here.partitions.configure_all()
 
 

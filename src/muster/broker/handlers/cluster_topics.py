@@ -33,10 +33,10 @@ class Elsewhere(Protocol):
         timeout_ms: int,
         done: Callable[[Created], None],
     ) -> None:
-        """Create topics; `done` is told of each its id, or why not."""
+        """Create topics; `done` gets each one's id, or the error."""
 
     def delete(self, names: Sequence[str], timeout_ms: int, done: Callable[[dict[str, KafkaError]], None]) -> None:
-        """Delete topics; `done` is told which could not be."""
+        """Delete topics; `done` gets the failures by topic."""
 
 
 def create_topics(

@@ -35,9 +35,9 @@ KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 """Kinds of resources, as Kafka numbers them. Of the last three there are none here."""
 
 NOT_KEPT = {
-    BROKER_LOGGER: "The levels of loggers are no configs of this broker: see --log-level.",
-    CLIENT_METRICS: "There are no configs of client metrics here: this broker takes no metrics of clients (KIP-714).",
-    GROUP: "There are no configs of groups here: they are for consumer groups of KIP-848, share groups and streams "
+    BROKER_LOGGER: "Log levels are not configs of this broker: use --log-level.",
+    CLIENT_METRICS: "Client metrics have no configs here: this broker does not collect them (KIP-714).",
+    GROUP: "Groups have no configs here: they apply to consumer groups of KIP-848, share groups and streams "
     "groups, which this broker does not serve.",
 }
 """Why there are none of these kinds. Kafka would keep those of groups, and no classic group would obey them."""
@@ -157,7 +157,7 @@ def _of_broker(
 def _of_all_brokers(
     here: Needs, names: list[str] | None, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    """What was given to all brokers while they run."""
+    """Settings changed for all brokers at run time."""
     source, found = Source.ALL_BROKERS, []
     for name, value in here.config.changed(source).items():
         if _wanted(names, name):

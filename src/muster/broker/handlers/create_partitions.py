@@ -34,7 +34,7 @@ class Elsewhere(Protocol):
     """Adds partitions for all brokers (zookeeper_cluster.py)."""
 
     def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
-        """Add partitions; `done` is told of the topics for which it failed, and why."""
+        """Add partitions; `done` gets the failures by topic."""
 
 
 class _Found(NamedTuple):
@@ -76,7 +76,7 @@ def _growing(here: Needs, request: CreatePartitionsRequest) -> Generator[None, N
         yield from here.changes.growing(found.wanted)
     except OSError as error:
         names = [growth.topic.name for growth in found.wanted]
-        log.error("partitions could not be added to %d topic(s), %s the first: %s", len(names), names[0], error)
+        log.error("could not add partitions to %d topic(s), first %s: %s", len(names), names[0], error)
         message = f"The partitions could not be stored: {error.strerror}"
         return _answer(response, dict.fromkeys(names, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)))
     return response

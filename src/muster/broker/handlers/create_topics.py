@@ -148,7 +148,7 @@ def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[st
     except OSError as error:
         if len(plans) == 1:
             [name] = [plan.asked.name for plan in plans]
-            log.error("topic %s could not be created: %s", name, error)
+            log.error("could not create topic %s: %s", name, error)
             message = f"The topic could not be stored: {error.strerror}"
             return {name: failed(name, ErrorCode.KAFKA_STORAGE_ERROR, message)}
     found: dict[str, bytes | CreatableTopicResult] = {}
@@ -298,7 +298,7 @@ def _deleting(
         if found:
             yield from here.changes.deleting(list(found.values()))
     except OSError as error:
-        log.error("%d topic(s), %s the first, could not be deleted: %s", len(found), next(iter(found)), error)
+        log.error("could not delete %d topic(s), first %s: %s", len(found), next(iter(found)), error)
         for result in results:
             if not result.error_code:
                 result.error_code, result.error_message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)

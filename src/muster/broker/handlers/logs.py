@@ -116,7 +116,7 @@ def _keep(here: Needs, done: list[tuple[PartitionLog, DeleteRecordsPartitionResu
     try:
         here.partitions.keep_starts(found for found, _ in done)
     except OSError as error:
-        log.error("where the logs of %d partition(s) begin could not be written: %s", len(done), error)
+        log.error("could not write the log start offsets of %d partition(s): %s", len(done), error)
         return
     for _, result in done:
         result.error_code = ErrorCode.NONE
@@ -157,7 +157,7 @@ def _why_not_in(here: Needs, path: str, partition: TopicPartition) -> ErrorCode:
 
 
 def _folder(here: Needs) -> str:
-    """The one folder with logs, as clients are told of it."""
+    """The one log directory, as reported to clients."""
     return str(here.data_dir.absolute())
 
 
@@ -185,7 +185,7 @@ def _describe_log_dir(here: Needs, request: DescribeLogDirsRequest) -> Generator
     try:
         disk = os.statvfs(here.data_dir)
     except OSError as error:
-        log.error("%s cannot be looked at: %s", here.data_dir, error)
+        log.error("could not read %s: %s", here.data_dir, error)
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return response
     result.topics = list(by_topic.values())

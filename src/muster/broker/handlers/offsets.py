@@ -31,7 +31,7 @@ _GROUPS_SINCE = 8
 
 
 class Shared:
-    """The topics of a request in shares, each topic with whether it goes on with the one before."""
+    """The topics of a request in shares, each topic with a flag whether it continues that of the previous share."""
 
     def __init__(self, topics: list[Any] | None, partitions: str) -> None:
         self._partitions = partitions

@@ -58,7 +58,7 @@ _LEADERS_SINCE = 10
 
 
 class Wait(NamedTuple):
-    """An append that is to be durable before it is acknowledged."""
+    """An append that must be durable before it is acknowledged."""
 
     log: PartitionLog
     end: int
@@ -101,7 +101,7 @@ class Append:
         except LogError as error:
             self.examined = error
         except Exception:
-            log.exception("a batch for %s could not be looked into", self.log.topic_partition)
+            log.exception("a batch for %s could not be checked", self.log.topic_partition)
             self.examined = LogError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -176,7 +176,9 @@ def _write(
         # No request waits for these records, but with fsync=always they cannot be read before they are synced.
         here.durability.want()
         if any(result.error_code for topic in response.responses for result in topic.partition_responses):
-            raise CloseConnectionError("a produce with acks=0 failed; closing is the only way to tell")
+            raise CloseConnectionError(
+                "a produce with acks=0 failed; closing the connection is the only way to report it"
+            )
         return NO_RESPONSE  # type: ignore[return-value]
     if not waits or all(wait.over for wait in waits):
         return response

@@ -70,7 +70,7 @@ class Known:
         self._by_id: dict[bytes, Target] = {}
 
     def read(self, frame: bytes, position: int, version: int) -> tuple[Target, bytearray] | None:
-        """What a request is for, and its batch, which is no larger than the short way takes. None: it is not plain."""
+        """A request's target and its batch. None if it is too large or not simple enough for the fast path."""
         if version < ProduceRequest.FIRST_FLEXIBLE_VERSION or len(frame) < position + _NAME + HEADER_SIZE:
             return None
         known = self._by_name if version < _BY_ID else self._by_id

@@ -34,5 +34,5 @@ def init_producer_id(producer_ids: Source, request: InitProducerIdRequest, call:
     try:
         return InitProducerIdResponse(producer_id=producer_ids.take(), producer_epoch=0)
     except OSError as error:
-        log.error("no block of producer ids could be reserved: %s", error)
+        log.error("could not reserve a block of producer ids: %s", error)
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1)

@@ -29,7 +29,7 @@ SMALL = 2_000
 """Array elements that are decoded or encoded in one go: some two milliseconds."""
 
 _JOIN_BELOW = 4096
-"""A buffer of at least so many bytes is written by itself, not joined with others."""
+"""A buffer of at least this size is written separately, not joined with others."""
 _JOIN_PARTS = 256
 """In an answer of more buffers the small ones are joined: many small objects take more memory than their bytes."""
 _RESPONSE_HEADER = Struct(">ii")
@@ -58,7 +58,7 @@ Short = Callable[[bytes, int, "Call"], bool]
 
 @dataclass(slots=True)
 class Api:
-    """How a kind of request is served: its versions, its handler, whether requests behind it may go on.
+    """How a type of request is served: its versions, its handler, whether later requests may be handled meanwhile.
 
     `fast` is a short way for a hot request: frame, position of the body, version, correlation id -> the whole answer,
     or None to take the general way. `short` is one for a request whose answer has to wait: frame, position of the body,

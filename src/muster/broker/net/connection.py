@@ -50,7 +50,7 @@ class Shared:
         """Of these, since the last were written to."""
 
     def wake(self, connection: Connection) -> None:
-        """Let the connection go on in the next turn of the loop, together with others."""
+        """Continue with the connection in the next turn of the loop, together with others."""
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)

@@ -76,8 +76,8 @@ _BY_END = 8
 class How(Enum):
     """How a connection ends."""
 
-    SENT = "what is answered is sent, as far as the peer takes it at once"
-    DRAINED = "the peer may take its time with what was given to the transport"
+    SENT = "ready answers are sent, as far as the peer reads them immediately"
+    DRAINED = "what the transport has is sent, however slowly the peer reads"
     AT_ONCE = "nothing more is sent"
 
 
@@ -170,7 +170,7 @@ class ConnectionCore:
         """Where the next bytes of the large frame belong."""
         large = self.large
         assert large is not None
-        # Another connection may have taken the room since this one was told of it.
+        # Another connection may have taken the room since `room_again`.
         return large.part(self.intake.room(self) or _LEAST_READ)
 
     def received_more(self, count: int) -> None:
@@ -381,11 +381,11 @@ class ConnectionCore:
             return ""
         raw = bytes(frame[10 : 10 + length])
         if len(raw) < length:
-            raise ProtocolError("no header of a request: it is cut short")
+            raise ProtocolError("incomplete request header")
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            raise ProtocolError("no header of a request: the client id is no text") from None
+            raise ProtocolError("invalid request header: the client id is not valid UTF-8") from None
         self._client_id = (raw, text)
         return text
 
@@ -400,7 +400,7 @@ class ConnectionCore:
             self.out += parts
             self.out_bytes += size + 8
             return
-        raise ProtocolError(f"request of key {api_key} in version {version}, which is not served")
+        raise ProtocolError(f"unsupported request: key {api_key}, version {version}")
 
     # ------------------------------------------------------------------------------------- requests in slices
 
@@ -536,7 +536,7 @@ class ConnectionCore:
         call = forgotten(self._slots, self._blocking) if self._slots else None
         if call is not None:
             call.over = True
-            self._end(Ending(How.AT_ONCE, f"nobody answers its {call.api.request.__name__}", "ERROR"))
+            self._end(Ending(How.AT_ONCE, f"its {call.api.request.__name__} was never answered", "ERROR"))
 
     def _failed(self, error: Exception) -> None:
         """A request cannot be answered: its connection ends."""
@@ -585,4 +585,4 @@ def _behind_tags(frame: Buffer, position: int) -> int:
     try:
         return skip_tags(frame, position)
     except IndexError:
-        raise ProtocolError("no header of a request: it is cut short") from None
+        raise ProtocolError("incomplete request header") from None

@@ -1,7 +1,7 @@
 """All connections of a broker together: how many are allowed, how much memory their answers may take, which must end.
 
 The rules are pure, like those of a single connection (connection_core.py): time comes in, in seconds, and a connection
-that must end is told so; its caller closes the socket.
+that must end is closed through its core; the caller closes the socket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAY_AGAIN_S = 5.0
 
 
 class Connections:
-    """The open connections. A bound below 0 is no bound."""
+    """The open connections. A negative bound means unlimited."""
 
     def __init__(
         self, *, max_connections: int, max_unread_bytes: int, max_idle_ms: int, clock: Callable[[], float]
@@ -78,7 +78,7 @@ class Connections:
             self.unread_bytes -= slowest.unread
             slowest.unread = 0
             del self._unread[slowest]
-            slowest.close("its answers are not taken, and queued.max.response.bytes wait in all")
+            slowest.close("it does not read its answers, and queued.max.response.bytes is reached")
 
     @property
     def unread(self) -> list[ConnectionCore]:
@@ -117,6 +117,6 @@ class Seldom:
         if now < self._again:
             self._left_out += 1
             return
-        more = f" ({self._left_out} such lines were left out)" if self._left_out else ""
+        more = f" ({self._left_out} similar messages suppressed)" if self._left_out else ""
         log.warning("%s%s", text, more)
         self._again, self._left_out = now + SAY_AGAIN_S, 0

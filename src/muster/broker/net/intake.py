@@ -78,7 +78,7 @@ class LargeFrame:
     def let_go(self) -> None:
         """The bytes of `part` have come. asyncio keeps its view while it tells of them, and so all of the memory."""
         if self._given is not None:
-            # Another loop may hold the buffer itself until it was told: then the memory is not used again.
+            # Another loop may hold the buffer itself until this call returns: then the memory is not reused.
             with contextlib.suppress(BufferError):
                 self._given.release()
             self._given = None
@@ -171,7 +171,7 @@ class Intake:
                 frame.looked_at = -1
             elif frame.looked_at >= 0 and frame.filled - frame.looked_at < SLOWEST:
                 receiver.close(
-                    f"{frame.filled} bytes of a frame of {frame.length} did not come on while others waited for memory"
+                    f"a frame stalled at {frame.filled} of {frame.length} bytes while others waited for memory"
                 )
             else:
                 frame.looked_at = frame.filled

@@ -10,8 +10,8 @@ from muster.protocol.primitives import Buffer
 Part = Buffer | FileRange
 
 LARGE = 64 * 1024
-"""Answers of so many bytes are handed to the system part by part. A file's range is never smaller: what is left of one
-is a view."""
+"""Answers of at least this size are passed to the system part by part. A file's range is never smaller: the rest of one
+becomes a view."""
 
 
 def in_memory(part: Part) -> Buffer:

@@ -120,16 +120,14 @@ class Server:
             except OSError as error:
                 if error.errno not in _NO_MORE:
                     raise
-                self.connections.refused.warn(
-                    f"cannot accept connections: {error.strerror}; trying again until it can be done"
-                )
+                self.connections.refused.warn(f"cannot accept connections: {error.strerror}; trying again")
                 self.loop.remove_reader(listening)
                 self.loop.call_later(ACCEPT_AGAIN_S, self._accept_again, listening)
                 return
             if accepted.fileno() >= self._highest_descriptor:
                 accepted.close()
                 self.connections.refused.warn(
-                    "refused a connection: the file descriptors that are left are for the logs"
+                    "refused a connection: the remaining file descriptors are reserved for the logs"
                 )
                 continue
             accepted.setblocking(False)
@@ -168,8 +166,8 @@ class Server:
             await asyncio.sleep(0.01)
         for connection in self.connections:
             connection.abort()
-        await asyncio.sleep(0)  # the transports are told
-        await asyncio.sleep(0)  # they tell the connections
+        await asyncio.sleep(0)  # the transports close
+        await asyncio.sleep(0)  # the connections notice
         self._sockets.close()
 
     # ------------------------------------------------------------------------------------- looked at now and then

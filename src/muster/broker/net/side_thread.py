@@ -36,7 +36,7 @@ class Job:
         self.done = done
         self.unanswered = unanswered
         self.left = self.dropped = False
-        """`left`: the connection has ended and the work goes on. `dropped`: the work does not go on."""
+        """`left`: the connection has ended, and the work continues. `dropped`: the work does not continue."""
 
     def advance(self) -> bool:
         """Do one piece. Returns whether it was the last."""
@@ -101,7 +101,7 @@ class SideThread:
             return
         error = future.exception()
         if error is not None:
-            log.error("work beside the loop failed", exc_info=error)
+            log.error("work in the side thread failed", exc_info=error)
         if error is not None or future.result():
             self._over(job)
             job.done()

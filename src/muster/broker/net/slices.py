@@ -90,7 +90,7 @@ class Slices:
             self._soon()
 
     def _advance(self, work: Work, end: float) -> bool:
-        """Go on with the work until it is done (returns True) or the slice is over."""
+        """Continue the work until it is done (returns True) or the slice is over."""
         try:
             while True:
                 next(work)
@@ -99,7 +99,7 @@ class Slices:
         except StopIteration:
             return True
         except Exception:
-            log.exception("work could not be done")
+            log.exception("work in slices failed")
             return True
 
 

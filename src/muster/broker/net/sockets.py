@@ -123,7 +123,7 @@ class SocketTransport(asyncio.Transport):
             if count:
                 protocol.buffer_updated(count)
             elif protocol.eof_received():
-                self._watch(self.events & ~READ)  # the end would be told in every turn
+                self._watch(self.events & ~READ)  # the end would be reported in every turn
             else:
                 self.close()
         except Exception as error:
@@ -149,7 +149,7 @@ class SocketTransport(asyncio.Transport):
             self._gone(None)
 
     def _fail(self, error: Exception) -> None:
-        """The protocol has raised: its connection ends, the others go on."""
+        """The protocol has raised: its connection ends, the others continue."""
         message = "a connection could not be served"
         self._sockets.loop.call_exception_handler({"message": message, "exception": error, "transport": self})
         self._lose(error)

@@ -57,7 +57,7 @@ def refuse_foreign(folder: Path) -> None:
         return
     for entry in folder.iterdir():
         if _PARTITION.match(entry.name) and entry.is_dir() and any(entry.glob("*.log")):
-            raise ConfigError(f"{folder} holds {entry.name}, but no {FILE}: this is the data folder of another broker")
+            raise ConfigError(f"{folder} contains {entry.name}, but no {FILE}: it is another program's data folder")
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Topic:
 
 
 class NewTopic(NamedTuple):
-    """A topic that is to be created."""
+    """A topic to create."""
 
     name: str
     partitions: int

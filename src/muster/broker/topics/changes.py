@@ -22,7 +22,7 @@ MOST_CREATED_PARTITIONS = 10_000
 
 
 class GroupsOfTopics(Protocol):
-    """What the groups are told about topics (groups/service.py)."""
+    """The groups, which are notified of changes of topics (groups/service.py)."""
 
     def ensure(self) -> bool:
         """Have what groups need, such as their topic. Returns whether it is there; why not is logged."""
@@ -139,7 +139,7 @@ class TopicChanges:
         self._topics.change_all([(growth.topic, growth.partitions, growth.topic.settings) for growth in wanted])
         for topic, indices in new:
             yield from self._partitions.opening(topic, indices.start)
-            log.info("topic %s has %d partitions, %d before", topic.name, indices.stop, indices.start)
+            log.info("topic %s now has %d partitions, before %d", topic.name, indices.stop, indices.start)
         self.groups.topics_changed([topic.name for topic, _ in new])
 
     def listing(self, wanted: Sequence[NewTopic]) -> list[Topic]:
@@ -213,8 +213,8 @@ class TopicChanges:
         yield from self.cleaning_up(topic.name for topic in topics)
 
     def cleaning_up(self, names: Iterable[str]) -> Generator[None, None, None]:
-        """Go on removing what is left of deleted topics of these names, a slice at a time. Several requests may do so
-        in turn: each goes on where the one before stopped."""
+        """Continue removing what is left of deleted topics with these names, a slice at a time. Several requests may do
+        so in turn: each continues where the previous one stopped."""
         for clean_up in dict.fromkeys(self._clean_ups[name] for name in names if name in self._clean_ups):
             yield from clean_up
 
@@ -238,8 +238,8 @@ class TopicChanges:
                 del self._clean_ups[name]
 
     def _finish_deletion(self, topic: Topic) -> None:
-        """Remove the folders of a deleted topic. A folder that cannot be removed is logged, and tried again at the next
-        start or when a topic of that name is to be created."""
+        """Remove the folders of a deleted topic. A folder that cannot be removed is logged, and removed at the next
+        start or before a topic of that name is created."""
         self._deleted(topic, self._partitions.delete(topic))
 
     def _deleted(self, topic: Topic, left: set[TopicPartition]) -> None:

@@ -28,7 +28,7 @@ RETRY_S = 0.1
 """Seconds after which a sync that found no file descriptor is tried again."""
 
 CLEANING_MS = 15_000
-"""How often logs are looked at for compaction."""
+"""How often to check logs for compaction."""
 LEAST_S = 0.001
 
 WORK_S = REST_S = 0.005
@@ -69,8 +69,7 @@ class Durability:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, housekeeping_ms: int, cleaning_ms: Callable[[], int] = lambda: CLEANING_MS) -> None:
-        """Begin. Retention and all else is looked after every so many milliseconds, compaction more often; how often
-        that is may change."""
+        """Start. Housekeeping runs every `housekeeping_ms`, compaction every `cleaning_ms()`, which may change."""
         loop = asyncio.get_running_loop()
         if self._policy is not FsyncPolicy.NEVER:
             self._tasks.append(loop.create_task(self._sync()))
@@ -155,11 +154,11 @@ class Durability:
                 self._waiting.append((what, done))
 
     def _tell(self, done: Callable[[], None]) -> None:
-        """Call `done`. If it raises, that is logged: the other waits, and later ones, must still be told."""
+        """Call `done`. If it raises, that is logged: other waits must still be notified."""
         try:
             done()
         except Exception:
-            log.exception("what waited for a sync could not be answered")
+            log.exception("a request that waited for a sync could not be answered")
 
     async def _keep(
         self, what: str, work: Callable[[int, Callable[[], None]], None], every_ms: Callable[[], int]
@@ -173,9 +172,9 @@ class Durability:
             except CompactionStopped:
                 return
             except OSError as error:
-                log.error("%s failed: %s; it is tried again in %.0f s", what, error, every_s)
+                log.error("%s failed: %s; trying again in %.0f s", what, error, every_s)
             except Exception:
-                log.exception("%s failed; it is tried again in %.0f s", what, every_s)
+                log.exception("%s failed; trying again in %.0f s", what, every_s)
 
     def _breathe(self) -> None:
         """Rest for a moment; long work calls it between small pieces."""

@@ -1,11 +1,11 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
 
-A session remembers each partition's fetch position, and the high watermark and log start that its consumer was last
-told. An answer leaves out partitions without news: no records, no error, the same high watermark and log start.
+A session remembers each partition's fetch position, and the high watermark and log start that it last reported. An
+answer leaves out partitions without news: no records, no error, the same high watermark and log start.
 
     request                           what it is
     session id any, epoch -1          no session: all partitions are named; a session of that id ends
-    session id any, epoch 0           a new session is asked for; there may be no room, then the answer says id 0
+    session id any, epoch 0           a new session is requested; if there is no room, the answer has id 0
     session id n, epoch e             what changed since epoch e-1 of session n
 
 Work on every partition of a request or session is a generator that yields after each SLICE partitions. The handler
@@ -39,7 +39,7 @@ SLICE = 64
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """A partition that a fetch asks for, by name or by id, and what its consumer was told last."""
+    """A partition that a fetch asks for, by name or by id, and what was last reported to its consumer."""
 
     topic: str
     topic_id: bytes

@@ -73,7 +73,7 @@ class ParkedFetch:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has so many partitions that looking at each takes long."""
+        """Whether it has more than MANY partitions: checking each of them takes long."""
         return len(self._plan.partitions) > MANY
 
     @property

@@ -59,8 +59,8 @@ class Reader:
     def read(self, plan: FetchPlan, request: FetchRequest) -> Generator[None, None, tuple[list[Result], int, bool]]:
         """The records that each partition has now, their bytes in all, and whether the answer has to go out at once.
 
-        A partition that failed is told at once. But as with Kafka, one that does not exist does not end the wait for
-        the others: otherwise a consumer that has one of a deleted topic would ask again and again, without rest.
+        A failed partition is reported immediately. But as in Kafka, a nonexistent one does not end the wait for the
+        others: otherwise a consumer of a deleted topic would fetch in a busy loop.
         """
         room = min(request.max_bytes, self._max_bytes)
         aborted: list[object] | None = [] if request.isolation_level == READ_COMMITTED else None

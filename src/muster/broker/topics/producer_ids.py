@@ -29,8 +29,8 @@ _KEPT = re.compile(rb"next ([0-9]{1,19}) crc32c [0-9a-f]{8}\n")
 _BARE = re.compile(rb"[0-9]{1,19}\s*")
 """The file as older releases wrote it."""
 MOST_BELIEVED = 2**62
-"""A client may write any id into its batches. From here on they say nothing of what was given out: to go on after the
-largest of all ids would leave none."""
+"""Clients may write any id into their batches. Ids from here on are ignored: continuing after the largest possible one
+would leave none."""
 
 
 class ProducerIds:
@@ -55,7 +55,7 @@ class ProducerIds:
             self._next = self._reserved = highest + 1 + BLOCK  # a block, for ids that no log has seen yet
         if self._problem and (highest >= 0 or self._problem == "is damaged"):
             log.warning(
-                "%s %s: producer ids go on from %d, above all that were given out",
+                "%s %s: producer ids continue from %d, above all that were given out",
                 self._path,
                 self._problem,
                 self._next,

@@ -96,7 +96,7 @@ class Field:
 
     @property
     def element(self) -> str:
-        """The type of one element (of the field itself where it is no list)."""
+        """The type of one element (of the field itself if it is not a list)."""
         return self.type.removeprefix("[]")
 
 

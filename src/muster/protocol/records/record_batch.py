@@ -6,10 +6,10 @@ A batch is a header of 61 bytes, then its records, compressed as one piece or no
     | attributes int16 | last_offset_delta int32 | base_timestamp int64 | max_timestamp int64
     | producer_id int64 | producer_epoch int16 | base_sequence int32 | record_count int32 | records
 
-`batch_length` counts the bytes behind it. The CRC-32C covers the bytes behind it, from the attributes on. Base offset,
-length and leader epoch are not covered, so a broker gives a batch its offsets by patching twelve bytes, without a look
-at its records. Broker and log treat batches as opaque bytes with a header; only clients and the log's compaction decode
-records.
+`batch_length` counts the bytes after it. The CRC-32C covers the bytes after it, from the attributes on. Base offset,
+length and leader epoch are not covered, so a broker assigns a batch its offsets by patching twelve bytes, without
+reading its records. Broker and log treat batches as opaque bytes with a header; only clients and the log's compaction
+decode records.
 
 The older magics 0 and 1 have their magic at the same place. Brokers neither write nor accept them any more, nor does
 muster: they raise UnsupportedMagicError. `message_set.py` makes batches of those that a client fetches.
@@ -185,7 +185,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         or header.last_offset_delta < 0
         or header.base_offset < 0
     ):
-        raise CorruptRecordError(f"a batch header makes no sense: {header}")
+        raise CorruptRecordError(f"invalid batch header: {header}")
     return header
 
 
@@ -205,7 +205,7 @@ def unpack_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def _wrong_magic(magic: int) -> CorruptRecordError:
     if magic in (0, 1):
         return UnsupportedMagicError(
-            f"a message set of magic {magic}: only record batches of magic 2 are taken (Kafka 0.11 and newer)"
+            f"a message set of magic {magic}: only record batches of magic 2 are supported (Kafka 0.11 and newer)"
         )
     return UnsupportedMagicError(f"a record batch of unknown magic {magic}")
 
@@ -233,7 +233,7 @@ def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Checks that the whole batch is there and its CRC-32C holds. Raises CorruptRecordError. Copies nothing."""
     end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
-        raise CorruptRecordError(f"a batch of {header.size} bytes is cut off: {len(buffer) - position} are there")
+        raise CorruptRecordError(f"a batch of {header.size} bytes is truncated: {len(buffer) - position} are present")
     computed = crc_of(memoryview(buffer), position, end)
     if computed != header.crc:
         raise CorruptRecordError(
@@ -293,7 +293,7 @@ def read_as(
     header = header or read_header(buffer, position)
     data = record_bytes(buffer, position, header, max_size)
     if header.record_count * _MIN_RECORD_SIZE > len(data):
-        raise CorruptRecordError(f"{header.record_count} records do not fit into {len(data)} bytes")
+        raise CorruptRecordError(f"{header.record_count} records do not fit in {len(data)} bytes")
     records: list[R] = list(map(kind.__new__, repeat(kind, header.record_count)))
     try:
         decode_records(data, header, records)
@@ -317,7 +317,7 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
     """The records of one batch as they are encoded, decompressed. Raises CorruptRecordError."""
     end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
-        raise CorruptRecordError(f"a batch of {header.size} bytes is cut off: {len(buffer) - position} are there")
+        raise CorruptRecordError(f"a batch of {header.size} bytes is truncated: {len(buffer) - position} are present")
     return decompress(header.compression, memoryview(buffer)[position + HEADER_SIZE : end], max_size)
 
 
@@ -422,7 +422,7 @@ class BatchBuilder:
         """Adds records that are encoded whole, one behind the other, all of this timestamp and with offsets from 0 on.
         They have to be the first. The memory is not copied before the batch is built."""
         if self.count:
-            raise ValueError("records that are packed are the first of their batch")
+            raise ValueError("packed records must be the first of their batch")
         self._base_timestamp = self._max_timestamp = timestamp
         self._parts.append(records)
         self.size += len(records)

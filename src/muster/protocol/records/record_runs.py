@@ -25,13 +25,13 @@ WORTH_IT = 4
 """Fewer records are not worth being read as a run."""
 
 _STEP, _STEP_BEHIND_RUN = 64, 8
-"""So many records are read one by one before a run is looked for again; twice as many each time that there was none."""
+"""How many records are read one by one before looking for a run again; doubled each time there was none."""
 
 _SHORT, _GROWTH = 512, 16
 """Among how many records a run is looked for first, and among how many times those of the one before."""
 
 _BLOCK = 1 << 13
-"""So many relative offsets have all their bytes behind the second in common."""
+"""This many relative offsets have all their bytes after the second in common."""
 _FIRSTS = bytes(range(0, 128, 2))
 """The byte of the relative offsets from 0 to 63."""
 _LOWS = bytes(range(128, 256, 2)) * (_BLOCK >> 6)
@@ -42,7 +42,7 @@ _MIDDLES = b"".join(bytes((high | 128,)) * 64 for high in range(128))
 """The second byte, where more follow."""
 
 _TABLES = ((), (_FIRSTS,), (_LOWS, _HIGHS), (_LOWS, _MIDDLES))
-"""How the first bytes go on, by how many bytes there are."""
+"""How the first bytes continue, by the number of bytes."""
 
 _CONTINUES = bytes(128) + bytes((1,)) * 128
 """Whether a byte of a number is followed by another of it."""
@@ -55,7 +55,7 @@ _WIDEST_TIME = 5
 _MANY_SHAPES = 256
 
 _WIDEST_LENGTH = 5
-"""A record's length of more bytes is no valid number."""
+"""A record's length of more bytes is not a valid number."""
 
 
 class _Shape(NamedTuple):
