@@ -123,7 +123,7 @@ def test_manual_assignment_seeks_pauses_and_asks(cluster, face):
 def test_a_call_that_does_not_fit_says_so(cluster, face):
     topic = cluster.topic(1)
     with cluster.consumer(face) as consumer:
-        with pytest.raises(IllegalStateError, match=r"subscribe\(\) or assign\(\) before poll\(\)"):
+        with pytest.raises(IllegalStateError, match=r"call subscribe\(\) or assign\(\) before poll\(\)"):
             consumer.poll(0)
         consumer.subscribe([topic])
         with pytest.raises(IllegalStateError, match="unsubscribe"):

@@ -174,7 +174,7 @@ def refusals(kafka: SecureKafka) -> dict[str, tuple[str, dict[str, Any], str]]:
         "a wrong password, SCRAM": ("SASL", sasl("SCRAM-SHA-256", password="hush"), f"{refused} SCRAM-SHA-256"),
         "an unknown user": ("SASL", sasl("SCRAM-SHA-512", "bob") | {"sasl.username": "nobody"}, f"{refused} SCRAM"),
         "no token": ("SASL", bearing(lambda: "hush.hush.hush"), f"{refused} OAUTHBEARER: .*invalid_token"),
-        "an expired token": ("SASL", bearing(lambda: token(-60)), "has expired already"),
+        "an expired token": ("SASL", bearing(lambda: token(-60)), "has already expired"),
         "a mechanism that is not offered": ("ONLY_SCRAM", plain, "does not offer PLAIN on this port; it offers: SCRAM"),
         "SASL where there is none": ("TLS", over_tls, "this port of the broker does not use SASL"),
     }
@@ -216,9 +216,9 @@ def test_each_refusal_has_its_own_sentence_and_ends_the_call(
 @pytest.mark.parametrize(
     ("listener", "protocol", "said"),
     [
-        ("TLS", "PLAINTEXT", r"does its port want TLS \(security_protocol\)\?"),
-        ("BOTH", "SASL_PLAINTEXT", r"does its port want TLS \(security_protocol\)\?"),
-        ("SASL", "PLAINTEXT", r"does its port want SASL \(security_protocol\)\?"),
+        ("TLS", "PLAINTEXT", r"does its port require TLS \(security_protocol\)\?"),
+        ("BOTH", "SASL_PLAINTEXT", r"does its port require TLS \(security_protocol\)\?"),
+        ("SASL", "PLAINTEXT", r"does its port require SASL \(security_protocol\)\?"),
         ("PLAINTEXT", "SSL", r"does the port speak TLS \(security_protocol\)\?"),
         ("SASL", "SASL_SSL", r"does the port speak TLS \(security_protocol\)\?"),
     ],

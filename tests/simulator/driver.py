@@ -114,7 +114,7 @@ class SimDriver:
         """Close one link by the client's own will."""
         link = self._links.pop((node_id, channel), None)
         if link is not None:
-            link.close(Failure(FailureKind.DISCONNECTED, "not needed any more"))
+            link.close(Failure(FailureKind.DISCONNECTED, "no longer needed"))
 
     def deliver(self, send: AnySend, answer: Any) -> None:
         """Hand an answer to the core that asked."""

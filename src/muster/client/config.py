@@ -1,7 +1,7 @@
 """Settings of the clients: Kafka's names in snake_case, Kafka's units, Kafka 4.2's defaults.
 
 Each class takes keywords; `of` also takes Kafka's dotted keys and values as text (from a properties file or a command
-line). Settings that have to agree with each other are checked when the object is made.
+line). Settings that depend on each other are checked when the object is created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "isolation_level": ("read_uncommitted", "read_committed"),
     "metadata_recovery_strategy": ("none", "rebootstrap"),
 }
-"""Settings that are one of a few words."""
+"""Settings with a fixed set of values."""
 
 _INSTANCE_ID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 """Kafka's own client refuses others too (JoinGroupRequest.validateGroupInstanceId)."""
@@ -45,9 +45,9 @@ class ClientConfig(SecurityConfig):
     `send_buffer_bytes` and `receive_buffer_bytes` of -1, the default here, leave the socket's buffers to the operating
     system, which sizes them better than Kafka's fixed 128 and 64 KB.
 
-    `broker_version_fallback` is librdkafka's setting: "0.8" or "0.9", what to take a broker for that closes the
-    connection when it is asked which versions it speaks. Kafka has answered that since 0.10; without the setting such
-    an end is a failure like any other.
+    `broker_version_fallback` is librdkafka's setting: "0.8" or "0.9", the version to assume of a broker that closes the
+    connection on an ApiVersions request. Kafka has answered that since 0.10; without the setting such
+    a closed connection is a failure like any other.
     """
 
     bootstrap_servers: tuple[str, ...] = ("localhost:9092",)
@@ -89,8 +89,8 @@ class ClientConfig(SecurityConfig):
         """Settings from a mapping, keywords, or both (keywords win); dots in names are underscores.
 
         Raises:
-            ConfigError: a name that is not known, or a value that does not fit. For a name the message says what a
-                setting of another client is here, or which known one is near.
+            ConfigError: a name is unknown or a value is invalid. For an unknown name the message says what a
+                setting of another client is called here, or which known name is similar.
         """
         if settings is not None and not isinstance(settings, Mapping):
             raise ConfigError(f"settings are a mapping or keywords, not {settings!r}; topics are given to subscribe()")
@@ -109,16 +109,16 @@ class ClientConfig(SecurityConfig):
         return self.metadata_recovery_strategy == "rebootstrap"
 
     def narrowed(self, kind: type[C]) -> C:
-        """Those of its settings that a simpler client has as well: of a `ClientConfig`, how to reach brokers."""
+        """The settings that a simpler client has too; for a `ClientConfig`, how to reach brokers."""
         return kind(**{setting.name: getattr(self, setting.name) for setting in fields(kind)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """The further settings of a consumer.
+    """The additional settings of a consumer.
 
     `partition_assignment_strategy` holds names (range, roundrobin, sticky, cooperative-sticky) or `Assignor` objects,
-    the most wanted first.
+    in order of preference.
 
     `enable_auto_offset_store` is librdkafka's setting: without it only offsets given to `store_offsets` are committed,
     by auto commit, by `commit` without offsets, at a rebalance and at the end.
@@ -172,12 +172,12 @@ class ConsumerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """The further settings of a producer.
+    """The additional settings of a producer.
 
     `enable_idempotence` None, the default, means: yes, unless `acks`, `retries` or
     `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
-    `delivery_timeout_ms` bounds everything from `send` to the answer, retries included. Records of one batch have one
-    fate: a batch is given up so long after its first record, and records that came later go with it, as in Kafka.
+    `delivery_timeout_ms` bounds the time from `send` to the answer, retries included. Records of one batch have one
+    fate: a batch expires this long after its first record, with the records that came later, as in Kafka.
     """
 
     acks: int | str = "all"
@@ -229,7 +229,7 @@ class ProducerConfig(ClientConfig):
 
     @property
     def required_acks(self) -> int:
-        """`acks` as the protocol has it: -1 for all."""
+        """`acks` as in the protocol: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
@@ -242,7 +242,7 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig(ClientConfig):
-    """The further setting of an admin client: how often a request is tried again within `default_api_timeout_ms`."""
+    """The additional setting of an admin client: how often a request is retried within `default_api_timeout_ms`."""
 
     retries: int = _MAX_INT
 
@@ -278,14 +278,14 @@ _MAXIMUM = {"compression_gzip_level": 9, "compression_zstd_level": 22} | dict.fr
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Raise ConfigError for a value that does not fit into the protocol: text is UTF-8, numbers have 32 bits."""
+    """Raise ConfigError for a value that the protocol cannot carry: text is UTF-8, numbers have 32 bits."""
     if isinstance(value, str) and name not in _NOT_SENT:
         try:
             size = len(value.encode())
         except UnicodeEncodeError:
-            raise ConfigError(f"{name} is {value!r}, which cannot be written as UTF-8") from None
+            raise ConfigError(f"{name} is {value!r}, which cannot be encoded as UTF-8") from None
         if size > _MAX_TEXT_BYTES:
-            raise ConfigError(f"{name} has {size} bytes; {_MAX_TEXT_BYTES} can be sent")
+            raise ConfigError(f"{name} has {size} bytes; at most {_MAX_TEXT_BYTES} can be sent")
     if not isinstance(value, int) or isinstance(value, bool):
         return
     least = _MINIMUM.get(name, 0)
@@ -304,7 +304,7 @@ _NO_HOST = re.compile(r"[/\s\x00-\x1f\x7f]")
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[IPv6 address]:port`, also behind a protocol of Kafka's (`SASL_SSL://`).
+    """Host and port of `host:port` or `[IPv6 address]:port`, also with a Kafka protocol in front (`SASL_SSL://`).
 
     Raises:
         ConfigError: it is neither.
@@ -328,7 +328,7 @@ def addresses(name: str, value: Any) -> tuple[str, ...]:
     """A setting that lists addresses, which may be text with commas.
 
     Raises:
-        ConfigError: it is neither text nor a list, or an entry is no address.
+        ConfigError: it is neither text nor a list, or an entry is not an address.
     """
     try:
         found = tuple(_split(value))
@@ -360,7 +360,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def unknown(given: str, known: Iterable[str]) -> str:
-    """The sentence about a name that a client does not know."""
+    """The error message about an unknown setting."""
     shown = given if given.strip() == given else repr(given)
     name, refused = given.replace(".", "_"), f"{shown} is not a setting of this client"
     kinds = {"consumers": ConsumerConfig, "producers": ProducerConfig, "admin clients": AdminConfig}

@@ -1,4 +1,4 @@
-"""The outcome of a record: the future that a `Producer` gives for it, and its receipt where it has a callback."""
+"""The outcome of a record: the future that a `Producer` returns for it, and its receipt if it has a callback."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
 _Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
 
 _making = threading.Lock()
-"""Held for an instant while a DeliveryFuture's condition is made, or one without a condition is settled."""
+"""Held briefly while a DeliveryFuture creates its condition, or is settled without one."""
 
 
 def _in_child() -> None:
     global _making
-    _making = threading.Lock()  # a thread that is not here may have held the old one
+    _making = threading.Lock()  # a thread of the parent process may have held the old one
 
 
 os.register_at_fork(after_in_child=_in_child)
 
 
 class DeliveryFuture(Future[RecordMetadata]):
-    """A `concurrent.futures.Future` whose condition and lists are made only when they are needed.
+    """A `concurrent.futures.Future` whose condition and lists are created only when needed.
 
-    Most futures are looked at when they are done, or never. Making a dozen objects at once for each record would cost
-    more time than all the rest of `send`, much of it in the garbage collector.
+    Most futures are read when they are done, or never. Creating a dozen objects for each record would cost
+    more time than the rest of `send`, much of it in the garbage collector.
 
     `result` and `exception` do not use the condition: an interrupt in the middle of `Condition.__enter__` leaves it
     locked, and the thread that settles the future would wait for it for ever. They wait for a lock of their own, which
@@ -44,7 +44,7 @@ class DeliveryFuture(Future[RecordMetadata]):
     future is settled, or it finds it settled.
 
     In a forked child no thread will settle the futures of the parent's producer: there such a future fails with
-    IllegalStateError as soon as it is looked at.
+    IllegalStateError as soon as it is read.
     """
 
     _state = PENDING
@@ -56,11 +56,11 @@ class DeliveryFuture(Future[RecordMetadata]):
     _made: threading.Condition | None = None
 
     def __init__(self) -> None:
-        # Not super's: it makes what `_condition` makes later. All else begins as the class has it.
+        # Without super().__init__, which creates what `_condition` creates later. The class holds all other defaults.
         self._forks = forks.count
 
     def _get_condition(self) -> threading.Condition:
-        """The condition, which every other method of a future asks for first; made here."""
+        """The condition, created here: every other method of a future uses it first."""
         self.seen = True
         with _making:
             self._look_for_fork()
@@ -164,5 +164,5 @@ class Receipt:
 
     @property
     def tells_caller(self) -> bool:
-        """Whether the caller hears of the outcome by it."""
+        """Whether the caller learns the outcome from it."""
         return True

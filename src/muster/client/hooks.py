@@ -1,4 +1,4 @@
-"""Hooks: a program's own code beside each record on its way, to trace or to count it, like Kafka's interceptors.
+"""Hooks: a program's own code, called for each record to trace or count it, like Kafka's interceptors.
 
     class Count(ProducerHooks):
         def on_acknowledgement(self, record, metadata, error):
@@ -6,8 +6,8 @@
 
     Producer(bootstrap_servers="localhost:9092", hooks=[Count()])
 
-Each hook is called in the order given. One that raises is logged, and the others and the record go on: what watches
-must not break what it watches. Hooks must not block.
+Each hook is called in the order given. If one raises, the error is logged, and the other hooks and the record continue:
+what watches must not break what it watches. Hooks must not block.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class ProducerHooks:
     def on_acknowledgement(
         self, record: Outbound, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        """The record was written, or was not: called once for each `on_send`, with one of both, before the caller's
-        `on_delivery`. A blocking producer calls it in its own thread; if `send` itself fails, in the caller's. A `send`
-        that is interrupted may have no outcome."""
+        """The record was written, or was not: called once for each `on_send`, with either of the two, before the
+        caller's `on_delivery`. A blocking producer calls it in its background thread, or, if `send` itself fails, in
+        the caller's. A `send` that is interrupted may have no outcome."""
 
 
 class ConsumerHooks:
     """What a consumer calls; each method does nothing here."""
 
     def on_consume(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
-        """Records have come, and are handed out next: called within `poll` or iteration, in the caller's thread or
+        """Records have arrived and are handed out next: called within `poll` or iteration, in the caller's thread or
         task, once for each record, with bytes that are not deserialized yet. Tables of `poll_arrow` are not shown."""
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -88,7 +88,7 @@ class Hooked(Receipt):
 
     @property
     def fields(self) -> tuple[str, Any, Any, int | None, int | None, Headers | None]:
-        """What `send` goes on with."""
+        """What `send` continues with."""
         made = self.record
         return made.topic, made.value, made.key, made.partition, made.timestamp_ms, made.headers or None
 
@@ -98,7 +98,7 @@ class Hooked(Receipt):
         return self._callback is not None
 
     def of(self, future: Any, callback: OnDelivery | None) -> Hooked:
-        """Be the receipt of this future."""
+        """Become the receipt of this future."""
         self.future, self._callback, self.on_delivery = future, callback, self._delivered
         return self
 

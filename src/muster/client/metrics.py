@@ -1,6 +1,6 @@
 """What `metrics()` of consumers and producers returns: numbers by Kafka's names, where they mean the same.
 
-A name has a group and tags beside it, as Kafka's `MetricName`. A number that is not known, such as an average of
+A name comes with a group and tags, as in Kafka's `MetricName`. An unknown number, such as an average of
 nothing, is left out. docs/reference/metrics.md lists them all.
 """
 
@@ -36,11 +36,11 @@ class Metrics(dict[MetricName, float]):
     """Numbers by their names."""
 
     def value(self, name: str, group: str | None = None, **tags: str) -> float:
-        """The one number of that name with these tags, of those that have no others but `client-id`. A tag's hyphen is
+        """The number of that name with these tags, and no others but `client-id`. A tag's hyphen is
         written as an underscore here.
 
         Raises:
-            KeyError: there is none; or there are several, of several groups.
+            KeyError: there is none, or there are several in different groups.
         """
         wanted = {tag.replace("_", "-"): value for tag, value in tags.items()}
         found = [
@@ -96,7 +96,7 @@ def _of(measures: Measures, name: str) -> Requests | None:
 def of_consumer(
     core: ConsumerCore, driver: Driver, consumed: RecordCounts, lags: dict[TopicPartition, int], now: int
 ) -> Metrics:
-    """A consumer's numbers; `lags` are those of its partitions, as far as they are known."""
+    """A consumer's numbers; `lags` are those of its partitions, where they are known."""
     into = _Collected(core.config.client_id, now)
     into.add_connections(CONSUMER, driver)
     if core.polled_at is not None:
@@ -138,7 +138,7 @@ def _add_group(into: _Collected, core: ConsumerCore, measures: Measures) -> None
 
 
 def of_producer(client_id: str, counted: ProducerMetrics, driver: Driver, room: tuple[int, int], now: int) -> Metrics:
-    """A producer's numbers; `room` is what its buffer has in all, and what of it is taken."""
+    """A producer's numbers; `room` is the total size of its buffer, and how much of it is used."""
     into = _Collected(client_id, now)
     into.add_connections(PRODUCER, driver)
     requests = _of(driver.measures, "Produce")

@@ -1,11 +1,11 @@
-"""Reads files of settings as Kafka's own tools have them (`--command-config client.properties`).
+"""Reads settings files in the format of Kafka's own tools (`--command-config client.properties`).
 
-The form is that of Java's `Properties.load`: ISO-8859-1, `key=value`, `key: value` or `key value`, `#` and `!` begin
-comments, a backslash at the end of a line continues it, and `\\t \\n \\r \\f \\uXXXX` stand for signs.
+The format is that of Java's `Properties.load`: ISO-8859-1, `key=value`, `key: value` or `key value`, `#` and `!` begin
+comments, a backslash at the end of a line continues it, and `\\t \\n \\r \\f \\uXXXX` are escapes.
 
-A file that works with Kafka's tools works here: settings of Kafka's clients that mean nothing here are passed over.
-Those that would change how a client proves its identity are refused, since without them the others do not mean what
-they say.
+A file that works with Kafka's tools works here: settings of Kafka's clients that mean nothing here are ignored.
+Those that would change how a client authenticates are refused, since ignoring them would change the meaning of the
+others.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ WITHOUT_MEANING: Final = frozenset(
 _ASSERTIONS: Final = "sasl.oauthbearer.assertion."
 
 _USUAL_HANDLERS: Final = ("OAuthBearerLoginCallbackHandler", "OAuthBearerSaslClientCallbackHandler")
-"""Kafka's own handlers that fetch tokens as is done here."""
+"""Kafka's own handlers that fetch tokens in the same way."""
 
 NOT_POSSIBLE: Final = frozenset(
     {
@@ -93,7 +93,7 @@ NOT_POSSIBLE: Final = frozenset(
         "ssl.engine.factory.class",
     }
 )
-"""Settings that name Java classes, without which the others do not mean what they say."""
+"""Settings that name Java classes; ignoring them would change the meaning of the others."""
 
 
 def read(path: str) -> dict[str, str]:
@@ -110,7 +110,7 @@ def read(path: str) -> dict[str, str]:
     for number, line in _lines(text):
         if _was_utf_8(line):
             log.warning(
-                "%s, line %d: it seems to be UTF-8, and is read as ISO-8859-1, as Java does: write letters beyond "
+                "%s, line %d: it looks like UTF-8, but is read as ISO-8859-1, as Java does: write letters beyond "
                 "ASCII as \\uXXXX",
                 path,
                 number,
@@ -121,18 +121,18 @@ def read(path: str) -> dict[str, str]:
 
 
 def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
-    """Refuse or tell what a file's settings cannot do here.
+    """Refuse or log settings of a file that have no effect here.
 
-    `known` are the settings of all clients with underscores. A name that no client knows is told in the log, with the
-    nearest that exists.
+    `known` are the settings of all clients with underscores. A name that no client knows is logged, with the
+    most similar known name.
 
     Raises:
-        ConfigError: a setting would change how the client proves its identity, in a way that is not possible here; or
-            it is another file altogether. Without its settings the way would lead to another cluster.
+        ConfigError: a setting would change how the client authenticates in a way that is not supported here; or
+            it is not a file of client settings: without its settings the client would reach another cluster.
     """
     names = set(known)
     if found and not any(_is_kafkas(key, names) for key in found):
-        raise ConfigError(f"{path} has no setting of Kafka's clients: is it another file?")
+        raise ConfigError(f"{path} has no setting of a Kafka client; is it the right file?")
     odd = 0
     for key, value in found.items():
         if _name(key) in names:
@@ -142,14 +142,14 @@ def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
         elif not is_like_a_setting(key):
             odd += 1
         elif key not in WITHOUT_MEANING:
-            log.warning("%s: %s is not a setting of Kafka's clients%s", path, key, _nearest(_name(key), names))
+            log.warning("%s: %s is not a setting of a Kafka client%s", path, key, _nearest(_name(key), names))
     if odd:
         lines = "a line in it begins" if odd == 1 else f"{odd} lines in it begin"
-        log.warning("%s: %s with no name of a setting; does the line before lack its backslash?", path, lines)
+        log.warning("%s: %s without a setting's name; does the line before lack its backslash?", path, lines)
 
 
 def is_like_a_setting(text: str) -> bool:
-    """Whether text may be the name of a setting. What is not may be a part of a secret, as of a key in several lines,
+    """Whether text may be a setting's name. Anything else may be part of a secret, such as a key over several lines,
     and is not shown."""
     return re.fullmatch(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*", text) is not None
 
@@ -170,7 +170,7 @@ def _name(key: str) -> str:
 
 def _refuse(path: str, key: str, value: str) -> None:
     if value and not value.endswith(_USUAL_HANDLERS):
-        raise ConfigError(f"{path}: {key} is not possible here: it names what only Kafka's Java clients have")
+        raise ConfigError(f"{path}: {key} is not supported here: it needs Kafka's Java clients")
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
@@ -182,7 +182,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _was_utf_8(line: str) -> bool:
-    """Whether a line has letters that hardly mean themselves: two signs of Latin for each."""
+    """Whether a line looks like UTF-8 read as Latin-1: two Latin letters for each real one."""
     try:
         return not line.isascii() and bool(line.encode("iso-8859-1").decode())
     except UnicodeDecodeError:
@@ -218,7 +218,7 @@ def _pair(path: str, number: int, line: str) -> tuple[str, str]:
     try:
         return _unescaped(line[:end]), _unescaped(rest)
     except ValueError:
-        raise ConfigError(f"{path}, line {number}: behind \\u four hexadecimal digits are due") from None
+        raise ConfigError(f"{path}, line {number}: \\u must be followed by four hexadecimal digits") from None
 
 
 def _unescaped(text: str) -> str:
@@ -236,7 +236,7 @@ def _unescaped(text: str) -> str:
             else:
                 sign = _ESCAPES.get(sign, sign)
         found.append(sign)
-    # Java's text is UTF-16: two escapes may stand for one sign.
+    # Java's text is UTF-16: two escapes may stand for one character.
     return "".join(found).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

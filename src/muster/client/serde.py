@@ -1,8 +1,8 @@
 """Serializers and deserializers: the user's functions between objects and the bytes of a record.
 
-One is a function of the data alone, of `(topic, data)` or of `(topic, data, headers)`, told apart by how many arguments
+Each is a function of the data alone, of `(topic, data)` or of `(topic, data, headers)`, depending on how many arguments
 it needs; or an object with a method `serialize` or `deserialize` of the same kinds. Headers are a list of pairs, and a
-serializer may add to it: there, or in front of the data, a schema registry has its ids. A deserializer is not called
+serializer may add to it: a schema registry puts its ids there or in front of the data. A deserializer is not called
 for None, as in Kafka's client; a serializer is.
 """
 
@@ -27,7 +27,7 @@ class Deserializer(Protocol):
     """An object that makes keys or values of bytes."""
 
     def deserialize(self, topic: str, data: bytes, headers: Headers) -> Any:
-        """What the user gets in place of the bytes."""
+        """What the user gets instead of the bytes."""
 
 
 GivenSerializer = (
@@ -41,22 +41,22 @@ GivenDeserializer = (
 )
 
 Step = Callable[[str, Any, Headers], Any]
-"""A serializer or deserializer, of whatever kind it was given, as it is called."""
+"""A serializer or deserializer of any kind, in the form in which it is called."""
 
 _KINDS = "it is called with (data), (topic, data) or (topic, data, headers)"
 
 
 def step(what: str, method: str, given: object) -> Step | None:
-    """What was given as a setting such as `value_deserializer`, as a function of topic, data and headers.
+    """The value of a setting such as `value_deserializer`, as a function of topic, data and headers.
 
     Raises:
-        TypeError: it cannot be called so.
+        TypeError: it cannot be called with these.
     """
     if given is None:
         return None
     function: Any = getattr(given, method, given)
     if isinstance(given, type) and inspect.isfunction(inspect.getattr_static(given, method, None)):
-        raise TypeError(f"{what} is the class {given.__name__}: give an object of it")
+        raise TypeError(f"{what} is the class {given.__name__}: pass an instance")
     if not callable(function):
         raise TypeError(f"{what} is {given!r}, which cannot be called and has no method {method}")
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
@@ -79,7 +79,7 @@ def _told(what: str, function: Callable[..., Any]) -> Step:
 
 
 def _needed(function: Callable[..., Any]) -> list[str] | None:
-    """The names of the arguments that a function cannot do without; None where Python cannot tell (some built-ins)."""
+    """The names of a function's required arguments; None where Python does not know (some built-ins)."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -102,7 +102,7 @@ class Deserializers:
         return self._key is not None or self._value is not None
 
     def read(self, record: ConsumerRecord) -> ConsumerRecord:
-        """The record with objects for its bytes. The one that is given stays as it is: it may have to be read again.
+        """The record with objects instead of bytes. The given record stays unchanged: it may have to be read again.
 
         Raises:
             RecordDeserializationError: the key or the value cannot be deserialized.
@@ -141,7 +141,7 @@ class Serializers:
         return self._key is not None or self._value is not None
 
     def write(self, topic: str, key: Any, value: Any, headers: Headers) -> tuple[Any, Any]:
-        """Key and value as the serializers make them. Headers may have become more.
+        """Key and value as the serializers return them. Serializers may add headers.
 
         Raises:
             SerializationError: the key or the value cannot be serialized.
@@ -160,7 +160,7 @@ def _write(what: str, serialize: Step | None, topic: str, data: Any, headers: He
 
 
 def as_bytes(what: str, content: Any) -> bytes | None:
-    """The bytes of a key or value, as they are given or as a serializer made them.
+    """The bytes of a key or value, as passed in or as a serializer returned them.
 
     Raises:
         TypeError: it is something else.

@@ -76,7 +76,7 @@ def test_a_name_that_no_client_knows_is_told_once(parsed, caplog):
     for kind in (AdminConfig, ConsumerConfig):  # once, however many clients a command has
         client_settings(arguments, kind)
     assert [message.partition(": ")[2] for message in caplog.messages] == [
-        "sasl.mechanim is not a setting of Kafka's clients; did you mean sasl.mechanism?"
+        "sasl.mechanim is not a setting of a Kafka client; did you mean sasl.mechanism?"
     ]
 
 
@@ -85,9 +85,12 @@ def test_a_name_that_no_client_knows_is_told_once(parsed, caplog):
     [
         (None, "cannot be read: No such file"),
         ("security.protocol=TLS", "security_protocol is 'TLS'; it must be one of"),
-        ("ssl.engine.factory.class=x", "ssl.engine.factory.class is not possible here"),
+        ("ssl.engine.factory.class=x", "ssl.engine.factory.class is not supported here"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=hush", "sasl_jaas_config cannot be read"),
-        ("security.protocol=SSL\nssl.truststore.location=no.jks\nssl.truststore.type=JKS", "make it PEM: keytool"),
+        (
+            "security.protocol=SSL\nssl.truststore.location=no.jks\nssl.truststore.type=JKS",
+            "convert it to PEM: keytool",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", [["groups", "list"], ["topics", "list"], ["consume", "t"], ["produce", "t"]])

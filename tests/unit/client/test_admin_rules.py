@@ -45,7 +45,7 @@ def test_a_mapping_sets_and_deletes():
         ([ConfigChange("a", "1", ConfigOperation.DELETE)], "a of t: DELETE with value '1'"),
         ([ConfigChange("a", None, ConfigOperation.APPEND)], "a of t: APPEND with value None"),
         ({"a": 5}, "a of t is 5; it must be text"),
-        ({"\ud800": "1"}, "cannot be written as UTF-8"),
+        ({"\ud800": "1"}, "cannot be encoded as UTF-8"),
         ([ConfigChange("a", "1"), ConfigChange("a", "2", ConfigOperation.APPEND)], "a is given twice"),
     ],
 )
@@ -289,5 +289,5 @@ def test_a_broker_without_default_numbers_is_not_asked_for_them(new: admin.NewTo
     if is_complete:
         admin.check_numbers_given(wanted, 3)
     else:
-        with pytest.raises(UnsupportedVersionError, match="say how many partitions and replicas t is to have"):
+        with pytest.raises(UnsupportedVersionError, match="say how many partitions and replicas t must have"):
             admin.check_numbers_given(wanted, 3)

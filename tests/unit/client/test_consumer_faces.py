@@ -164,7 +164,7 @@ def test_a_child_process_makes_a_consumer_of_its_own():
         os.write(writing, said.encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert b"make a new one in the child" in os.read(reading, 1_000)
+    assert b"create a new one in the child" in os.read(reading, 1_000)
     os.close(reading)
     os.close(writing)
     assert consumer.poll(10) == {}

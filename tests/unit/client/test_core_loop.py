@@ -50,7 +50,7 @@ async def test_a_defect_in_a_core_is_raised_where_somebody_waits():
         loop = CoreLoop(made.driver, [Broken()])
         await loop.start()
         for _ in range(2):
-            with pytest.raises(MusterError, match="has to be made anew: ZeroDivisionError") as caught:
+            with pytest.raises(MusterError, match="create a new one: ZeroDivisionError") as caught:
                 await loop.wait_for(lambda: False)
             assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

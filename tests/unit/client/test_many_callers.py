@@ -51,7 +51,7 @@ def test_a_second_poll_is_refused_and_the_first_goes_on() -> None:
         thread, raised = in_thread(lambda: consumer.poll(60_000))
         until(lambda: consumer._consumer._polling, rest)
         for call in (consumer.poll, consumer.poll_arrow, lambda: next(consumer)):
-            with pytest.raises(IllegalStateError, match="poll of this consumer is under way"):
+            with pytest.raises(IllegalStateError, match="poll of this consumer is in progress"):
                 call()
         assert consumer.assignment() == {ZERO}
         assert consumer._consumer._core.in_poll

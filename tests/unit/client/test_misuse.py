@@ -88,7 +88,7 @@ REFUSED = [
     (1.0, "timeout_ms is 1.0; it must be a whole number of milliseconds: 1000 for 1.0 s"),
     (0.25, "timeout_ms is 0.25; it must be a whole number of milliseconds: 250 for 0.25 s"),
     (0.0, "timeout_ms is 0.0; it must be a whole number of milliseconds: 0 for 0.0 s"),
-    (-1, "timeout_ms is -1; it must be at least 0: no call waits for ever"),
+    (-1, "timeout_ms is -1; it must be at least 0: no call waits forever"),
     (-1.0, "timeout_ms is -1.0; it must be a whole number of milliseconds"),
     (float("inf"), "timeout_ms is inf; it must be a whole number of milliseconds"),
     (True, "timeout_ms is True; it must be a whole number of milliseconds"),

@@ -109,7 +109,7 @@ def test_both_shapes_of_a_fetch_response_say_the_same() -> None:
 def test_all_offsets_of_several_groups_are_asked_for_at_once(version: int) -> None:
     """From Kafka 3.0 on (KIP-709)."""
     if version < 8:
-        with pytest.raises(UnsupportedVersionError, match="asks for one group"):
+        with pytest.raises(UnsupportedVersionError, match="takes a single group"):
             fetch_all_request(version, ["g", "h"])
         return
     sent = decode(OffsetFetchRequest, version, encode(fetch_all_request(version, ["g", "h"]), version))

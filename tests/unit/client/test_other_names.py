@@ -60,7 +60,7 @@ def test_what_is_named_is_a_setting(config: type[ClientConfig], name: str, found
     sentence = refused(config, name)
     assert sentence is not None, "it is a setting here now: take it from the table"
     assert sentence == f"{name} is not a setting of this client: " + (
-        f"here it is {found}" if setting in KNOWN[config] else f"it would be {found}, which this client has not"
+        f"here it is {found}" if setting in KNOWN[config] else f"it would be {found}, which this client does not have"
     )
 
 
@@ -93,8 +93,8 @@ def test_settings_that_an_answer_speaks_of_exist() -> None:
         (Consumer, {"linger_ms": 1}, "linger_ms is not a setting of this client: it is one of producers"),
         (Consumer, {"retries": 1}, "it is one of producers and admin clients"),
         (Admin, {"value_deserializer": str}, "it is a keyword of Consumer and AsyncConsumer"),
-        (Consumer, {"queue.buffering.max.ms": 1}, "it would be linger_ms, which this client has not"),
-        (AsyncConsumer, {"sasl.kerberos.service.name": "kafka"}, "Kerberos (GSSAPI) is not spoken"),
+        (Consumer, {"queue.buffering.max.ms": 1}, "it would be linger_ms, which this client does not have"),
+        (AsyncConsumer, {"sasl.kerberos.service.name": "kafka"}, "Kerberos (GSSAPI) is not supported"),
         (Consumer, {"fetch_min_byts": 1}, "did you mean fetch_min_bytes?"),
     ],
 )

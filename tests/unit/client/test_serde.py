@@ -106,7 +106,7 @@ class Later:
     ("given", "why"),
     [
         ("json", "'json', which cannot be called and has no method"),
-        (Ours, "is the class Ours: give an object of it"),
+        (Ours, "is the class Ours: pass an instance"),
         (later, "is a coroutine function"),
         (Later(), "is a coroutine function"),
         (lambda a, b, c, d: a, "needs 4 arguments: it is called with"),

@@ -63,7 +63,7 @@ def test_a_client_that_is_dropped_says_so_and_keeps_no_thread_and_no_descriptor(
 def test_none_can_be_pickled_or_copied(kind: type[Any], way: Callable[[Any], Any]) -> None:
     """A copy would share the thread, and end it when it is dropped."""
     client = kind(bootstrap_servers=NOWHERE)
-    with pytest.raises(TypeError, match=f"{kind.__name__} objects can be neither pickled nor copied: make a new one"):
+    with pytest.raises(TypeError, match=f"{kind.__name__} objects can be neither pickled nor copied: create a new one"):
         way(client)
 
 
@@ -171,7 +171,7 @@ if (child := os.fork()) == 0:
             call()
             print(name, "did not raise")
         except IllegalStateError as error:
-            assert "make a new one in the child" in str(error), error
+            assert "create a new one in the child" in str(error), error
     consumer.close()
     admin.close()
     del consumer, admin

@@ -1,4 +1,4 @@
-"""`Admin`: the administration of a cluster for code that blocks. It is an `AsyncAdmin` on a loop thread."""
+"""`Admin`: administers a cluster with blocking calls. It runs an `AsyncAdmin` in a background thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Admin(forks.StaysHere):
         self._thread = LoopThread("muster-admin", self._admin.close)
 
     def start(self) -> None:
-        """Start the background thread. Every call does that too."""
+        """Start the background thread. Every call does this too."""
         self._run(self._admin.start())
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, ClusterPart, forks.Stay
         self._calls = BrokerCalls(self._config)
 
     async def start(self) -> None:
-        """Bind to the running event loop. Every call does this by itself."""
+        """Bind to the running event loop. Every call does this too."""
         await self._calls.start()
 
     async def close(self) -> None:

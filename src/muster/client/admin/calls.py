@@ -1,6 +1,6 @@
-"""Single requests to brokers, for asyncio: sent to the right broker, and tried again after retriable errors.
+"""Single requests to brokers, for asyncio: sent to the right broker, and retried after retriable errors.
 
-Producers and consumers decide in their cores when to try again. An admin call is one request and one answer, so it is
+Producers and consumers decide in their cores when to retry. An admin call is one request and one answer, so it is
 simpler as a coroutine.
 """
 
@@ -95,7 +95,7 @@ class BrokerCalls:
         return await self.send(node_id, type(request), lambda _: request)
 
     async def describe(self, names: list[str] | None) -> MetadataResponse:
-        """Metadata of topics; None means all. No topic is created by it."""
+        """Metadata of topics; None means all. It creates no topic."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
 
         def build(version: int) -> MetadataRequest:
@@ -116,7 +116,7 @@ class BrokerCalls:
         return known if known in self._metadata.brokers else LEAST_LOADED
 
     async def coordinators(self, group_ids: list[str]) -> dict[str, Node | KafkaError]:
-        """The coordinator of each group, or why none was named."""
+        """The coordinator of each group, or why it is unknown."""
 
         def build(version: int) -> FindCoordinatorRequest:
             return FindCoordinatorRequest(coordinator_keys=group_ids)
@@ -136,7 +136,7 @@ class BrokerCalls:
         return nodes
 
     async def _coordinator(self, group_id: str) -> Coordinator:
-        """The same for one group, as brokers before Kafka 3.0 are asked."""
+        """The same for one group, for brokers before Kafka 3.0."""
         answer = await self.ask(LEAST_LOADED, FindCoordinatorRequest(key=group_id))
         return Coordinator(group_id, answer.node_id, answer.host, answer.port, answer.error_code, answer.error_message)
 
@@ -170,7 +170,7 @@ class BrokerCalls:
         attempt: Callable[[list[I]], Awaitable[dict[I, V]]],
         retry: frozenset[ErrorCode],
     ) -> dict[I, V]:
-        """Ask for items until none of them is refused with an error of `retry`, or the time is over."""
+        """Ask for items until none of them is refused with an error of `retry`, or the time is up."""
         order = list(dict.fromkeys(items))
         found: dict[I, V] = {}
 
@@ -179,7 +179,7 @@ class BrokerCalls:
             found.update(await attempt(pending))
             for item in order:
                 if item not in found:
-                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker said nothing of {item}")
+                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's response says nothing of {item}")
                 answer = found[item]
                 if isinstance(answer, KafkaError) and answer.code in retry:
                     raise answer
@@ -193,7 +193,7 @@ class BrokerCalls:
         return {item: found[item] for item in order}
 
     async def retried(self, attempt: Callable[[], Awaitable[V]], retry: frozenset[ErrorCode] = frozenset()) -> V:
-        """Repeat an attempt while it fails for lack of a connection or with an error of `retry`."""
+        """Repeat an attempt while it fails without a connection or with an error of `retry`."""
         limit = self._config.default_api_timeout_ms
         deadline = self._driver.now() + limit
         waits = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, random.getrandbits(31))

@@ -45,7 +45,7 @@ class ClusterPart(AdminPart):
         return ClusterDescription(answer.cluster_id, answer.controller_id, sorted(nodes))
 
     async def reach_brokers(self) -> dict[int, KafkaError | None]:
-        """Ask every broker of the cluster for an answer of its own: for each None, or why there was none."""
+        """Send a request to every broker of the cluster: for each None, or why it did not answer."""
         brokers = sorted(broker.node_id for broker in (await self._calls.describe([])).brokers)
 
         async def one(broker: int) -> KafkaError | None:
@@ -77,7 +77,7 @@ class ClusterPart(AdminPart):
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False, raise_errors: bool = True
     ) -> dict[ConfigResource, Any]:
-        """The settings of topics, brokers and groups. A broker is asked for its own."""
+        """The settings of topics, brokers and groups. The settings of a broker come from that broker."""
 
         async def attempt(
             pending: list[ConfigResource],
@@ -87,7 +87,7 @@ class ClusterPart(AdminPart):
             for resource in pending:
                 own = resource.resource_type is ConfigResourceType.BROKER and resource.name.isdecimal()
                 by_node.setdefault(int(resource.name) if own else LEAST_LOADED, []).append(resource)
-            await self._calls.controller()  # knows the brokers by then
+            await self._calls.controller()  # waits until the brokers are known
             for node_id, asked in by_node.items():
                 request = DescribeConfigsRequest(
                     resources=[DescribeConfigsResource(r.resource_type, r.name, None) for r in asked],
@@ -105,8 +105,8 @@ class ClusterPart(AdminPart):
         self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[ConfigResource, KafkaError | None]:
         """Change single settings of topics, brokers and groups, and leave the others as they are (KIP-339). A mapping
-        has a setting's new value, or None for its default; `ConfigChange` can also append to a list. A broker is
-        asked for its own; one with an empty name means the defaults of all. `validate_only` only checks."""
+        has a setting's new value, or None for its default; `ConfigChange` can also append to a list. Changes of a
+        broker are sent to it; an empty name means the defaults of all brokers. `validate_only` only checks."""
         wanted = {resource: admin_configs.config_changes(resource, asked) for resource, asked in changes.items()}
 
         async def attempt(pending: list[ConfigResource]) -> dict[ConfigResource, KafkaError | None]:
@@ -126,7 +126,8 @@ class ClusterPart(AdminPart):
         return checked(await self._calls.settle(wanted, attempt, CONFIGS_AGAIN), raise_errors)
 
     async def list_config_resources(self, types: Iterable[ConfigResourceType] = ()) -> list[ConfigResource]:
-        """Which topics, brokers, groups and clients have settings, of all types or the given ones (KIP-1142).
+        """The topics, brokers, groups and client-metrics subscriptions that have settings, of all or the given types
+        (KIP-1142).
 
         Raises:
             KafkaError: the broker refused it.
@@ -156,14 +157,14 @@ class ClusterPart(AdminPart):
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, raise_errors: bool = True
     ) -> dict[int, Any]:
-        """The log directories of brokers, of all if none are named: what each holds of which partition, in bytes."""
-        await self._calls.controller()  # knows the brokers by then
+        """The log directories of brokers, of all if none are named, with the size of each replica in bytes."""
+        await self._calls.controller()  # waits until the brokers are known
         known = {broker.node_id for broker in (await self._calls.describe([])).brokers}
         wanted = sorted(known) if brokers is None else list(dict.fromkeys(brokers))
 
         async def one(broker: int) -> dict[str, LogDirDescription] | KafkaError:
             if broker not in known:
-                return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {broker} now")
+                return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not in the cluster now")
             try:
                 answer = await self._calls.retried(lambda: self._calls.ask(broker, DescribeLogDirsRequest(topics=None)))
             except KafkaError as error:
@@ -176,16 +177,17 @@ class ClusterPart(AdminPart):
     async def alter_replica_log_dirs(
         self, broker: int, log_dirs: Mapping[TopicPartition, str], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have a broker move its replicas to other folders of its own (KIP-113), which `describe_log_dirs` names with
-        their full paths. The answer is there when the moves have begun; then `describe_log_dirs` tells of each.
+        """Move replicas to other log directories of the same broker (KIP-113), given by the full paths that
+        `describe_log_dirs` returns. The call returns when the moves have begun; `describe_log_dirs` shows their
+        progress.
 
         Raises:
-            KafkaError: there is no such broker, or it does not answer.
+            KafkaError: the broker does not exist or does not answer.
         """
         wanted = admin_replicas.wanted_dirs(log_dirs)
-        await self._calls.controller()  # knows the brokers by then
+        await self._calls.controller()  # waits until the brokers are known
         if broker not in {known.node_id for known in (await self._calls.describe([])).brokers}:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no broker {broker} now")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not in the cluster now")
         request = admin_replicas.alter_log_dirs_request(wanted)
         return checked(
             admin_replicas.altered_log_dirs(await self._calls.retried(lambda: self._calls.ask(broker, request))),

@@ -35,7 +35,7 @@ class GroupsPart(AdminPart):
     async def list_consumer_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> list[GroupListing]:
-        """The groups of all brokers, by id; only those in one of the states and of one of the types, if given.
+        """The groups of all brokers, sorted by id; only those in the given states and of the given types, if any.
 
         Raises:
             KafkaError: a broker refused to list its groups.
@@ -69,8 +69,8 @@ class GroupsPart(AdminPart):
     ) -> dict[str, GroupDescription | KafkaError]: ...
 
     async def describe_consumer_groups(self, group_ids: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
-        """State and members of groups (O1), of the classic protocol or KIP-848. One that does not exist, or is of
-        another kind, is GROUP_ID_NOT_FOUND."""
+        """State and members of groups (O1), of the classic protocol or KIP-848. The error of a group that does not
+        exist, or is of another kind, is GROUP_ID_NOT_FOUND."""
 
         async def ask(node: Node, group_ids: list[str]) -> dict[str, GroupDescription | KafkaError]:
             answer = await self._calls.ask(node.node_id, DescribeGroupsRequest(group_ids))
@@ -83,8 +83,8 @@ class GroupsPart(AdminPart):
     async def _describe_other_groups(
         self, node: Node, group_ids: list[str]
     ) -> dict[str, GroupDescription | KafkaError]:
-        """Groups of KIP-848, for which there is another request."""
-        from muster.protocol.group_messages import ConsumerGroupDescribeRequest  # few brokers have such groups
+        """Groups of KIP-848, which need another request."""
+        from muster.protocol.group_messages import ConsumerGroupDescribeRequest  # such groups are rare
 
         try:
             answer = await self._calls.ask(node.node_id, ConsumerGroupDescribeRequest(group_ids))
@@ -96,7 +96,7 @@ class GroupsPart(AdminPart):
     async def delete_consumer_groups(
         self, group_ids: Iterable[str], *, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
-        """Delete groups and their offsets. A group with members is NON_EMPTY_GROUP."""
+        """Delete groups and their offsets. The error of a group with members is NON_EMPTY_GROUP."""
 
         async def ask(node: Node, group_ids: list[str]) -> dict[str, KafkaError | None]:
             answer = await self._calls.ask(node.node_id, DeleteGroupsRequest(group_ids))
@@ -120,10 +120,11 @@ class GroupsPart(AdminPart):
     async def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, raise_errors: bool = True
     ) -> dict[TopicPartition, Any]:
-        """The committed offsets of a group, of all its partitions or the given ones; those without are left out.
+        """The committed offsets of a group, for all its partitions or the given ones; partitions without an offset are
+        left out.
 
         Raises:
-            KafkaError: the group cannot be asked.
+            KafkaError: the group's offsets cannot be read.
         """
         wanted = None if partitions is None else sorted(partitions)
 
@@ -156,8 +157,8 @@ class GroupsPart(AdminPart):
     async def list_offsets_of_consumer_groups(
         self, group_ids: Iterable[str], *, raise_errors: bool = True
     ) -> dict[str, Any]:
-        """All committed offsets of several groups, or why a group cannot be asked: one request for each hundred groups
-        of a coordinator (KIP-709; brokers before Kafka 3.0 are asked group by group)."""
+        """All committed offsets of several groups, or why those of a group cannot be read: one request for each hundred
+        groups of a coordinator (KIP-709; one for each group before Kafka 3.0)."""
 
         async def ask(
             node: Node, group_ids: list[str]
@@ -194,7 +195,8 @@ class GroupsPart(AdminPart):
     async def alter_consumer_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Set the committed offsets of a group that has no members. With members each partition is UNKNOWN_MEMBER_ID.
+        """Set the committed offsets of a group that has no members. If it has members, the error of each partition is
+        UNKNOWN_MEMBER_ID.
 
         Raises:
             KafkaError: the group's coordinator cannot be found.
@@ -218,8 +220,9 @@ class GroupsPart(AdminPart):
     async def delete_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have a group forget offsets. A topic to which a member subscribes is GROUP_SUBSCRIBED_TO_TOPIC; a group of
-        which the members' topics are not known must be empty, else it is NON_EMPTY_GROUP."""
+        """Delete committed offsets of a group. The error of a topic to which a member subscribes is
+        GROUP_SUBSCRIBED_TO_TOPIC. A group whose subscriptions the coordinator does not know must be empty; otherwise
+        the error is NON_EMPTY_GROUP."""
 
         async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
             node = (await self._calls.coordinators([group_id]))[group_id]
@@ -239,10 +242,10 @@ class GroupsPart(AdminPart):
         raise_errors: bool = True,
     ) -> dict[GroupMember, KafkaError | None]:
         """Remove members from a group of the classic protocol, all of them if none are named; the coordinator logs the
-        reason (KIP-800). A member that runs joins again. One that is not there is UNKNOWN_MEMBER_ID.
+        reason (KIP-800). A running member rejoins. The error of an unknown member is UNKNOWN_MEMBER_ID.
 
         Raises:
-            KafkaError: the group's members are asked for, and it cannot be described.
+            KafkaError: no members are named, and the group cannot be described.
         """
         if members is None:
             members = admin_members.all_members((await self.describe_consumer_groups([group_id]))[group_id])

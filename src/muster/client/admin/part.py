@@ -30,7 +30,7 @@ def checked(outcomes: dict[K, V], raise_errors: bool) -> dict[K, V]:
 
 
 class AdminPart:
-    """Settings, and the brokers."""
+    """The settings, and the calls to brokers."""
 
     _config: AdminConfig
     _calls: BrokerCalls

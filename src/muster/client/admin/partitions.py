@@ -1,4 +1,4 @@
-"""Partitions: their offsets by time, records to be deleted, producers, leaders and replicas."""
+"""Partitions: their offsets by time, deletion of records, producers, leaders and replicas."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class PartitionsPart(AdminPart):
         isolation_level: str = "read_uncommitted",
         raise_errors: bool = True,
     ) -> dict[TopicPartition, Any]:
-        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None: no such record."""
+        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None if there is no such
+        record."""
         wanted = check_timestamps(timestamps)
         isolation = READ_COMMITTED if isolation_level == "read_committed" else READ_UNCOMMITTED
 
@@ -74,8 +75,9 @@ class PartitionsPart(AdminPart):
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, raise_errors: bool = True
     ) -> dict[TopicPartition, Any]:
-        """Delete the records before these offsets, -1 for all that can be read. Answers where each partition begins
-        now. An offset beyond its end is OFFSET_OUT_OF_RANGE, a compacted topic POLICY_VIOLATION."""
+        """Delete the records before these offsets, -1 for all that can be read. Returns where each partition begins
+        now. The error of an offset beyond the end is OFFSET_OUT_OF_RANGE, that of a compacted topic
+        POLICY_VIOLATION."""
         wanted = admin_partitions.records_before(offsets)
 
         async def ask(leader: int, places: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
@@ -115,11 +117,11 @@ class PartitionsPart(AdminPart):
         *,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have leaders elected (KIP-460), of all partitions that need it if none are named. A partition that has the
-        leader it should have is ELECTION_NOT_NEEDED.
+        """Elect leaders (KIP-460), of all partitions that need it if none are named. The error of a partition that has
+        the right leader already is ELECTION_NOT_NEEDED.
 
         Raises:
-            KafkaError: the controller refused all of it.
+            KafkaError: the controller refused the whole request.
         """
 
         async def attempt(places: list[TopicPartition] | None) -> dict[TopicPartition, KafkaError | None]:
@@ -144,13 +146,12 @@ class PartitionsPart(AdminPart):
         allow_replication_factor_change: bool = True,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have partitions moved to these brokers, of which the first is the preferred leader (KIP-455); None cancels
-        what is in progress. The answer is there when the moves have begun. Without
-        `allow_replication_factor_change` a partition keeps as many replicas as it has; brokers before Kafka 4.1 cannot
-        be told that.
+        """Move partitions to these brokers, of which the first is the preferred leader (KIP-455); None cancels a
+        reassignment in progress. The call returns when the moves have begun. With `allow_replication_factor_change` off
+        a partition must keep its number of replicas; brokers before Kafka 4.1 do not support that.
 
         Raises:
-            KafkaError: the controller refused all of it.
+            KafkaError: the controller refused the whole request.
         """
         wanted = admin_replicas.wanted_replicas(reassignments)
 
@@ -174,7 +175,7 @@ class PartitionsPart(AdminPart):
         """The reassignments in progress, of all partitions if none are named (KIP-455).
 
         Raises:
-            KafkaError: the controller refused it.
+            KafkaError: the controller refused the request.
         """
         places = None if partitions is None else check_partitions(partitions)
 

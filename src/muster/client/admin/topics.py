@@ -1,4 +1,4 @@
-"""Topics: create, delete, list and describe them, and give them more partitions."""
+"""Topics: create, delete, list and describe them, and add partitions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class TopicsPart(AdminPart):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[str, Any]:
-        """Create topics; a plain name gets the broker's default numbers. `validate_only` only checks.
+        """Create topics; a plain name gets the broker's default partitions and replication factor. `validate_only` only
+        checks.
 
         Raises:
-            UnsupportedVersionError: brokers before Kafka 2.4 have no default numbers.
+            UnsupportedVersionError: brokers before Kafka 2.4 have no such defaults.
         """
         wanted = {new.name: new for new in (NewTopic(t) if isinstance(t, str) else t for t in topics)}
 
@@ -53,7 +54,7 @@ class TopicsPart(AdminPart):
         return checked(await self._calls.settle(wanted, attempt, TOPICS_AGAIN), raise_errors)
 
     async def delete_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, KafkaError | None]:
-        """Delete topics with all that is in them."""
+        """Delete topics with all their records."""
 
         async def attempt(names: list[str]) -> dict[str, KafkaError | None]:
             timeout_ms = self._config.request_timeout_ms
@@ -87,7 +88,8 @@ class TopicsPart(AdminPart):
     ) -> dict[str, TopicDescription | KafkaError]: ...
 
     async def describe_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
-        """Partitions, leaders and replicas of topics. A topic that does not exist is UNKNOWN_TOPIC_OR_PARTITION."""
+        """Partitions, leaders and replicas of topics. The error of a topic that does not exist is
+        UNKNOWN_TOPIC_OR_PARTITION."""
         wanted = list(dict.fromkeys(names))
         answer = await self._calls.describe(wanted) if wanted else MetadataResponse()
         found = {topic.name or "": rules.topic_description(topic) for topic in answer.topics}
@@ -97,7 +99,7 @@ class TopicsPart(AdminPart):
     async def create_partitions(
         self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
-        """Give topics more partitions: the number is that of all. Groups that subscribe rebalance, and records of a
+        """Add partitions to topics; the number is the new total. Subscribed groups rebalance, and records of a
         key may go to another partition than before. `validate_only` only checks."""
         wanted = {topic: admin_partitions.new_partitions(topic, number) for topic, number in topics.items()}
 

@@ -1,8 +1,8 @@
-"""Handling a consumer group's records many at a time: by asyncio tasks, threads or processes.
+"""Handles many records of a consumer group at a time, with asyncio tasks, threads or processes.
 
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, Retry
 
-`docs/reference/concurrent.md` says what order is kept, what is committed when, and what happens to records that fail.
+`docs/reference/concurrent.md` says which order is kept, what is committed when, and what happens to records that fail.
 """
 
 from __future__ import annotations

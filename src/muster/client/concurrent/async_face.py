@@ -28,8 +28,8 @@ class AsyncConcurrentConsumer(forks.StaysHere):
             {"bootstrap.servers": "localhost:9092", "group.id": "delays"}, handle, topics=["flights"], concurrency=100
         ).run()
 
-    `ConcurrentConsumer` says what the choices mean; what differs is that a handler which takes too long at a rebalance
-    or at the end is cancelled, as asyncio cancels tasks. Deserializers are called in the event loop, without waiting.
+    `ConcurrentConsumer` describes the arguments. The difference: a handler that takes too long at a rebalance or at the
+    end is cancelled, as asyncio cancels tasks. Deserializers are called in the event loop and must not wait.
     """
 
     def __init__(
@@ -71,20 +71,21 @@ class AsyncConcurrentConsumer(forks.StaysHere):
         self._engine = Engine(config, options, lambda on_end: TaskWorkers(handle, on_end))
 
     async def run(self) -> None:
-        """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for what is under way, commit, and leave the group.
+        """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for running handlers, commit, and leave the group.
 
-        Cancelling it cancels the handlers too; what they have done by then is committed.
+        Cancelling it cancels the handlers too; the records they have finished are committed.
 
         Raises:
-            HandlerFailedError: a record failed for good, and there is no topic for dead letters.
+            HandlerFailedError: a record failed for good, and no dead letter topic is set.
             KafkaError: the group or a partition cannot be read.
         """
         await self._engine.run()
 
     def stop(self, *, drain: bool = True) -> None:
-        """Have `run` end; without `drain` handlers under way are cancelled. From any thread, from handlers too."""
+        """End `run`; without `drain` running handlers are cancelled. May be called from any thread and from
+        handlers."""
         self._engine.stop_soon(drain=drain)
 
     def metrics(self) -> dict[str, int]:
-        """Counters since the start, and how many records are under way and waiting."""
+        """Counters since the start, and how many records are in progress and waiting."""
         return self._engine.core.counters()

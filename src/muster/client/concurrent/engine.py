@@ -1,7 +1,7 @@
-"""The loop behind both faces: polls the consumer, has records handled, commits what is done.
+"""The loop of both faces: polls the consumer, starts handlers, commits finished records.
 
-All rules are in `core/concurrent`. Everything here runs in one event loop, but for the handlers of threads and
-processes. Nothing waits for a handler except a rebalance and the end, and both only up to a limit.
+All rules are in `core/concurrent`. Everything here runs in one event loop, except handlers in threads and
+processes. Only a rebalance and the end wait for handlers, and both only up to a limit.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ T = TypeVar("T")
 
 _POLL_MS = 1_000
 _CANCEL_S = 1.0
-"""How long handlers that were cancelled may take to clean up."""
+"""How long cancelled handlers may take to clean up."""
 _COMMIT_MS = 10_000
-"""How long the last commit of a partition is tried."""
+"""How long the last commit of a partition is retried."""
 _CLOSE_MS = 10_000
 _BURY_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the user chooses beside the settings of the consumer."""
+    """The user's options in addition to the consumer's settings."""
 
     topics: tuple[str, ...] = ()
     pattern: Any = None
@@ -80,7 +80,7 @@ class Engine(RebalanceListener):
         self._producer: AsyncProducer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
-        """Set when a job has ended, or the run is to end."""
+        """Set when a job has ended or the run must end."""
         self._running: dict[Job, None] = {}
         self._pumping = False
         """Whether `_pump` is about to be called."""
@@ -92,7 +92,7 @@ class Engine(RebalanceListener):
         self._stopping = False
         self._abandoning = False
         self._torn = False
-        """Whether reading ended by an exception, which may have come at any point."""
+        """Whether reading ended with an exception, which may have come at any point."""
         self._error: BaseException | None = None
         self._cause: BaseException | None = None
 
@@ -101,7 +101,7 @@ class Engine(RebalanceListener):
     async def run(self) -> None:
         """Handle records until `stop`, or until something fails for good."""
         if self._begun:
-            raise IllegalStateError("run() was called before: make another one")
+            raise IllegalStateError("run() was called before: create a new one")
         self._begun = True
         self._loop = asyncio.get_running_loop()
         with Signals(self._loop, self._on_signal, wanted=self._options.handle_signals):
@@ -114,7 +114,7 @@ class Engine(RebalanceListener):
             except Exception as error:
                 self._torn = True
                 self._error = self._error or error
-            except BaseException:  # cancelled; or a signal handler of the program's has raised
+            except BaseException:  # cancelled, or a signal handler of the program has raised
                 self._abandoning = self._torn = True
                 raise
             finally:
@@ -134,12 +134,12 @@ class Engine(RebalanceListener):
         """End the run; from any thread, before the run, or after it."""
         self._stopping = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: the run is over
+            with suppress(RuntimeError):  # the loop is closed: the run has ended
                 self._loop.call_soon_threadsafe(partial(self.stop, drain=drain))
 
     def _on_signal(self) -> None:
         if self._stopping:
-            log.warning("told to end once more: handlers under way are abandoned")
+            log.warning("asked to stop a second time: running handlers are abandoned")
         self.stop(drain=not self._stopping)
 
     def _fail(self, error: BaseException) -> None:
@@ -163,12 +163,12 @@ class Engine(RebalanceListener):
             commits.cancel()
         try:
             await self._hand_over(self.core.partitions)
-            self._pump()  # what ended last may have failed for good
+            self._pump()  # the last jobs may have failed for good
         finally:
             try:
                 await self._consumer.close(_CLOSE_MS)
             except MusterError as error:
-                log.warning("the consumer could not be closed in good order: %s", error)
+                log.warning("the consumer could not be closed cleanly: %s", error)
             for burial in list(self._burials):
                 burial.cancel()
             if self._producer is not None:
@@ -184,7 +184,7 @@ class Engine(RebalanceListener):
         return int(self._loop.time() * 1000)
 
     def _pump(self) -> None:
-        """Start what may start. An error of our own ends the run: asyncio would only log it."""
+        """Start the jobs that may start. An internal error ends the run: asyncio would only log it."""
         self._pumping = False
         try:
             self._start()
@@ -222,7 +222,7 @@ class Engine(RebalanceListener):
             self._consumer.resume([partition for partition in resume if partition in mine])
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
-        """A job has ended. Many do so in one turn of the event loop: what starts in their place starts together."""
+        """A job has ended. Many end in one turn of the event loop: their successors start together."""
         self._running.pop(job, None)
         try:
             if outcome is None:
@@ -232,7 +232,7 @@ class Engine(RebalanceListener):
             else:
                 self._failed(job, outcome)
         except Exception as error:
-            self._fail(error)  # asyncio would only log it, and the run wait for this job for ever
+            self._fail(error)  # asyncio would only log it, and the run would wait for this job forever
         self._news.set()
         if not self._pumping:
             self._pumping = True
@@ -241,7 +241,7 @@ class Engine(RebalanceListener):
 
     def _failed(self, job: Job, outcome: Any) -> None:
         if isinstance(outcome, ConfigError | WorkerStartError | KeyboardInterrupt | SystemExit):
-            # Not about this record: the next one would fare no better, or the program wants to end.
+            # Not the record's fault: the next one would fail too, or the program wants to end.
             self._error = self._error or outcome
             self.core.halt(job)
             self.stop()
@@ -264,7 +264,7 @@ class Engine(RebalanceListener):
         why = f"{failure.exception}: {failure.message}" if failure is not None else "unknown"
         text = f"offset {record.offset} of {record.topic}-{record.partition} could not be handled: {why}"
         if self._options.dead_letter_topic is None:
-            text += " (with dead_letter_topic it would be written there, and the others would go on)"
+            text += " (set dead_letter_topic to write it there and continue with the others)"
         error = HandlerFailedError(text, record)
         error.__cause__ = self._cause
         return error
@@ -272,7 +272,7 @@ class Engine(RebalanceListener):
     # --- dead letters ------------------------------------------------------------------------------------------------
 
     async def _bury(self, job: Job) -> None:
-        """Write a record to the topic of dead letters, as often as it takes."""
+        """Write a record to the dead letter topic, retrying as long as that may help."""
         brief = False
         while not job.is_void:
             try:
@@ -286,7 +286,7 @@ class Engine(RebalanceListener):
                     log.error("a dead letter cannot be written to %s: %s", self._options.dead_letter_topic, error)
                     self.core.not_buried(job)
                     break
-                log.warning("a dead letter is not in %s yet: %s", self._options.dead_letter_topic, error)
+                log.warning("a dead letter could not yet be written to %s: %s", self._options.dead_letter_topic, error)
                 await asyncio.sleep(0 if too_large else _BURY_AGAIN_S)
             else:
                 self.core.buried(job)
@@ -313,7 +313,7 @@ class Engine(RebalanceListener):
             await self._commit(None, max(_COMMIT_MS, self._options.commit_interval_ms))
 
     async def _commit(self, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> None:
-        if not self._torn:  # else there may be records before the position that were not handed out
+        if not self._torn:  # else records before the position may not have been handed out
             self.core.move_to(self._consumer.handled())
         offsets = self.core.to_commit(partitions)
         if not offsets:
@@ -325,8 +325,8 @@ class Engine(RebalanceListener):
         except MusterError as error:
             if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_METADATA_TOO_LARGE:
                 self.core.limit_metadata(0)
-                text = "the broker takes less metadata with offsets than Kafka by default (offset.metadata.max.bytes)"
-                log.warning("%s: commits go on without it, and a restart repeats more", text)
+                text = "the broker's offset.metadata.max.bytes is below Kafka's default"
+                log.warning("%s: commits continue without metadata, so a restart repeats more records", text)
                 if any(what.metadata for what in offsets.values()):
                     await self._commit(partitions, timeout_ms)  # now: it may be the last one
             else:
@@ -335,7 +335,7 @@ class Engine(RebalanceListener):
             self.core.committed(offsets)
 
     async def _awake(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the consumer answers. `stop` wakes it up so that the poll ends, and not what is asked meanwhile."""
+        """Calls the consumer. `stop` wakes it up to end the poll, not other calls."""
         woken = False
         try:
             while True:
@@ -350,39 +350,39 @@ class Engine(RebalanceListener):
     # --- rebalances, and the end -------------------------------------------------------------------------------------
 
     async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Ask what a former owner has done there."""
+        """Read from the commit's metadata what the previous owner has finished."""
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         if partitions:
             try:
                 found = await self._awake(partial(self._consumer.committed, partitions))
             except MusterError as error:
-                log.warning("what is done behind the committed offsets is not known, and done again: %s", error)
+                log.warning("progress metadata is unreadable; records will be processed again: %s", error)
         for partition in partitions:
             self.core.assign(partition, found.get(partition))
 
     async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Let what is under way end, and commit it."""
+        """Let running jobs end, and commit their records."""
         await self._hand_over(partitions)
         self._pump()
 
     async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Others have them: nothing that is done here from now on counts."""
+        """The partitions belong to others: nothing that is finished here counts any more."""
         self.core.give_up(partitions)
         self._workers.cancel(self._jobs_of(partitions))
 
     async def _hand_over(self, partitions: list[TopicPartition]) -> None:
-        """Wait for what is under way, up to the limit; cancel the rest; commit what is done."""
+        """Wait for running jobs, up to the limit; cancel the rest; commit what is finished."""
         self.core.close(partitions)
         await self._until_ended(partitions, self._options.drain_timeout_ms / 1000, abandon=True)
         if late := self._jobs_of(partitions):
-            log.warning("%d handlers were still at work when their partitions had to be given up", len(late))
+            log.warning("%d handlers were still running when their partitions had to be given up", len(late))
             self._workers.cancel(late)
             await self._until_ended(partitions, _CANCEL_S, abandon=False)
         await self._commit(partitions, _COMMIT_MS)
         self.core.give_up(partitions)
 
     async def _until_ended(self, partitions: list[TopicPartition], seconds: float, *, abandon: bool) -> None:
-        """Wait for the jobs of some partitions; `abandon`: not when the run is to end at once."""
+        """Wait for the jobs of some partitions; with `abandon` not if the run must end immediately."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.core.is_waited_for(partitions) and not (abandon and self._abandoning):

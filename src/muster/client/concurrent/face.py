@@ -37,23 +37,22 @@ class ConcurrentConsumer(forks.StaysHere):
 
     Args:
         settings: those of `Consumer`, as a mapping or as keywords.
-        handler: gets each record. It returns when the record is done, and raises if it could not be handled.
+        handler: called with each record. It returns when the record is done, and raises if it could not be handled.
         key_deserializer, value_deserializer: as those of `Consumer`, called right before the handler, where it runs. A
-            record that they cannot read is given up at once. The order goes by keys as they came, as bytes; so does a
-            function for it.
-        topics, pattern: what is read.
+            record that they cannot read fails for good. The order depends on the raw key bytes, which an order
+            function also gets.
+        topics, pattern: what to read.
         order: `"key"` (records with one key in order, those without a key in any), `"partition"`, `"unordered"`, or a
-            function of a record: those of a partition for which it returns the same are handled in order.
-        concurrency: how many at a time; 100 threads, or as many processes as there are processors.
-        workers: `"threads"`, or `"processes"` for work that needs the CPU; then the handler is a function at the top of
-            a module.
-        retry: after which wait a record that failed is tried again, and how often. Later records of its key wait, the
+            function of a record: records of a partition with the same result are handled in order.
+        concurrency: how many records at a time; 100 threads, or as many processes as there are processors.
+        workers: `"threads"`, or `"processes"` for CPU-bound work; then the handler must be a module-level function.
+        retry: how often and after which delay a failed record is retried. Later records of its key wait, the
             others do not.
         dead_letter_topic: where records go that failed for good. Without it the first of them ends the run.
-        commit_interval_ms: how often is committed what is done: a crash repeats what was done since.
-        drain_timeout_ms: how long a rebalance, and the end, wait for handlers under way.
-        max_buffered: how many records wait in memory, twice that at most; 1,000, or ten for each handler.
-        handle_signals: have Ctrl-C and SIGTERM end the run, where the program does nothing else about them.
+        commit_interval_ms: how often finished records are committed: a crash repeats those finished since.
+        drain_timeout_ms: how long a rebalance, and the end, wait for running handlers.
+        max_buffered: how many records wait in memory, at most twice that; by default 1,000, or ten for each handler.
+        handle_signals: let Ctrl-C and SIGTERM end the run, unless the program has its own handlers for them.
     """
 
     def __init__(
@@ -107,14 +106,14 @@ class ConcurrentConsumer(forks.StaysHere):
         self._engine = Engine(config, options, make_workers)
 
     def run(self) -> None:
-        """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for what is under way, commit, and leave the group.
+        """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for running handlers, commit, and leave the group.
 
-        A second Ctrl-C or SIGTERM abandons the handlers under way; their records are handled again by the next run.
+        A second Ctrl-C or SIGTERM abandons the running handlers; their records are handled again by the next run.
 
         Raises:
-            HandlerFailedError: a record failed for good, and there is no topic for dead letters.
+            HandlerFailedError: a record failed for good, and no dead letter topic is set.
             KafkaError: the group or a partition cannot be read.
-            IllegalStateError: it ran before, or an event loop is running in this thread.
+            IllegalStateError: `run` was called before, or an event loop is running in this thread.
         """
         try:
             asyncio.get_running_loop()
@@ -124,11 +123,12 @@ class ConcurrentConsumer(forks.StaysHere):
             raise IllegalStateError("an event loop is running in this thread: use AsyncConcurrentConsumer there")
 
     def stop(self, *, drain: bool = True) -> None:
-        """Have `run` end; without `drain` handlers under way are abandoned. From any thread, from handlers too."""
+        """End `run`; without `drain` running handlers are abandoned. May be called from any thread and from
+        handlers."""
         self._engine.stop_soon(drain=drain)
 
     def metrics(self) -> dict[str, int]:
-        """Counters since the start, and how many records are under way and waiting."""
+        """Counters since the start, and how many records are in progress and waiting."""
         return self._engine.core.counters()
 
 
@@ -146,5 +146,5 @@ def _check_pickling(**given: Any) -> None:
         try:
             pickle.dumps(each)
         except Exception as error:
-            text = f"the {name} cannot be sent to a process: {error}. It has to be a function at the top of a module"
+            text = f"the {name} cannot be sent to a process: {error}. It must be a module-level function"
             raise ConfigError(text) from error

@@ -1,4 +1,4 @@
-"""What both faces take: the settings of the consumer, and what is chosen beside them."""
+"""The options of both faces: the consumer's settings, and the additional ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """As the user gave them."""
+    """The options as the user set them."""
 
     topics: Iterable[str] | str | None = None
     pattern: str | re.Pattern[str] | None = None
@@ -33,22 +33,22 @@ class Choices:
     handle_signals: bool = True
 
     def options(self, config: ConsumerConfig) -> Options:
-        """What the engine is told. Raises ConfigError where the choices do not agree."""
+        """The engine's options. Raises ConfigError if they contradict each other."""
         topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics or ())
         if bool(topics) == (self.pattern is not None):
-            raise ConfigError("name topics, or a pattern for them")
+            raise ConfigError("set either topics or pattern")
         if config.group_id is None:
-            raise ConfigError("group_id is not set: what is done is kept in the offsets of a group")
+            raise ConfigError("group_id is not set: progress is kept in the offsets of a group")
         pattern = None if self.pattern is None else as_pattern(self.pattern)
         letters = self.dead_letter_topic
         if letters is not None and (letters in topics or (pattern is not None and pattern.fullmatch(letters))):
-            raise ConfigError(f"{letters} is read, and cannot be its own topic of dead letters")
+            raise ConfigError(f"{letters} is one of the topics to read, and cannot be the dead letter topic too")
         check_whole("commit_interval_ms", self.commit_interval_ms, 1)
         check_whole("drain_timeout_ms", self.drain_timeout_ms, 0)
         if self.drain_timeout_ms >= config.max_poll_interval_ms:
             raise ConfigError(
                 f"drain_timeout_ms ({self.drain_timeout_ms}) must be below max_poll_interval_ms "
-                f"({config.max_poll_interval_ms}): the group waits no longer in a rebalance"
+                f"({config.max_poll_interval_ms}): a rebalance waits no longer for a member"
             )
         return Options(
             topics=topics,
@@ -75,10 +75,10 @@ class Choices:
 
 
 def consumer_config(settings: Mapping[str, Any] | None, more: Mapping[str, Any]) -> ConsumerConfig:
-    """The settings of the consumer, which commits nothing by itself."""
+    """The consumer's settings, with auto commit off."""
     given = dict(settings or {}) | dict(more)
     asked = any(name.replace(".", "_") == "enable_auto_commit" for name in given)
     config = ConsumerConfig.of(given)
     if asked and config.enable_auto_commit:
-        raise ConfigError("enable_auto_commit cannot be on: committed is what handlers have done, not what was read")
+        raise ConfigError("enable_auto_commit cannot be on: only records that handlers have finished are committed")
     return replace(config, enable_auto_commit=False)

@@ -1,4 +1,4 @@
-"""What a handler can say by raising, and what is made of an exception."""
+"""Exceptions that handlers raise, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.model import ConsumerRecord
 
 
 class PoisonRecordError(Exception):
-    """Raised by a handler: another attempt does not help. The record goes to the dead letters at once."""
+    """Raised by a handler: a retry does not help. The record goes to the dead letter topic immediately."""
 
 
 class RetryLaterError(Exception):
@@ -25,8 +25,8 @@ class RetryLaterError(Exception):
 
 
 class HandlerFailedError(MusterError):
-    """`run` has ended because a record could not be handled, and there is no topic for dead letters, or it could not be
-    written there. `record` is not committed: the next run begins with it. The cause is what the handler raised."""
+    """`run` has ended because a record could not be handled, and no dead letter topic is set or writing to it failed.
+    `record` is not committed: the next run begins with it. The cause is what the handler raised."""
 
     def __init__(self, message: str, record: ConsumerRecord) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class HandlerFailedError(MusterError):
 
 
 def check_returned(result: object) -> None:
-    """Refuse what a handler only began: a coroutine that nothing awaits would count as a record that is handled.
+    """Refuse a result that is not finished: the record of a coroutine that nobody awaits would count as handled.
 
     Raises:
         ConfigError: the handler is of the wrong kind.
@@ -43,13 +43,13 @@ def check_returned(result: object) -> None:
         if inspect.iscoroutine(result):
             result.close()  # else Python complains that it was never awaited
         raise ConfigError(
-            f"the handler has returned a {type(result).__name__}, and handled nothing yet: an async function is a "
-            "handler for AsyncConcurrentConsumer, and what a handler begins it has to await"
+            f"the handler returned a {type(result).__name__}, so nothing has run yet: use an async function as a "
+            "handler of AsyncConcurrentConsumer, and await in it what it starts"
         )
 
 
 class WorkerDiedError(MusterError):
-    """The process that handled a record ended meanwhile."""
+    """The process that handled a record died."""
 
 
 class WorkerStartError(MusterError):
@@ -57,15 +57,16 @@ class WorkerStartError(MusterError):
 
 
 class UnreadableRecordError(Exception):
-    """A deserializer has failed, and the handler was not called. It tells that from the same error of a handler."""
+    """A deserializer has failed, and the handler was not called: distinguishes this from the same error raised by a
+    handler."""
 
     def __init__(self, error: RecordDeserializationError) -> None:
         super().__init__(str(error))
         self.error = error
 
     def failure(self) -> Failure:
-        """Why, as words. Another attempt does not help, unless the deserializer says that it does: a registry of
-        schemas may not answer."""
+        """The reason as text. A retry does not help unless the deserializer asks for one: a schema registry may be
+        down."""
         cause = self.error.__cause__
         if isinstance(cause, RetryLaterError):
             return failure_of(cause)
@@ -78,7 +79,7 @@ Outcome = BaseException | Failure | None
 
 
 def failure_of(outcome: BaseException | Failure) -> Failure:
-    """Why a record was not handled, as words."""
+    """Why a record was not handled, as text."""
     if isinstance(outcome, Failure):
         return outcome
     if isinstance(outcome, UnreadableRecordError):
@@ -94,7 +95,7 @@ def failure_of(outcome: BaseException | Failure) -> Failure:
 
 
 def _words(error: BaseException) -> str:
-    """What an exception says, also one of a program that cannot say it."""
+    """An exception's text, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as another:

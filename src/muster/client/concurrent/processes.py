@@ -1,4 +1,4 @@
-"""What handles records in processes: a thread's call that goes to a process of its own, and what runs there."""
+"""Handles records in processes: each thread passes its calls to a worker process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from muster.client.serde import Deserializers, GivenDeserializer
 from muster.model import ConsumerRecord
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""A terminal, or a service manager, sends them to all processes of a program: what they mean is for the first one."""
+"""A terminal or a service manager sends them to all processes of a program: only the main process reacts to them."""
 
 
 class ProcessCall:
-    """Handles records in a process of its own, one at a time: so a process that dies tells which record killed it.
+    """Handles records in its own process, one at a time: so a process that dies shows which record killed it.
 
-    The process is started anew when it has died. It is spawned, not forked: the parent has threads and connections.
+    The process is restarted when it has died. It is spawned, not forked: the parent has threads and connections.
     Deserializers are sent once, when it starts, so that they may keep what they have learned.
     """
 
@@ -38,7 +38,7 @@ class ProcessCall:
         self._lock = threading.Lock()
         self._record: ConsumerRecord | None = None
         self._unwanted: ConsumerRecord | None = None
-        """The last one whose handling was to end."""
+        """The last record whose handling had to end."""
 
     def __call__(self, record: ConsumerRecord) -> Failure | None:
         with self._lock:
@@ -47,7 +47,7 @@ class ProcessCall:
             pool = self._started()
             with self._lock:
                 if self._unwanted is record:
-                    raise WorkerDiedError("the record was given up before its handler began")
+                    raise WorkerDiedError("the record was given up before its handler started")
                 future = pool.submit(_handle, self._handler, record)
             return future.result()
         except BrokenProcessPool:
@@ -58,7 +58,7 @@ class ProcessCall:
                 self._record = None
                 killed = self._unwanted is record
             if killed:
-                self._forget()  # else the next record would be the one that finds it dead
+                self._forget()  # otherwise the next record would find it dead
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -71,8 +71,8 @@ class ProcessCall:
             except (BrokenProcessPool, OSError, RuntimeError) as error:
                 pool.shutdown(wait=False)
                 raise WorkerStartError(
-                    "a worker process ended while it started. It imports the main module once more: what is to happen "
-                    'in the first process alone belongs behind `if __name__ == "__main__":`'
+                    "a worker process died while starting. It imports the main module again: code that must run "
+                    'in the first process only belongs under `if __name__ == "__main__":`'
                 ) from error
             self._pool = pool
         return self._pool
@@ -83,29 +83,29 @@ class ProcessCall:
             pool.shutdown(wait=False)
 
     def kill(self, record: ConsumerRecord) -> None:
-        """End the handling of a record, and that of no other, should it have ended meanwhile."""
+        """End the handling of a record, but not of the next one if it has already ended."""
         with self._lock:
             self._unwanted = record
             if self._record is not record:
                 return
-            # Python 3.14 has a method for it; before, the pool's own list of its processes is the only way.
+            # Python 3.14 has a method for it; earlier versions only have the pool's private list of processes.
             for process in list((getattr(self._pool, "_processes", None) or {}).values()):
                 process.kill()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """No more records will come."""
         if self._pool is not None:
             self._pool.shutdown()
 
 
 @contextmanager
 def _held_signals() -> Iterator[None]:
-    """What this thread starts begins with the signals held back, until `_begin_process` says what they mean there. A
-    Ctrl-C in the second in which Python starts would end the process, and the run with it."""
+    """Processes that this thread starts begin with the signals blocked, until `_begin_process` installs handlers.
+    Otherwise a Ctrl-C while Python starts would end the process, and the run with it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # as it starts it lets the signals through again
+    resource_tracker.ensure_running()  # when started, it unblocks the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -120,7 +120,7 @@ _deserializers = Deserializers(None, None)
 
 
 def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
-    """A failure comes back as words, because not every exception can be pickled, or unpickled."""
+    """A failure comes back as text, because not every exception can be pickled or unpickled."""
     try:
         result = reading(handler, _deserializers)(record)
     except Exception as error:
@@ -131,11 +131,11 @@ def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
 
 
 def _begin_process(key: GivenDeserializer | None = None, value: GivenDeserializer | None = None) -> None:
-    """The parent decides about the end, and without it there is nothing to do."""
+    """The parent decides when to end, and without it there is nothing to do."""
     global _deserializers
     _deserializers = Deserializers(key, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Not ignored: programs that a handler starts would ignore it too, and could not be ended by it.
+    # Not ignored: programs started by a handler would inherit that, and could not be ended by it.
     signal.signal(signal.SIGTERM, _left_to_the_parent)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_hold, after_in_parent=_let_through, after_in_child=_as_usual)
@@ -146,14 +146,14 @@ def _begin_process(key: GivenDeserializer | None = None, value: GivenDeserialize
 
 
 def _left_to_the_parent(number: int, frame: FrameType | None) -> None:
-    """The parent waits for handlers under way, and then ends this process."""
+    """The parent waits for running handlers, then ends this process."""
 
 
 _masks = threading.local()
 
 
 def _hold() -> None:
-    """Before a handler forks: the child may be told to end before it has got so far that it would."""
+    """Before a handler forks: the child may be asked to end before its signal handlers are in place."""
     _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
@@ -162,7 +162,7 @@ def _let_through() -> None:
 
 
 def _as_usual() -> None:
-    """In a child that a handler has forked: `multiprocessing`, among others, ends them by SIGTERM."""
+    """In a child forked by a handler: `multiprocessing`, among others, ends children with SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _let_through()
 

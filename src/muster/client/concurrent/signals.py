@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run goes on."""
+"""Ctrl-C and SIGTERM during a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 _listening: dict[signal.Signals, list[Signals]] = {}
-"""All runs that hear a signal, in one event loop: the first has put the handler there, the last takes it away."""
+"""All runs that react to a signal, in one event loop: the first installs the handler, the last removes it."""
 _before: dict[signal.Signals, Any] = {}
 
 
 class Signals:
-    """Calls a function in the event loop for either signal, as long as the program does nothing else about it.
+    """Calls a function in the event loop for either signal, unless the program has its own handler.
 
-    Only in the main thread, as Python has it. What was there before is put back at the end.
+    Only in the main thread, as Python requires. The previous handlers are restored at the end.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], None], *, wanted: bool) -> None:
@@ -40,7 +40,7 @@ class Signals:
                 continue
             try:
                 self.loop.add_signal_handler(number, _tell, number)
-            except (NotImplementedError, RuntimeError):  # Windows, or a loop that cannot
+            except (NotImplementedError, RuntimeError):  # Windows, or a loop without support
                 continue
             _listening[number], _before[number] = [self], before
 

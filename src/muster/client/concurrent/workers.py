@@ -1,7 +1,7 @@
-"""What handles records: asyncio tasks, threads, or threads that each have a process (`processes.py`).
+"""Workers that handle records: asyncio tasks, threads, or threads with a process each (`processes.py`).
 
-An engine starts a job with `start`, and is told by `on_end`, in its event loop, when it has ended. Each job ends once,
-and never within `start`.
+An engine starts a job with `start`, and is notified by `on_end`, in its event loop, when it has ended. Each job ends
+once, and never inside `start`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Handler = Callable[[ConsumerRecord], Any]
 OnEnd = Callable[[Job, Outcome], None]
 
 _CLOSE_S = 5.0
-"""How long the end waits for threads whose handlers were abandoned."""
+"""How long shutdown waits for threads whose handlers were abandoned."""
 
 
 def reading(handler: Handler, deserializers: Deserializers) -> Handler:
-    """The handler, given what the deserializers make of a record. What waits is bytes: they are called at the last."""
+    """The handler, called with the deserialized record. Waiting records are bytes: deserializers are called last."""
     if not deserializers:
         return handler
 
@@ -55,16 +55,16 @@ def reading(handler: Handler, deserializers: Deserializers) -> Handler:
 
 
 class Workers(Protocol):
-    """What an engine needs of them."""
+    """What an engine needs from workers."""
 
     def start(self, job: Job) -> None:
-        """Have a job handled."""
+        """Start a job."""
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """Have these end as soon as they can."""
+        """End these jobs as soon as possible."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """No more jobs will come."""
 
 
 class TaskWorkers:
@@ -84,7 +84,7 @@ class TaskWorkers:
             return
         if type(work) is not CoroutineType:
             if not inspect.isawaitable(work):
-                text = "the handler of an AsyncConcurrentConsumer is an async function; ConcurrentConsumer takes others"
+                text = "AsyncConcurrentConsumer takes an async function as handler; ConcurrentConsumer takes others"
                 loop.call_soon(self._on_end, job, ConfigError(text))
                 return
             work = _awaited(work)
@@ -104,7 +104,7 @@ class TaskWorkers:
 
     def close(self) -> None:
         if self._jobs:
-            log.warning("%d handlers do not end though they were cancelled", len(self._jobs))
+            log.warning("%d handlers are still running although they were cancelled", len(self._jobs))
 
 
 async def _awaited(work: Any) -> Any:
@@ -125,17 +125,18 @@ class Call(Protocol):
     """How one thread handles a record."""
 
     def __call__(self, record: ConsumerRecord) -> Failure | None:
-        """Handle it. Raises, or returns a failure, if that was in vain."""
+        """Handle a record. Raises, or returns a failure, if that failed."""
 
     def kill(self, record: ConsumerRecord) -> None:
-        """End the handling of this record if that is possible, and if it has not ended. Called from another thread."""
+        """End the handling of this record if that is possible and still needed. Called from another thread."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """No more jobs will come."""
 
 
 class ThreadWorkers:
-    """Threads that take jobs from a queue. They are daemons: one whose handler never ends does not keep the program."""
+    """Threads that take jobs from a queue. They are daemons: a handler that never ends does not keep the program
+    alive."""
 
     def __init__(self, size: int, make_call: Callable[[], Call], on_end: OnEnd) -> None:
         self._size = size
@@ -146,10 +147,10 @@ class ThreadWorkers:
         self._threads: list[threading.Thread] = []
         self._running: dict[Job, Call] = {}
         self._unwanted: set[Job] = set()
-        """Jobs that were cancelled, and may not have begun yet."""
+        """Jobs that were cancelled and may not have started yet."""
         self._ended: deque[tuple[Job, Outcome]] = deque()
         self._told = False
-        """Whether the event loop is about to look at what has ended."""
+        """Whether the event loop is about to collect ended jobs."""
 
     def start(self, job: Job) -> None:
         self._under_way += 1
@@ -158,9 +159,9 @@ class ThreadWorkers:
             thread = threading.Thread(target=self._work, args=(asyncio.get_running_loop(),), name=name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no more
+            except RuntimeError as error:  # the system allows no more
                 self._size = len(self._threads)
-                log.warning("no more than %d handlers at a time: %s", self._size, error)
+                log.warning("only %d handlers run at a time: %s", self._size, error)
                 if not self._threads:
                     loop = asyncio.get_running_loop()
                     loop.call_soon(self._on_end, job, WorkerStartError(f"no thread could be started: {error}"))
@@ -173,7 +174,7 @@ class ThreadWorkers:
         call = self._make_call()
         while (job := self._jobs.get()) is not None:
             outcome: Outcome
-            self._running[job] = call  # before looking, as `cancel` does it the other way round: one of them sees it
+            self._running[job] = call  # before looking; `cancel` does it the other way round, so one of them notices
             try:
                 outcome = asyncio.CancelledError() if job in self._unwanted else call(job.record)
             except BaseException as error:
@@ -183,12 +184,12 @@ class ThreadWorkers:
             del job, outcome
             if not self._told:
                 self._told = True
-                with suppress(RuntimeError):  # the loop is closed, the run is over
+                with suppress(RuntimeError):  # the loop is closed, the run has ended
                     loop.call_soon_threadsafe(self._collect)
         call.close()
 
     def _collect(self) -> None:
-        self._told = False  # before looking: what is appended from now on is told anew
+        self._told = False  # before looking: what is appended from now on is reported again
         while self._ended:
             job, outcome = self._ended.popleft()
             self._under_way -= 1
@@ -210,7 +211,7 @@ class ThreadWorkers:
             thread.join(max(0.0, deadline - time.monotonic()))
         left = sum(thread.is_alive() for thread in self._threads)
         if left:
-            log.warning("%d handlers are still at work in their threads, and are left alone", left)
+            log.warning("%d handlers are still running in their threads, and are left to finish", left)
 
 
 class DirectCall:
@@ -225,7 +226,7 @@ class DirectCall:
             check_returned(result)
 
     def kill(self, record: ConsumerRecord) -> None:
-        """A thread cannot be ended from outside."""
+        """A thread cannot be stopped from outside."""
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -60,8 +60,8 @@ _HANG_UP_MS = 1_000
 class AsyncConsumer(Questions):
     """Reads records, alone or as a member of a group.
 
-    Settings are those of `ConsumerConfig`, by keyword or as a mapping with Kafka's dotted keys. Nothing is connected
-    before the first call that needs it. One task polls; other methods may be called from other tasks meanwhile. The
+    Settings are those of `ConsumerConfig`, by keyword or as a mapping with Kafka's dotted keys. No connection is made
+    before the first call that needs one. One task polls; other tasks may call other methods at the same time. The
     user's callbacks (listener, commit callbacks) are called from within `poll`, `commit`, `unsubscribe` and `close`.
 
         async with AsyncConsumer(bootstrap_servers="localhost:9092", group_id="delays") as consumer:
@@ -103,13 +103,13 @@ class AsyncConsumer(Questions):
         self._closed = False
         self._gone = asyncio.Event()
         self._has_farewell = False
-        """Whether `_hang_up` is called at the end of the event loop, so that it need not be after an interrupt."""
+        """Whether `_hang_up` runs when the event loop ends, so that it is not needed after an interrupt."""
         self._forks = forks.count
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to work in the running event loop. Every method that waits does this by itself."""
+        """Start in the running event loop. Every method that waits does this too."""
         if self._forks != forks.count:
             if self._started:
                 raise forks.orphaned("consumer")
@@ -123,9 +123,9 @@ class AsyncConsumer(Questions):
     async def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Commit if auto commit is on, call the listener, leave the group, close the connections.
 
-        With `close` the caller says that records handed out are handled: they are committed. Records that iteration had
-        not reached are not. If the task that has the records is still at work, failed or was cancelled, the records
-        handed out to it last are not committed either; nor when `async with` is left by an exception.
+        Calling `close` means that all records handed out are handled: they are committed. Records that iteration has
+        not reached are not. If the task that got the last records is still running, failed or was cancelled, these
+        are not committed either, nor if an exception leaves `async with`.
 
         A static member (`group_instance_id`) does not leave: its place is kept for `session_timeout_ms`.
         """
@@ -164,7 +164,7 @@ class AsyncConsumer(Questions):
 
     async def _hang_up(self) -> None:
         """End a consumer that was dropped, or whose close was interrupted: nothing is committed and no listener called;
-        leaving the group is tried for a moment."""
+        it briefly tries to leave the group."""
         if self._gone.is_set():
             return
         why = "the consumer's close was interrupted" if self._closing else "the consumer was dropped"
@@ -219,14 +219,14 @@ class AsyncConsumer(Questions):
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Have the group assign partitions of topics, or of all topics whose whole name the pattern matches.
+        """Subscribe to topics, or to all topics whose whole name matches the pattern; the group assigns the partitions.
 
-        Replaces an earlier subscription of the same kind; partitions come with the polls that follow.
+        Replaces an earlier subscription of the same kind; later polls bring the partitions.
 
         Raises:
             ConfigError: `group_id` is not set.
             IllegalArgumentError: the pattern is not a regular expression.
-            IllegalStateError: subscribed in another way; `unsubscribe` comes first.
+            IllegalStateError: subscribed in another way; call `unsubscribe` first.
         """
         self._check_open()
         if (topics is None) == (pattern is None):
@@ -246,7 +246,7 @@ class AsyncConsumer(Questions):
         """Assign partitions manually; replaces an earlier manual assignment. No group is joined (J7).
 
         Raises:
-            IllegalStateError: subscribed to topics; `unsubscribe` comes first.
+            IllegalStateError: subscribed to topics; call `unsubscribe` first.
         """
         self._check_open()
         self._handout.come_back()
@@ -260,19 +260,19 @@ class AsyncConsumer(Questions):
         await self._pump.leave("the consumer unsubscribed from all topics", self._pump.until(None))
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to; for a pattern those that match it now."""
+        """The subscribed topics; for a pattern those that match it now."""
         return set(self._core.subscription.topics) if self._core.subscription.group_managed else set()
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are this consumer's now."""
+        """The partitions currently assigned to this consumer."""
         return set(self._core.subscription.assignment())
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
-        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none.
+        """Wait for records for at most `timeout_ms`, and return up to `max_poll_records` of them, or none.
 
-        With the next poll the caller says that the records handed out before are handled: auto commit and rebalances
+        The next poll means that the records handed out before are handled: auto commit and rebalances
         rely on it. A poll that is cancelled loses nothing.
 
         Raises:
@@ -300,11 +300,12 @@ class AsyncConsumer(Questions):
     async def poll_arrow(
         self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
     ) -> dict[TopicPartition, pa.Table]:
-        """`poll` that makes no object for each record: all that has arrived, as one `pyarrow.Table` for each partition.
+        """`poll` without an object for each record: everything that has arrived, as a `pyarrow.Table` for each
+        partition.
 
         `columns` are some of key, value, topic, partition, offset, timestamp, timestampType (all of them by default)
         and headers, with the types that Spark's Kafka source gives them. Other columns are not copied. The fetch
-        settings bound how much comes; `max_poll_records` does not count here. Everything else is as with `poll`.
+        settings bound the size; `max_poll_records` has no effect. Everything else is as with `poll`.
 
         Needs `pip install 'muster-kafka[arrow]'`. With numba installed it decodes several times as fast. numba is
         loaded after the first 50,000 records, and the consumer waits for that; `muster.arrow.warm()` loads it
@@ -339,17 +340,17 @@ class AsyncConsumer(Questions):
         return self._arrow
 
     async def _poll(self, timeout_ms: int, hand_out: Callable[[], Awaitable[T]]) -> T:
-        """The caller has come back for more: wait, for `timeout_ms` at most, until there is something to hand out."""
+        """The caller wants more: wait for at most `timeout_ms` until there is something to hand out."""
         self._check_open()
         timeout_ms = check_timeout(timeout_ms)
         if self._polling:
-            raise IllegalStateError("another poll of this consumer is under way")
+            raise IllegalStateError("another poll of this consumer is in progress")
         if self._core.subscription.kind is SubscriptionKind.NONE:
-            raise IllegalStateError("subscribe() or assign() before poll()")
+            raise IllegalStateError("call subscribe() or assign() before poll()")
         self._polling = True
         try:
             await self.start()
-            await asyncio.sleep(0)  # a loop around poll must not starve other tasks, nor this one's connections
+            await asyncio.sleep(0)  # a loop around poll must not starve other tasks or this client's connections
             return await self._poll_on(self._driver.now() + timeout_ms, hand_out)
         finally:
             self._polling = False
@@ -392,19 +393,19 @@ class AsyncConsumer(Questions):
         return self._pump.woken or self._pump.has_news
 
     def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it.
+        """Make the current poll raise a WakeupError, or else the next one. No record is lost.
 
         As with Kafka's client, `commit`, `committed`, `position` and look-ups of offsets raise it too, if they have to
-        wait. The commit may be done all the same.
+        wait. The commit may succeed all the same.
 
-        To be called from the event loop's thread; `Consumer.wakeup` may be called from any thread and from a signal
+        Call it from the event loop's thread; `Consumer.wakeup` may be called from any thread and from a signal
         handler.
         """
         self._pump.woken = True
         self._loop.wakeup()
 
     async def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
-        """`poll` that does not wait unless asked to."""
+        """`poll` that does not wait by default."""
         return await self.poll(timeout_ms, max_records=max_records)
 
     def __aiter__(self) -> Self:
@@ -429,17 +430,17 @@ class AsyncConsumer(Questions):
     # --- where to read -----------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Read on from an offset. Raises IllegalStateError if the partition is not assigned."""
+        """Continue reading at an offset. Raises IllegalStateError if the partition is not assigned."""
         self._core.subscription.seek(partition, offset)
         self._handout.drop([partition])  # only after the position has changed
         self._loop.wakeup()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the oldest record on; of all assigned partitions by default."""
+        """Start reading at the oldest record, by default in all assigned partitions."""
         self._reset(partitions, OffsetReset.EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read only records that come from now on; of all assigned partitions by default."""
+        """Read only new records, by default in all assigned partitions."""
         self._reset(partitions, OffsetReset.LATEST)
 
     def _reset(self, partitions: Iterable[TopicPartition] | None, strategy: OffsetReset) -> None:
@@ -452,7 +453,7 @@ class AsyncConsumer(Questions):
         self._loop.wakeup()
 
     async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """The offset of the next record; waits while it has to be looked up.
+        """The offset of the next record; waits if it has to be looked up.
 
         Raises:
             IllegalStateError: the partition is not assigned.
@@ -463,7 +464,7 @@ class AsyncConsumer(Questions):
         if held is not None:
             return held
         subscription, pump = self._core.subscription, self._pump
-        # The partition may be given up meanwhile: then this raises IllegalStateError.
+        # The partition may be given up during the wait: then this raises IllegalStateError.
         await pump.wait_awake(
             lambda: subscription.position(partition) is not None or pump.has_fatal, pump.until(timeout_ms)
         )
@@ -474,7 +475,7 @@ class AsyncConsumer(Questions):
         return found
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`. They stay assigned to this consumer."""
+        """Return no records of these partitions until `resume`. They stay assigned to this consumer."""
         self._core.subscription.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -487,20 +488,20 @@ class AsyncConsumer(Questions):
         return set(self._core.subscription.paused())
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """How many records are still to be read, None before the first fetch."""
+        """How many records are left to read; None before the first fetch."""
         found = self._core.fetcher.lag(partition) if self._core.fetcher is not None else None
         return None if found is None else found + self._handout.count(partition)
 
     # --- committing --------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
-        """Commit offsets, by default the caller's position in every partition. Retriable failures are tried again.
+        """Commit offsets, by default the caller's position in every partition. Retriable errors are retried.
 
         Raises:
             CommitFailedError: the group has moved on. With code REBALANCE_IN_PROGRESS the next polls complete the
                 rebalance; after that the partitions that are still assigned can be committed.
-            KafkaTimeoutError: not done in `timeout_ms` (`default_api_timeout_ms` if None).
-            WakeupError: `wakeup` was called; the commit may be done all the same.
+            KafkaTimeoutError: not finished in `timeout_ms` (`default_api_timeout_ms` if None).
+            WakeupError: `wakeup` was called; the commit may succeed all the same.
         """
         await self.start()
         outcome: asyncio.Future[MusterError | None] = asyncio.get_running_loop().create_future()
@@ -511,18 +512,18 @@ class AsyncConsumer(Questions):
             raise error
 
     def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting, in one try. The callback gets the offsets and an error or None; callbacks come in
-        the order of the commits."""
+        """Commit without waiting and without retries. The callback gets the offsets and an error or None; callbacks
+        come in the order of the commits."""
         self._check_open()
         chosen = self._to_commit(offsets)
         self._commit(chosen, lambda error, _now: self._pump.commit_ended(callback, chosen, error), None)
 
     def store_offsets(self, offsets: OffsetsToCommit | ConsumerRecord) -> None:
-        """Have the next commit write these offsets, or the one behind a record that is handled: with
+        """Store offsets for the next commit, or the offset after a handled record: with
         `enable_auto_offset_store` off nothing else is committed.
 
         Raises:
-            IllegalStateError: a partition is not assigned (any more), or `enable_auto_offset_store` is on.
+            IllegalStateError: a partition is not, or no longer, assigned, or `enable_auto_offset_store` is on.
         """
         self._check_open()
         if self._config.enable_auto_offset_store:
@@ -533,9 +534,10 @@ class AsyncConsumer(Questions):
         self._core.subscription.store({TopicPartition(*partition): offset for partition, offset in offsets.items()})
 
     def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
-        """The positions behind what the caller has handled: what a commit would write, for offsets kept elsewhere.
+        """The positions after the records that the caller has handled, as a commit would write them; for offsets stored
+        elsewhere.
 
-        With `handed_out` the caller says that it has handled all records that were handed out. Partitions whose
+        With `handed_out` all records handed out count as handled. Partitions whose
         position is not known yet are left out.
         """
         if handed_out:
@@ -549,7 +551,7 @@ class AsyncConsumer(Questions):
 
     def _to_commit(self, offsets: OffsetsToCommit | None) -> Offsets:
         if offsets is None:
-            self._handout.come_back()  # with this call the caller says that all is handled
+            self._handout.come_back()  # this call means that everything is handled
             return self._core.consumed()
         return {
             TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
@@ -559,11 +561,11 @@ class AsyncConsumer(Questions):
     # --- the group ---------------------------------------------------------------------------------------------------
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation this consumer is now."""
+        """This consumer's current member id and generation."""
         return self._core.group_metadata()
 
     def enforce_rebalance(self, reason: str = "rebalance enforced by user") -> None:
-        """Have the group rebalanced at the next poll (KIP-568); the coordinator logs the reason."""
+        """Trigger a rebalance of the group at the next poll (KIP-568); the coordinator logs the reason."""
         self._core.enforce_rebalance(reason)
         self._loop.wakeup()
 
@@ -582,7 +584,7 @@ _consumers = count(1)
 
 
 def _named(config: ConsumerConfig) -> ConsumerConfig:
-    """With a client id as Kafka's own consumers have it: coordinators put it in front of member ids."""
+    """Adds a default client id as Kafka's own consumers do: coordinators prefix member ids with it."""
     if config.client_id:
         return config
     last = config.group_instance_id or next(_consumers)
@@ -590,7 +592,7 @@ def _named(config: ConsumerConfig) -> ConsumerConfig:
 
 
 def has_ended_well(task: asyncio.Task[Any] | None) -> bool:
-    """Whether records that were handed out to a task are handled, when the running task closes the consumer."""
+    """Whether the records handed out to a task count as handled when the running task closes the consumer."""
     if task is None or task is asyncio.current_task():
         return True
     # Not `exception()`: that would keep asyncio from reporting an exception that was never retrieved.

@@ -1,4 +1,4 @@
-"""What the blocking faces of consumers share: calls to a loop thread, and records that an interrupt kept back."""
+"""What the blocking consumers share: calls to a loop thread, and records that an interrupt kept from the caller."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """The consumer for asyncio that does the work, seen from here."""
+    """The consumer for asyncio that does the work."""
 
     async def start(self) -> None: ...
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Returns whether it is closed now: not if a callback of its close calls this."""
+        """Returns whether it is closed now; it is not if a callback of its close calls this."""
         ...
 
     async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records: ...
@@ -43,10 +43,10 @@ class Reader(Protocol):
 
 
 class BlockingReader(forks.StaysHere):
-    """A consumer for code that blocks: another one, for asyncio, does the work on a loop thread.
+    """A blocking consumer: a consumer for asyncio does the work in a loop thread.
 
     A poll may be interrupted (Ctrl-C) after its records have left the core. Then the next poll hands them out: before
-    anything else is done in the loop's thread, `_settle` takes back what the caller did not get.
+    anything else happens in the loop's thread, `_settle` takes back what the caller did not get.
     """
 
     _consumer: Reader
@@ -54,7 +54,7 @@ class BlockingReader(forks.StaysHere):
     def __init__(self, thread: LoopThread, take_back: Callable[[], None]) -> None:
         self._thread = thread
         self._take_back = take_back
-        """Have records that the caller did not get handed out again."""
+        """Hand out again the records that the caller did not get."""
         self._reading: Call[Any] = _returned()
         """The last call that hands out records. The loop's thread writes it."""
         self._reader: int | None = None
@@ -71,10 +71,10 @@ class BlockingReader(forks.StaysHere):
         except ClosedError:
             if not self._thread.closed:
                 raise
-            # Another thread's close has stopped the loop after this one had seen that it runs: all is done.
+            # Another thread's close stopped the loop after this thread saw it running: nothing is left to do.
         finally:
             if closed:
-                self._thread.close()  # also if it was called before: an interrupt may have kept it from ending
+                self._thread.close()  # even if it was called before: an interrupt may have kept it from finishing
 
     def __enter__(self) -> Self:
         self._run(self._consumer.start)
@@ -95,24 +95,25 @@ class BlockingReader(forks.StaysHere):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
-        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none."""
+        """Wait for records for at most `timeout_ms`, and return up to `max_poll_records` of them, or none."""
         return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
 
     def poll_arrow(
         self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
     ) -> dict[TopicPartition, pa.Table]:
-        """`poll` that makes no object for each record: all that has arrived, as one `pyarrow.Table` for each partition.
+        """`poll` without an object for each record: everything that has arrived, as a `pyarrow.Table` for each
+        partition.
 
-        `AsyncConsumer.poll_arrow` says what the columns are, and what has to be installed.
+        `AsyncConsumer.poll_arrow` describes the columns and what must be installed.
         """
         return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
 
     def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
-        """`poll` that does not wait unless asked to."""
+        """`poll` that does not wait by default."""
         return self.poll(timeout_ms, max_records=max_records)
 
     def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. It may be called from any thread and from
+        """Make the current poll raise a WakeupError, or else the next one. It may be called from any thread and from
         a signal handler."""
         with suppress(ClosedError):
             self._thread.call_soon(self._consumer.wakeup)
@@ -149,7 +150,7 @@ class BlockingReader(forks.StaysHere):
     async def _read_in_turn(self, call: Call[T], work: Callable[[], Coroutine[Any, Any, T]], reader: int) -> T:
         await self._settle()
         if not self._reading.returned:
-            raise IllegalStateError("another thread's poll of this consumer is under way")
+            raise IllegalStateError("another thread's poll of this consumer is in progress")
         self._reading, self._reader = call, reader
         return await work()
 
@@ -168,7 +169,7 @@ class BlockingReader(forks.StaysHere):
 
 
 def _returned() -> Call[Any]:
-    """A call that is over, before the first."""
+    """A finished call that stands in before the first one."""
     call: Call[Any] = Call(_nothing)
     call.returned = True
     return call

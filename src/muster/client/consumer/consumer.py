@@ -1,8 +1,8 @@
-"""`Consumer`: the consumer for code that blocks.
+"""`Consumer`: the blocking consumer.
 
-It is an `AsyncConsumer` on a loop thread. Each call is handed to that thread, and the caller waits for it. Heartbeats,
-fetches and joins go on in the loop thread while the caller does other things. The user's callbacks run in the caller's
-thread, inside the call, as in Kafka's own client. Records come over a batch at a time.
+It runs an `AsyncConsumer` in a loop thread. Each call is passed to that thread, and the caller waits for it.
+Heartbeats, fetches and joins continue in the loop thread while the caller does other things. The user's callbacks run
+in the caller's thread, inside the call, as in Kafka's own client. Records are passed over in batches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(BlockingReader):
-    """Reads records, alone or as a member of a group. `AsyncConsumer` says what each method does.
+    """Reads records, alone or as a member of a group. `AsyncConsumer` documents each method.
 
         with Consumer(bootstrap_servers="localhost:9092", group_id="delays") as consumer:
             consumer.subscribe(["flights"])
@@ -43,7 +43,7 @@ class Consumer(BlockingReader):
                 ...
 
     One thread uses it at a time, except for `close` and `wakeup`, which end another thread's poll. After a fork the
-    child process makes a consumer of its own.
+    child process must create its own consumer.
     """
 
     _consumer: AsyncConsumer
@@ -74,15 +74,15 @@ class Consumer(BlockingReader):
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the loop thread. Every method that waits does this by itself."""
+        """Start the loop thread. Every method that waits does this too."""
         self._run(self._consumer.start)
 
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Commit if auto commit is on, call the listener, leave the group, close the connections.
 
-        With `close` the caller says that records handed out are handled: they are committed. Records that iteration had
-        not reached are not. If another thread than the one that has the records calls `close`, or if `with` is left by
-        an exception, the records handed out last are not committed.
+        Calling `close` means that all records handed out are handled: they are committed. Records that iteration has
+        not reached are not. If a thread other than the one that got the last records calls `close`, or an exception
+        leaves `with`, these are not committed.
         """
         self._close(check_timeout(timeout_ms), handled=True)
 
@@ -95,7 +95,8 @@ class Consumer(BlockingReader):
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Have the group assign partitions of topics, or of all topics whose whole name the pattern matches."""
+        """Subscribe to topics, or to all topics whose whole name matches the pattern; the group assigns the
+        partitions."""
         self._do(self._consumer.subscribe, topics, pattern=pattern, listener=listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -107,11 +108,11 @@ class Consumer(BlockingReader):
         self._run(self._consumer.unsubscribe)
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to; for a pattern those that match it now."""
+        """The subscribed topics; for a pattern those that match it now."""
         return self._do(self._consumer.subscription)
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are this consumer's now."""
+        """The partitions currently assigned to this consumer."""
         return self._do(self._consumer.assignment)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -136,23 +137,23 @@ class Consumer(BlockingReader):
     # --- where to read -----------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Read on from an offset."""
+        """Continue reading at an offset."""
         self._do(self._consumer.seek, partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the oldest record on; of all assigned partitions by default."""
+        """Start reading at the oldest record, by default in all assigned partitions."""
         self._do(self._consumer.seek_to_beginning, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read only records that come from now on; of all assigned partitions by default."""
+        """Read only new records, by default in all assigned partitions."""
         self._do(self._consumer.seek_to_end, partitions)
 
     def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """The offset of the next record; waits while it has to be looked up."""
+        """The offset of the next record; waits if it has to be looked up."""
         return self._run(self._consumer.position, partition, timeout_ms)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`."""
+        """Return no records of these partitions until `resume`."""
         self._do(self._consumer.pause, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -164,7 +165,7 @@ class Consumer(BlockingReader):
         return self._do(self._consumer.paused)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """How many records are still to be read, None before the first fetch."""
+        """How many records are left to read; None before the first fetch."""
         return self._do(self._consumer.current_lag, partition)
 
     # --- committing --------------------------------------------------------------------------------------------------
@@ -174,16 +175,16 @@ class Consumer(BlockingReader):
         self._run(self._consumer.commit, offsets, timeout_ms)
 
     def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting, in one try."""
+        """Commit without waiting and without retries."""
         self._do(self._consumer.commit_async, offsets, callback)
 
     def store_offsets(self, offsets: OffsetsToCommit | ConsumerRecord) -> None:
-        """Have the next commit write these offsets, or the one behind a record that is handled: with
+        """Store offsets for the next commit, or the offset after a handled record: with
         `enable_auto_offset_store` off nothing else is committed."""
-        self._consumer.store_offsets(offsets)  # a record at a time is usual: it does not cross to the loop's thread
+        self._consumer.store_offsets(offsets)  # called for each record: not in the loop's thread
 
     def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
-        """The positions behind what the caller has handled: what a commit would write, for offsets kept elsewhere."""
+        """The positions after the records that the caller has handled, as a commit would write them."""
         return self._do(self._consumer.handled, handed_out=handed_out)
 
     def committed(
@@ -203,7 +204,7 @@ class Consumer(BlockingReader):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """The offsets that the next records will get."""
+        """The offsets of the next records to be written."""
         return self._run(self._consumer.end_offsets, partitions, timeout_ms)
 
     def offsets_for_times(
@@ -227,9 +228,9 @@ class Consumer(BlockingReader):
     # --- the group ---------------------------------------------------------------------------------------------------
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation this consumer is now."""
+        """This consumer's current member id and generation."""
         return self._do(self._consumer.group_metadata)
 
     def enforce_rebalance(self, reason: str = "rebalance enforced by user") -> None:
-        """Have the group rebalanced at the next poll (KIP-568)."""
+        """Trigger a rebalance of the group at the next poll (KIP-568)."""
         self._do(self._consumer.enforce_rebalance, reason)

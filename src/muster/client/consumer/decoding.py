@@ -1,13 +1,13 @@
-"""A hand-out of deserialized records.
+"""Hands out deserialized records.
 
-Theory. Records stay as they were fetched until they are handed out, so that those which are taken back, or whose
-deserializer has failed, are deserialized anew. Iteration deserializes one record before its mark moves (`handout.py`):
-if that fails, the same record is the next one again.
+Theory. Records stay as fetched until they are handed out, so that those taken back, or whose deserializer failed, are
+deserialized again. Iteration deserializes one record before its mark moves (`handout.py`): if that fails, the same
+record is the next one again.
 
-A poll deserializes all that it is about to return, in the caller's thread (`Reading`). A partition ends in front of a
-record that fails, and its position goes back there; the other partitions go on. The error is raised by this poll if it
-has nothing else to return, or else by the next one, as in Kafka's client. Then the partition is fetched again and takes
-its turn: it does not keep the others waiting, and nothing behind the record is handed out before it or a `seek`.
+A poll deserializes everything that it is about to return, in the caller's thread (`Reading`). A partition stops before
+a record that fails, and its position returns there; the other partitions continue. This poll raises the error if it has
+nothing else to return, or else the next one does, as in Kafka's client. Then the partition is fetched again in its
+turn: it does not keep the others waiting, and nothing after the record is handed out before the record or a `seek`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Read = Callable[[ConsumerRecord], ConsumerRecord]
 
 
 class Reading:
-    """Records of one poll as they are deserialized. Called once."""
+    """Deserializes the records of one poll. Called once."""
 
     def __init__(self, raw: Records, read: Read) -> None:
         self._raw = raw
@@ -48,19 +48,19 @@ class Reading:
 
 
 class DecodingHandout(Handout):
-    """Hands records out as `read` makes them."""
+    """Hands records out as `read` returns them."""
 
     def __init__(self, subscription: SubscriptionState, read: Read) -> None:
         super().__init__(subscription)
         self._read = read
         self._failed: tuple[PartitionState, RecordDeserializationError] | None = None
-        """What the next poll has to raise."""
+        """What the next poll must raise."""
 
     def next(self) -> ConsumerRecord | None:
         """The next record, for iteration.
 
         Raises:
-            RecordDeserializationError: it cannot be deserialized, and is the next one again.
+            RecordDeserializationError: it cannot be deserialized, and remains the next one.
         """
         run = self._current
         if run is None or not run.may_go_on:
@@ -69,21 +69,21 @@ class DecodingHandout(Handout):
                 return None
         run.handled = run.index
         record = self._read(run.records[run.index])
-        run.index += 1  # behind this there is no call: once it has moved, the caller gets the record
+        run.index += 1  # no call may follow: once the mark has moved, the caller gets the record
         return record
 
     def raise_failure(self) -> None:
-        """Raise what the poll before had no place for."""
+        """Raise the error that the previous poll could not raise."""
         failed, self._failed = self._failed, None
         if failed is not None and _still_fails(*failed):
             raise failed[1]
 
     def reading(self, limit: int) -> Reading:
-        """Hand out up to `limit` records, to be deserialized."""
+        """Hand out up to `limit` records for deserialization."""
         return Reading(self.hand_out(limit), self._read)
 
     def settle(self, reading: Reading) -> Records:
-        """What a poll returns of a reading that is over.
+        """What a poll returns after a reading.
 
         Raises:
             RecordDeserializationError: nothing could be deserialized.
@@ -99,8 +99,8 @@ class DecodingHandout(Handout):
         return reading.records
 
     def _go_back(self, partition: TopicPartition, offset: int) -> None:
-        """Have a partition go on with a record that was handed out and did not get to the user. All that was taken of
-        it is in one run: the core is asked for more when nothing is left."""
+        """Let a partition continue at a record that was handed out but did not reach the user. All its taken records
+        are in one run: the core is asked for more only when nothing is left."""
         for run in self._runs:
             index = next((index for index, one in enumerate(run.records) if one.offset == offset), None)
             if run.partition == partition and index is not None:
@@ -111,5 +111,5 @@ class DecodingHandout(Handout):
 
 
 def _still_fails(state: PartitionState, error: RecordDeserializationError) -> bool:
-    """Whether the user still stands in front of a record: `seek`, `pause` and a rebalance are answers to it."""
+    """Whether the position is still at the failed record: not after `seek`, `pause` or a rebalance."""
     return state.assigned and not state.paused and not state.pending_revocation and state.position == error.offset

@@ -1,4 +1,4 @@
-"""Topics and partitions that the user asks for: requested apart from the metadata that a consumer keeps for itself."""
+"""Topics and partitions that the user asks for: requested separately from the metadata that a consumer keeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIRST_WITHOUT_CREATION = 4
 
 
 def metadata_request(topics: Iterable[str] | None, may_create: bool, version: int) -> MetadataRequest:
-    """Metadata of these topics; None means all. Before v4 a topic that is asked for is always created."""
+    """Metadata of these topics; None means all. Before v4 the broker always creates a requested topic."""
     named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     if named is None and version == 0:
         named = []
@@ -27,7 +27,7 @@ def metadata_request(topics: Iterable[str] | None, may_create: bool, version: in
 
 
 def partition_infos(reply: MetadataResponse) -> dict[str, list[PartitionInfo]]:
-    """The topics of an answer that has no error for them."""
+    """The topics of a response without errors for them."""
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in reply.brokers}
     return {
         topic.name: [
@@ -48,10 +48,10 @@ def partition_infos(reply: MetadataResponse) -> dict[str, list[PartitionInfo]]:
 async def describe(
     driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
 ) -> dict[str, list[PartitionInfo]]:
-    """The partitions of topics, of all for None; asked again up to `until` while that may help.
+    """The partitions of topics, of all for None; retried until `until` while that may help.
 
     Raises:
-        KafkaError: there is no such topic, or this client may not see it.
+        KafkaError: the topic does not exist, or this client is not authorized to see it.
         KafkaTimeoutError: there was no answer in time.
     """
     why = "no broker answered"
@@ -74,7 +74,7 @@ async def describe(
 async def _ask(
     driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
 ) -> MetadataResponse | Failure | None:
-    """One question; None if there is no answer in time."""
+    """One request; None without an answer in time."""
     outcome: asyncio.Future[MetadataResponse | Failure] = asyncio.get_running_loop().create_future()
 
     def on_reply(reply: MetadataResponse | Failure, now: int) -> None:

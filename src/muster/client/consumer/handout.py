@@ -1,21 +1,22 @@
-"""The hand-out: records that a face has taken from the core, has handed out to the caller, and the caller has handled.
+"""The handout: records that a face has taken from the core and handed out to the caller, and that the caller has
+handled.
 
-Theory. A record passes three marks on its way. It is *taken* from the core, whose position is behind it then. It is
+Theory. A record passes three marks. It is *taken* from the core, whose position is then after it. It is
 *handed out* when a poll or an iteration returns it to the caller. It is *handled* when the caller comes back for more,
-or commits it. Only handled records are committed, so a crash, an exception or an interrupt on the way costs no record:
-records that were not handled are read again.
+or commits it. Only handled records are committed, so a crash, an exception or an interrupt loses no record:
+unhandled records are read again.
 
-A `_Run` holds the records of one partition in the order of their offsets, and two numbers that divide them:
+A `_Run` holds the records of one partition in the order of their offsets, and two indexes that divide them:
 
     records   0 ......... handled ......... index ......... len
                 handled   |   handed out    |   taken      |
 
-Handing out moves `index` and nothing else, in one step. So an interrupt finds the record before or behind the mark, and
+Handing out moves `index` and nothing else, in one step. So an interrupt finds the record before or after the mark, and
 records that never reached the caller are taken back by moving `index` to `handled` again. Tables are handed out as a
-whole; only their first position is kept, to which the partition goes back.
+whole; only their first position is kept, to which the partition returns.
 
 A run is void once its partition was given up, even if the partition has come back since (`PartitionState.assigned`), or
-once the user has called `seek`. It stays good when the broker has lost the offsets behind it meanwhile.
+once the user has called `seek`. It stays valid if the broker has since lost its offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
 class _Run:
-    """Records of one partition that were taken from the core together."""
+    """Records of one partition, taken from the core together."""
 
     __slots__ = ("handled", "index", "partition", "records", "size", "state")
 
@@ -43,12 +44,12 @@ class _Run:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether there is more of it to be handed out now."""
+        """Whether it has more to hand out now."""
         state = self.state
         return self.index < self.size and state.assigned and not state.paused and not state.pending_revocation
 
     def place(self, index: int) -> OffsetAndMetadata:
-        """The position in front of one of its records."""
+        """The position before one of its records."""
         before = self.records[max(0, index - 1)]
         return OffsetAndMetadata(self.records[index].offset, before.leader_epoch)
 
@@ -62,13 +63,13 @@ class Handout:
         self._current: _Run | None = None
         """The run from which iteration hands out the next record."""
         self._tables: dict[TopicPartition, tuple[PartitionState, OffsetAndMetadata]] = {}
-        """Where tables begin that were handed out and are not handled yet."""
+        """Where tables begin that were handed out but not handled yet."""
         self._ended = False
 
     # --- taking and handing out --------------------------------------------------------------------------------------
 
     def take(self, records: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
-        """Take what the core has collected."""
+        """Take the records that the core has collected."""
         for partition, found in records.items():
             self._runs.append(_Run(partition, self._subscription.state(partition), found))
 
@@ -91,8 +92,8 @@ class Handout:
     def next(self) -> ConsumerRecord | None:
         """The next record, for iteration; None when all are handed out. The record before it counts as handled.
 
-        The interpreter looks for signals at calls, at jumps backwards and at the beginning of functions. There is none
-        of these behind the move of `index`: once it has moved, the caller gets the record.
+        The interpreter checks for signals at calls, at backward jumps and at the start of functions. None of these
+        follows the move of `index`: once it has moved, the caller gets the record.
         """
         run = self._current
         if run is not None:
@@ -113,7 +114,7 @@ class Handout:
         return record
 
     def _first(self) -> _Run | None:
-        """The run that iteration goes on with, once all that was handed out is handled."""
+        """The run that iteration continues with, once everything handed out is handled."""
         self.come_back()
         if self._ended:
             return None
@@ -124,14 +125,14 @@ class Handout:
         return None
 
     def hand_out_tables(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Note where the tables begin that are being handed out."""
+        """Note where the tables being handed out begin."""
         for partition, offset in starts.items():
             self._tables[partition] = self._subscription.state(partition), OffsetAndMetadata(offset)
 
     # --- what the caller says ----------------------------------------------------------------------------------------
 
     def come_back(self) -> None:
-        """The caller has come back for more: all that was handed out is handled."""
+        """The caller wants more: everything handed out is handled."""
         self._current = None
         for run in self._runs:
             run.handled = run.index
@@ -150,7 +151,7 @@ class Handout:
                 self._tables[partition] = state, end
 
     def take_back(self) -> None:
-        """The caller was interrupted before it got the last records: they are handed out again."""
+        """The caller was interrupted before it got the last records: hand them out again."""
         self._current = None
         for run in self._runs:
             run.index = run.handled
@@ -167,7 +168,7 @@ class Handout:
         self._tables = {partition: found for partition, found in self._tables.items() if partition not in gone}
 
     def give_back(self) -> None:
-        """Set positions back to the records that were taken and not handed out, so that they can be fetched again."""
+        """Move positions back to the records that were taken but not handed out, so that they can be fetched again."""
         for partition, place in self._places(handled=False).items():
             self._subscription.seek(partition, place)
         self._current = None
@@ -176,7 +177,7 @@ class Handout:
             run.size = run.index
 
     def end(self, *, handled: bool) -> None:
-        """Hand out no more. Records handed out last are handled, or will be read again by another consumer."""
+        """Stop handing out. The last records handed out are handled, or another consumer reads them again."""
         self._ended = True
         if handled:
             self.come_back()
@@ -192,12 +193,12 @@ class Handout:
     # --- where the user stands ---------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record to be handed out; None where the core knows it."""
+        """The offset of the next record to hand out; None if the core knows it."""
         found = self._places(handled=False).get(partition)
         return None if found is None else found.offset
 
     def count(self, partition: TopicPartition) -> int:
-        """How many records of a partition were taken and not handed out."""
+        """How many records of a partition were taken but not handed out."""
         return sum(run.size - run.index for run in self._valid() if run.partition == partition)
 
     def unhandled(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -205,7 +206,7 @@ class Handout:
         tables = {partition: place for partition, (state, place) in self._tables.items() if state.assigned}
         places = self._places(handled=True) | tables
         stands = self._subscription.all_consumed()
-        # The position is behind what was taken, except after the log has lost its end.
+        # The position is after what was taken, unless the log has lost its end.
         return {p: place for p, place in places.items() if p not in stands or place.offset < stands[p].offset}
 
     def _places(self, *, handled: bool) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -1,4 +1,4 @@
-"""The user's part in a rebalance."""
+"""The user's rebalance listener."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from muster.model import TopicPartition
 
 
 class RebalanceListener:
-    """Its methods are called when partitions are assigned or given up. Derive a class, and override what you need.
+    """Its methods are called when partitions are assigned or given up. Derive a class and override what you need.
 
     The methods are called from within `poll`, `unsubscribe` and `close` of the consumer, in the caller's thread or
     task; those of an `AsyncConsumer`'s listener may be coroutines. They may call the consumer: a revoked partition is
-    still this consumer's while `on_partitions_revoked` runs, so that its offsets can be committed there. The group
-    waits meanwhile, for `max_poll_interval_ms` at most.
+    still this consumer's while `on_partitions_revoked` runs, so its offsets can be committed there. The group
+    waits for it, at most for `max_poll_interval_ms`.
 
-    An exception is raised out of the call that was under way; the rebalance goes on all the same.
+    An exception is raised from the current call; the rebalance continues all the same.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions are new here; `seek` sets where reading starts. Called after each rebalance."""
+        """These partitions are newly assigned; `seek` sets where reading starts. Called after each rebalance."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions are about to be given up in good order."""
+        """These partitions are about to be given up; offsets can still be committed."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions may have new owners already: it is too late to commit. By default as if revoked."""
+        """These partitions may have new owners already: it is too late to commit. By default calls
+        `on_partitions_revoked`."""
         return self.on_partitions_revoked(partitions)

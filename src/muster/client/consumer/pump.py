@@ -33,7 +33,7 @@ async def call_here(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 class _Told:
-    """One call of the user's code. If an interrupt comes before it has begun, the call is made later."""
+    """One call of the user's code. If an interrupt comes before it starts, the call is made later."""
 
     __slots__ = ("arguments", "begun", "function")
 
@@ -48,7 +48,7 @@ class _Told:
 
 
 class ConsumerPump:
-    """One consumer core, turned on the running event loop. `call_user` is how the user's functions are called."""
+    """Runs one consumer core on the running event loop. `call_user` calls the user's functions."""
 
     def __init__(self, core: ConsumerCore) -> None:
         self.core = core
@@ -62,15 +62,15 @@ class ConsumerPump:
         self.in_callback = False
         """Whether the user's code is running in a callback."""
         self._left = asyncio.Event()
-        """Set when the last `leave` is over."""
+        """Set when the last `leave` has finished."""
         self._left.set()
         self._completed: deque[_Told] = deque()
-        """The callbacks of commits that are over, in the order of the commits."""
+        """The callbacks of finished commits, in the order of the commits."""
 
     # --- turning -----------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Have the core do at once what is due, not at the loop's next round: the caller handles its events next."""
+        """Let the core do what is due now, not in the loop's next round: the caller handles its events next."""
         self.driver.dispatch(self.core.poll(self.driver.now()))
         self.loop.wakeup()
 
@@ -126,7 +126,7 @@ class ConsumerPump:
             self.in_callback = before
 
     def commit_ended(self, callback: CommitCallback | None, offsets: Offsets, error: MusterError | None) -> None:
-        """A commit without waiting is over: its callback is due at the user's next call."""
+        """An asynchronous commit has finished: its callback is due at the user's next call."""
         if callback is not None:
             self._completed.append(_Told(callback, offsets, error))
         elif error is not None:
@@ -138,7 +138,7 @@ class ConsumerPump:
         """Run the callbacks that are due, in the order of the commits."""
         while self._completed:
             told = self._completed[0]
-            if told.begun:  # here, or by a call that was made from within the callback
+            if told.begun:  # here, or in a call from inside the callback
                 self._completed.popleft()
             else:
                 await self._call_user(told)
@@ -151,7 +151,7 @@ class ConsumerPump:
         has_left = not self.core.subscription.group_managed
         self.core.unsubscribe(self.driver.now(), left.set, reason)
         if has_left and not before.is_set():
-            left = before  # an interrupt ended the wait for the LeaveGroup that is under way
+            left = before  # an interrupt ended the wait for LeaveGroup, which is in progress
         self._left = left
         raised: Exception | None = None
         while not left.is_set():
@@ -159,7 +159,7 @@ class ConsumerPump:
             self._put_errors_aside()
             try:
                 await self.handle_events()
-            except Exception as error:  # the listener's: the group is left all the same
+            except Exception as error:  # from the listener: the group is left all the same
                 raised = raised or error
             if not await self.wait(lambda: left.is_set() or bool(self.core.events), until):
                 break

@@ -19,7 +19,7 @@ from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 
 class Questions(forks.StaysHere):
-    """The part of an `AsyncConsumer` that asks, and changes nothing."""
+    """The part of an `AsyncConsumer` that only queries."""
 
     _config: ConsumerConfig
     _core: ConsumerCore
@@ -28,7 +28,7 @@ class Questions(forks.StaysHere):
     _pump: ConsumerPump
 
     async def start(self) -> None:
-        """Begin to work in the running event loop."""
+        """Start in the running event loop."""
         raise NotImplementedError
 
     async def committed(
@@ -54,7 +54,8 @@ class Questions(forks.StaysHere):
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """The offsets that the next records will get; for read_committed, where the first open transaction begins."""
+        """The offsets of the next records to be written; with read_committed, the start of the first open
+        transaction."""
         found = await self._query(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout_ms)
         return {partition: offset.offset for partition, offset in found.items() if offset is not None}
 
@@ -63,7 +64,9 @@ class Questions(forks.StaysHere):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first offsets at or after timestamps (milliseconds since the epoch); None where there is none."""
         if any(timestamp < 0 for timestamp in timestamps.values()):
-            raise IllegalStateError("a timestamp is at least 0: beginning_offsets and end_offsets find the ends")
+            raise IllegalStateError(
+                "a timestamp must be at least 0; use beginning_offsets and end_offsets for the ends"
+            )
         return await self._query(dict(timestamps), timeout_ms)
 
     async def _query(

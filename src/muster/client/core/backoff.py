@@ -27,5 +27,5 @@ class Backoff:
         return min(self.max_ms, wait) * (1000 + jitter) // 1000
 
     def reset(self) -> None:
-        """It worked: the next failure waits the shortest time again."""
+        """Success: after the next failure the wait is the shortest again."""
         self.failures = 0

@@ -1,4 +1,5 @@
-"""Chance for pure code: a small generator whose numbers follow from its seed, so that simulations repeat."""
+"""Randomness for pure code: a small generator whose numbers follow from its seed, so that simulations are
+repeatable."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ _MASK = 0xFFFFFFFF
 
 
 class Chance:
-    """Marsaglia's xorshift with 32 bits: for spreading out, not for secrets."""
+    """Marsaglia's xorshift with 32 bits: for jitter, not for secrets."""
 
     __slots__ = ("_state",)
 

@@ -1,7 +1,7 @@
 """Checks of the values that a caller passes in, before a request is made of them.
 
-A value that does not fit into the protocol fails the request that carries it, and several calls may share one request:
-one bad topic name would end all updates of the metadata. So such a value is refused when the caller passes it in.
+A value that the protocol cannot carry fails the whole request, and several calls may share one request: a single bad
+topic name would stop all metadata updates. So such a value is refused when the caller passes it in.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def check_text(what: str, text: Any) -> str:
     """Text that goes over the wire.
 
     Raises:
-        IllegalArgumentError: it is not text, cannot be written as UTF-8, or is longer than a request can carry.
+        IllegalArgumentError: it is not text, cannot be encoded as UTF-8, or is longer than a request can carry.
     """
     if not isinstance(text, str):
         raise IllegalArgumentError(f"{what} is {text!r}; it must be text")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise IllegalArgumentError(f"{what} is {text!r}, which cannot be written as UTF-8") from None
+        raise IllegalArgumentError(f"{what} is {text!r}, which cannot be encoded as UTF-8") from None
     if size > MAX_TEXT_BYTES:
-        raise IllegalArgumentError(f"{what} has {size} bytes; {MAX_TEXT_BYTES} can be sent")
+        raise IllegalArgumentError(f"{what} has {size} bytes; at most {MAX_TEXT_BYTES} can be sent")
     return text
 
 
@@ -47,7 +47,7 @@ def check_topic(topic: Any) -> str:
 
 
 def check_partition(partition: Any) -> TopicPartition:
-    """A partition, also as a plain pair."""
+    """A partition; a plain pair will do."""
     try:
         topic, number = partition
     except (TypeError, ValueError):
@@ -84,7 +84,7 @@ def check_timeout(timeout_ms: Any) -> int:
         IllegalArgumentError: it is not a whole number, or negative, which Kafka's client refuses too.
     """
     if isinstance(timeout_ms, int) and timeout_ms < 0:
-        raise IllegalArgumentError(f"timeout_ms is {timeout_ms}; it must be at least 0: no call waits for ever")
+        raise IllegalArgumentError(f"timeout_ms is {timeout_ms}; it must be at least 0: no call waits forever")
     return check_number("timeout_ms", timeout_ms, 0, MAX_OFFSET)
 
 

@@ -1,7 +1,7 @@
 """The consumer without I/O: lookup, membership, commits, positions and fetching, composed.
 
-Theory. A face (async, sync, or Spark's driver-side member) calls `poll(now)` whenever something has arrived or
-`next_deadline(now)` has come, sends what it returns, and handles `take_events()`. A call of the user is a method with
+Theory. A face (async, sync, or Spark's driver-side member) calls `poll(now)` whenever something arrives or
+`next_deadline(now)` has come, sends what it returns, and handles `take_events()`. A user's call is a method with
 a callback. The order within a poll is that of Kafka's client (J6): the coordinator, only if the group assigns
 partitions or a request needs it; metadata for a pattern; join and sync; the heartbeat; auto commit; then positions and
 fetches. Before all that the face runs the callbacks of completed commits, which are the user's code.
@@ -74,13 +74,13 @@ class ConsumerCore:
     # --- subscribing -------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Have the group assign partitions of these topics."""
+        """Let the group assign partitions of these topics."""
         group = self.group
         self.subscription.subscribe(topics)
         group.membership.topics.keep_fresh()
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Have the group assign partitions of all topics that match, now or later."""
+        """Let the group assign partitions of all topics that match, now or later."""
         group = self.group
         self.subscription.subscribe_pattern(pattern)
         group.membership.forget_matches()
@@ -94,7 +94,7 @@ class ConsumerCore:
         self.metadata.set_interest(self.subscription.topics)
 
     def unsubscribe(self, now: int, on_done: Callable[[], None], reason: str) -> None:
-        """Give up all partitions and leave the group. `on_done` is called when the LeaveGroup is answered or failed."""
+        """Give up all partitions and leave the group. `on_done` is called when LeaveGroup is answered or has failed."""
         if self._group is None or not self.subscription.group_managed:
             self._forget()
             on_done()
@@ -114,7 +114,7 @@ class ConsumerCore:
 
     @property
     def listening(self) -> bool:
-        """Whether callbacks are wanted; without, rebalances go on by themselves."""
+        """Whether callbacks are wanted; without them, rebalances proceed on their own."""
         return self._group is not None and self._group.membership.listening
 
     @listening.setter
@@ -141,11 +141,11 @@ class ConsumerCore:
         return self._group.membership.state if self._group is not None else MemberState.UNJOINED
 
     def ownership(self, partition: TopicPartition) -> int | None:
-        """A number that stays the same for as long as the partition belongs to this member, and never comes again."""
+        """A number that stays the same while the partition belongs to this member, and is never used again."""
         return self._group.membership.ownership.get(partition) if self._group is not None else None
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation this is now."""
+        """This member's current id and generation."""
         group = self.group
         generation = group.membership.generation
         return GroupMetadata(
@@ -153,9 +153,9 @@ class ConsumerCore:
         )
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Have the group rebalanced although nothing has changed here."""
+        """Trigger a rebalance of the group although nothing has changed here."""
         if not self.subscription.group_managed:
-            raise IllegalStateError("only a consumer that is subscribed to topics can have its group rebalanced")
+            raise IllegalStateError("only a consumer that is subscribed to topics can trigger a rebalance")
         self.group.membership.request_rejoin(reason)
 
     # --- the user's presence -----------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ConsumerCore:
     # --- turning -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
-        """Do what is due; the requests that come of it."""
+        """Do what is due; returns the resulting requests."""
         sends: list[AnySend] = []
         group = self._group
         if group is not None:
@@ -211,7 +211,7 @@ class ConsumerCore:
                 self.events.fail(self._refusal_told)
 
     def next_deadline(self, now: int) -> int | None:
-        """When to poll again, if nothing arrives before."""
+        """When to poll again, if nothing arrives earlier."""
         times: list[int | None] = [self.offsets.next_deadline(now)]
         if self.fetcher is not None:
             times += [self.fetcher.next_deadline(now), self.validation.next_deadline(now)]
@@ -228,11 +228,12 @@ class ConsumerCore:
         return min(known) if known else None
 
     def take_events(self, *, for_user: bool = True) -> list[Event]:
-        """What has happened since the last call, in order; without `for_user` only what the face does by itself."""
+        """What has happened since the last call, in order; without `for_user` only those that the face handles
+        itself."""
         return self.events.take(for_user=for_user)
 
     def callback_done(self, token: int, now: int) -> None:
-        """The listener has been told what the event of that token said, and has returned."""
+        """The listener has been called for the event with that token, and has returned."""
         if self._group is not None:
             self._group.membership.callback_done(token, now)
 
@@ -258,7 +259,7 @@ class ConsumerCore:
         if stuck and not self._no_offset_told:
             self._no_offset_told = True
             shown = ", ".join(map(str, stuck))
-            message = f"{shown} has no position, and auto_offset_reset is none: seek() to start somewhere"
+            message = f"{shown} has no position, and auto_offset_reset is none: choose one with seek()"
             self.events.append(Fatal(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)))
 
     # --- records -----------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ class ConsumerCore:
         return self.fetcher is not None and self.fetcher.has_records
 
     def collect(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records to hand out; their partitions' positions move behind them. Raises as `Fetcher.collect` does."""
+        """Records to hand out; the positions of their partitions move past them. Raises as `Fetcher.collect` does."""
         return self.fetcher.collect(max_records) if self.fetcher is not None else {}
 
     # --- committing --------------------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ class ConsumerCore:
         self.group.commits.fetch(check_partitions(partitions), on_done, until=until)
 
     def commit_for_close(self, on_done: OnDone, until: int) -> None:
-        """The last auto commit, where it is on: tried again up to `until`."""
+        """The last auto commit, if enabled: retried until `until`."""
         consumed = self.consumed()
         if self._auto_commits and consumed:
             self.group.commits.commit(consumed, on_done, until=until)
@@ -320,7 +321,7 @@ class ConsumerCore:
         self.group.commits.commit(self.consumed(), on_done)
 
     def restart_auto_commit(self, now: int) -> None:
-        """An assignment has just come into force: the interval starts anew."""
+        """An assignment has just taken effect: the interval restarts."""
         self._auto_commit_at = now + self.config.auto_commit_interval_ms
 
     def _maybe_auto_commit(self, now: int) -> None:
@@ -339,7 +340,7 @@ class ConsumerCore:
             self._auto_commit_in_flight = False
             if is_retriable(error):
                 self._auto_commit_at = min(self._auto_commit_at, now + self.config.retry_backoff_ms)
-                self.events.append(Note(DEBUG, f"auto commit will be tried again: {error}"))
+                self.events.append(Note(DEBUG, f"auto commit will be retried: {error}"))
             elif error is not None:
                 self.events.append(Note(WARNING, f"auto commit failed: {error}"))
 
@@ -347,7 +348,7 @@ class ConsumerCore:
 
 
 class _Group:
-    """The parts of a consumer that only one in a group has."""
+    """The parts of a consumer that it needs only in a group."""
 
     def __init__(self, config: ConsumerConfig, core: ConsumerCore, seed: int) -> None:
         assert config.group_id is not None

@@ -1,9 +1,9 @@
-"""What the consumer's core tells its face, in one stream: calls of the listener, errors that the user must see, lines
-for the log, connections to close.
+"""What the consumer's core reports to its face, in one stream: calls of the listener, errors that the user must see,
+lines for the log, connections to close.
 
 Theory. All parts of a core append to one `EventStream`, and a face learns what has happened from there alone. Events
 for the user (`RebalanceCallback`, `Fatal`) wait in the stream until the user's next call: until then they can be taken
-back, and the same error does not pile up. Events that the face handles by itself (`Note`, `Disconnect`) are taken at
+back, and equal errors do not pile up. Events that the face handles itself (`Note`, `Disconnect`) are taken at
 every turn. The answer to a single call of the user (a commit, a lookup, leaving) goes to that call's own callback.
 """
 
@@ -26,7 +26,7 @@ class CallbackKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceCallback:
-    """The listener has to be called. The core goes on when the face calls `callback_done(token, now)` after that.
+    """The listener has to be called. The core continues when the face then calls `callback_done(token, now)`.
 
     Until then a revoked partition still belongs to this member: positions can be read and offsets committed. A lost
     partition may belong to another member already.
@@ -66,10 +66,10 @@ Event = RebalanceCallback | Fatal | Note | Disconnect
 
 
 class EventStream(list[Event]):
-    """The events that were not taken yet, in order."""
+    """The events that have not been taken yet, in order."""
 
     def fail(self, error: MusterError) -> None:
-        """Have the user's next call raise an error, unless an equal one waits already."""
+        """Make the user's next call raise an error, unless an equal one is already waiting."""
         if not any(isinstance(event, Fatal) and str(event.error) == str(error) for event in self):
             self.append(Fatal(error))
 
@@ -79,7 +79,7 @@ class EventStream(list[Event]):
         return any(isinstance(event, Fatal) for event in self)
 
     def take(self, *, for_user: bool = True) -> list[Event]:
-        """Take the events since the last call; without `for_user` only those that the face handles by itself."""
+        """Take the events since the last call; without `for_user` only those that the face handles itself."""
         taken = [event for event in self if for_user or isinstance(event, Note | Disconnect)]
         if taken:
             self[:] = [] if for_user else [event for event in self if not isinstance(event, Note | Disconnect)]

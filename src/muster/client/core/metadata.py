@@ -1,8 +1,8 @@
 """What a client knows of the cluster: brokers, topics, the leaders of partitions; and when to ask again.
 
-Theory. The owner says which topics it is interested in. The metadata is fetched again when something was found to be
+Theory. The owner says which topics it is interested in. The metadata is fetched again when something is found to be
 stale (`request_update`), when a topic of interest has never been seen, and when the last answer is
-`metadata.max.age.ms` old. A producer (`on_demand`) first asks for the topics alone that it needs and does not know, as
+`metadata.max.age.ms` old. A producer (`on_demand`) first asks only for the topics that it needs and does not know, as
 Kafka's does. Only such a request may create topics: one for all topics of interest would bring back those that were
 deleted since the producer wrote to them. While one of those is not found, requests of both kinds take turns: a topic
 that does not exist must not keep the new leaders of all others from being learned.
@@ -13,7 +13,7 @@ one with the same or a newer epoch of the same topic id (KIP-320). Each update r
 
 If no known broker has answered for `metadata.recovery.rebootstrap.trigger.ms`, or one says so, the client starts over
 from its bootstrap addresses (KIP-1102): `rebootstraps` goes up, and the driver gives up its connections. The epochs
-stay: they tell an answer that is older than what was known.
+stay: they identify an answer that is older than what was known.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class ClusterMetadata:
         self.last_error: MusterError | None = None
         """Why the last request failed; None once one succeeds."""
         self.refusal: AuthenticationError | None = None
-        """Why no broker lets this client in. Nothing is asked any more until `resume`: the same would come of it."""
+        """Why no broker accepts this client. Nothing is asked until `resume`: the answer would be the same."""
         self._refusals = 0
         self._config = config
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._interest: set[str] | None = set()
         self._on_demand = on_demand
         self._needed: set[str] = set()
-        """With `on_demand`, the topics that records wait for and that no answer has had yet."""
+        """With `on_demand`, the topics that records wait for and that no answer has contained yet."""
         self._errors: dict[str, ErrorCode] = {}
         self._names: dict[bytes, str] = {}
         self._racks: dict[int, str] = {}
@@ -101,10 +101,10 @@ class ClusterMetadata:
         self._all_wanted = False
         """Whether `request_update` was called since all topics of interest were asked for."""
         self._asked_for_needed = False
-        """Whether the last request was for the topics alone that are needed, and has not found all of them."""
+        """Whether the last request was only for the topics that are needed, and did not find all of them."""
         self._refreshed_at: int | None = None
         self._asking_since: int | None = None
-        """Since when it has been asked in vain."""
+        """Since when requests have failed."""
         self._not_before = 0
 
     # --- what to know ------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class ClusterMetadata:
             self._ask_now()
 
     def add_interest(self, names: Iterable[str]) -> None:
-        """Ask for these topics as well."""
+        """Ask for these topics too."""
         if self._interest is None:
             return
         new = set(names) - self._interest
@@ -148,11 +148,11 @@ class ClusterMetadata:
             self._not_before = 0
 
     def request_update(self, now: int) -> None:
-        """Something was found to be stale: ask again at the next poll, or when the backoff allows."""
+        """Something is stale: ask again at the next poll, or when the backoff allows."""
         self._need_update = self._requested_since_send = self._all_wanted = True
 
     def resume(self) -> None:
-        """The user calls again, with the refusal told: something may have changed, so ask once more."""
+        """The user calls again after the refusal was raised: something may have changed, so ask once more."""
         if self.refusal is not None:
             self.refusal, self._refusals = None, 0
 
@@ -194,9 +194,10 @@ class ClusterMetadata:
         return found is not None and node_id in self.brokers and node_id in found.replicas
 
     def racks(self, topic: str) -> tuple[frozenset[str], ...]:
-        """For each partition of a topic the racks of its replicas; a broker that is away is in the rack where it was.
+        """For each partition of a topic the racks of its replicas; a broker that is down is in its last known rack.
 
-        Kafka's client does not know the rack of a broker that is away, so that its groups rebalance for each one."""
+        Kafka's client does not know the rack of a broker that is down, so its groups rebalance each time one goes
+        down."""
         found = self.topics.get(topic)
         if found is None:
             return ()
@@ -229,7 +230,7 @@ class ClusterMetadata:
     # --- what others learn -------------------------------------------------------------------------------------------
 
     def update_leader(self, partition: TopicPartition, leader_id: int, leader_epoch: int, node: Node | None) -> bool:
-        """Take over a leader from the answer to a Produce or Fetch (KIP-951). False if it is not newer."""
+        """Adopt a leader from a Produce or Fetch response (KIP-951). False if it is not newer."""
         known = self._partition(partition)
         if known is None or leader_epoch <= known.leader_epoch or (node is None and leader_id not in self.brokers):
             return False
@@ -281,7 +282,7 @@ class ClusterMetadata:
         ]
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing happens before."""
+        """When `poll` has something to do, if nothing happens earlier."""
         if self.refusal is not None:
             return None
         asks_at = NEVER if self._in_flight else self._not_before if self._need_update else self._expires_at()
@@ -301,7 +302,7 @@ class ClusterMetadata:
         return 0 if self._refreshed_at is None else self._refreshed_at + self._config.metadata_max_age_ms
 
     def _request(self, version: int, asked: frozenset[str] | None, may_create: bool) -> MetadataRequest:
-        # v0 has no way to ask for no topics, and means all by an empty list.
+        # v0 cannot ask for no topics: an empty list means all.
         topics = None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)]
         if topics is None and version == 0:
             topics = []
@@ -317,7 +318,7 @@ class ClusterMetadata:
                 self.rebootstrap(now)
             self._failed(KafkaError(reply.error_code, "the broker refused to describe the cluster"), now)
         elif not reply.brokers:
-            self._failed(KafkaConnectionError("the broker that was asked knows of no brokers yet"), now)
+            self._failed(KafkaConnectionError("the broker does not know any brokers yet"), now)
         else:
             self._update(reply, now, asked)
 
@@ -327,7 +328,7 @@ class ClusterMetadata:
         self._not_before = now + self._backoff.next_wait_ms()
 
     def _count_refusal(self, error: MusterError) -> None:
-        """A refusal may be for one broker's own certificate, which has expired: the others are asked first."""
+        """The cause may be the certificate of this broker alone, for example expired: the others are asked first."""
         if not isinstance(error, AuthenticationError):
             return
         self._refusals += 1
@@ -360,7 +361,7 @@ class ClusterMetadata:
             self._not_before = now if missing else now + self._config.retry_backoff_ms
 
     def _take_topics(self, answered: list[MetadataResponseTopic], asked: frozenset[str] | None) -> bool:
-        """Replace the topics by those of the answer. Returns whether some are stale or not there yet."""
+        """Replace the topics with those of the answer. Returns whether some are stale or missing."""
         topics: dict[str, TopicMetadata] = {}
         errors: dict[str, ErrorCode] = {}
         stale = False

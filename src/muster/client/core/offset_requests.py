@@ -1,10 +1,10 @@
-"""ListOffsets, OffsetCommit and OffsetFetch: requests and answers in all versions, for consumer, admin and Spark.
+"""ListOffsets, OffsetCommit and OffsetFetch: requests and responses in all versions, for consumer, admin and Spark.
 
 From v10 on, OffsetCommit and OffsetFetch name topics by id, before that by name. If the metadata does not have a
 topic's id, an older version is used: `COMMIT_WITH_NAMES`, `FETCH_WITH_NAMES`.
 
 The sequence that `TopicIds` guards against: a request names a topic by its id; the topic is deleted and created again,
-and the metadata learns its new id; the answer names the old id, which the metadata cannot resolve any more.
+and the metadata learns its new id; the response names the old id, which the metadata can no longer resolve.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FETCH_STABLE = 7
 
 Answer = tuple[ErrorCode, OffsetAndMetadata | None]
 Listed = OffsetAndTimestamp | KafkaError | None
-"""An offset; None if no record is as young as the timestamp asked for."""
+"""An offset; None if no record is as recent as the requested timestamp."""
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -64,13 +64,13 @@ def list_request(
 ) -> ListOffsetsRequest:
     """ListOffsets, to the leader of the partitions: for each the first offset at or after its timestamp.
 
-    A broker that knows of another `leader_epoch` of a partition refuses it (KIP-320).
+    A broker that knows another `leader_epoch` of a partition refuses it (KIP-320).
 
     Raises:
-        UnsupportedVersionError: v0, from before Kafka 0.10.1, knows the times of segments only.
+        UnsupportedVersionError: v0, from before Kafka 0.10.1, knows only the times of segments.
     """
     if version == 0 and any(timestamp >= 0 for timestamp in timestamps.values()):
-        raise UnsupportedVersionError("brokers look up times since Kafka 0.10.1")
+        raise UnsupportedVersionError("offsets can be looked up by timestamp since Kafka 0.10.1")
     topics: dict[str, ListOffsetsTopic] = {}
     for partition, timestamp in timestamps.items():
         topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))
@@ -110,7 +110,7 @@ class TopicIds:
 
     @property
     def complete(self) -> bool:
-        """Whether all of them are known."""
+        """Whether all ids are known."""
         return ZERO_UUID not in self._names
 
     def id(self, topic: str) -> bytes:
@@ -135,7 +135,7 @@ def commit_request(
     member_id: str = "",
     group_instance_id: str | None = None,
 ) -> OffsetCommitRequest:
-    """OffsetCommit: from a member under its generation, or without a member for a group that has none (J7)."""
+    """OffsetCommit: by a member in its generation, or without a member, for a group that has none (J7)."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, number), offset in offsets.items():
         topic = topics.get(name)
@@ -194,10 +194,10 @@ def fetch_all_request(version: int, group_ids: Iterable[str]) -> OffsetFetchRequ
     """OffsetFetch of all offsets of several groups of one coordinator (KIP-709).
 
     Raises:
-        UnsupportedVersionError: the version is of one group.
+        UnsupportedVersionError: this version takes a single group.
     """
     if version < _FETCH_WITH_GROUPS:
-        raise UnsupportedVersionError(f"OffsetFetch of version {version} asks for one group")
+        raise UnsupportedVersionError(f"OffsetFetch version {version} takes a single group")
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=one, topics=None) for one in group_ids])
 
 
@@ -218,7 +218,7 @@ def fetch_answers(
 def group_answers(
     group: OffsetFetchResponseGroup, ids: TopicIds = NO_TOPIC_IDS
 ) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
-    """What is said of one of the groups of an answer, and of each partition."""
+    """What the response says of one group, and of each partition."""
     answers = {
         TopicPartition(name, partition.partition_index): _answer(partition)
         for topic in group.topics

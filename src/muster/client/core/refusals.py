@@ -1,9 +1,9 @@
 """What an error code means to each request of a client: one table, for consumers, producers, admin and Spark.
 
-`muster.errors` classes each code by itself as Kafka does: `retriable`, `stale_metadata`, `stale_coordinator`. How a
-client reacts also depends on the request. For example, a producer waits for a topic that does not exist, but to a
+`muster.errors` classifies each code on its own, as Kafka does: `retriable`, `stale_metadata`, `stale_coordinator`. How
+a client reacts also depends on the request. For example, a producer waits for a topic that does not exist, but to a
 caller that asks about the topic this error is the answer. Kafka has these differences in the handler of each response;
-here they stand side by side.
+here they are side by side.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_retriable(error: object) -> bool:
 # --- of a group's member ---------------------------------------------------------------------------------------------
 
 NO_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
-"""Heartbeat, OffsetCommit: the membership that the request was sent under is over."""
+"""Heartbeat, OffsetCommit: the membership under which the request was sent has ended."""
 
 JOIN_AT_ONCE = frozenset(
     {
@@ -42,7 +42,7 @@ JOIN_AT_ONCE = frozenset(
         ErrorCode.MEMBER_ID_REQUIRED,
     }
 )
-"""JoinGroup, SyncGroup: join again at once. After other retriable errors a backoff comes first."""
+"""JoinGroup, SyncGroup: rejoin immediately. Other retriable errors wait for a backoff first."""
 
 COMMIT_AGAIN = frozenset(
     {
@@ -55,7 +55,7 @@ COMMIT_AGAIN = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""OffsetCommit: tried again while the caller has time left."""
+"""OffsetCommit: retried while the caller has time left."""
 
 # --- of a reader -----------------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ SESSION_LOST = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Fetch: a fresh session is opened at once."""
+"""Fetch: a new session is opened immediately."""
 
 # --- of a producer ---------------------------------------------------------------------------------------------------
 
@@ -80,13 +80,13 @@ PRODUCER_ENDS = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""After these an idempotent producer cannot go on."""
+"""After these an idempotent producer cannot continue."""
 
 LIMITS = {
     ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes (without it the broker's message.max.bytes)",
     ErrorCode.RECORD_LIST_TOO_LARGE: "the topic's segment.bytes (without it the broker's log.segment.bytes)",
 }
-"""Which setting a batch exceeds: the answer of Kafka's brokers has neither its name nor the size."""
+"""Which setting a batch exceeds: the response of Kafka's brokers has neither its name nor the size."""
 
 NOT_WRITTEN = PRODUCER_ENDS | {
     ErrorCode.CORRUPT_MESSAGE,
@@ -119,7 +119,7 @@ LIST_OFFSETS_AGAIN = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 """ListOffsets, DescribeProducers. That a partition does not exist is an answer."""
 
 RECORDS_AGAIN = LIST_OFFSETS_AGAIN | {ErrorCode.REQUEST_TIMED_OUT}
-"""DeleteRecords: a follower did not delete them in time. Deleting twice is deleting once."""
+"""DeleteRecords: a follower did not delete them in time. Repeating the deletion does no harm."""
 
 CONFIGS_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
 """IncrementalAlterConfigs."""

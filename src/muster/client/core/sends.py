@@ -1,8 +1,8 @@
 """What the client's cores ask of the driver, which moves their bytes.
 
 Theory: a core is a plain object. `poll(now)` returns `Send` values; the driver delivers each to its node, in order for
-each node, and calls `on_reply` exactly once, with the response or with a `Failure`. The core never waits: it decides
-what happens next at its next `poll`. `next_deadline()` says when that must be at the latest.
+each node, and calls `on_reply` exactly once, with the response or a `Failure`. The core never waits: it decides
+what happens next at its next `poll`. `next_deadline()` says by when that must be.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from muster.protocol.primitives import Request, Response
 R = TypeVar("R", bound=Response)
 
 LEAST_LOADED = -1
-"""Any broker: the driver picks the one with the fewest requests in flight, a bootstrap address where none is known."""
+"""Any broker: the driver picks the one with the fewest requests in flight, or a bootstrap address if none is known."""
 
 
 class Channel(Enum):
@@ -42,19 +42,19 @@ class FailureKind(Enum):
     """Why a request has no response."""
 
     UNREACHABLE = "unreachable"
-    """No connection could be made: the request was certainly not carried out."""
+    """No connection could be made: the request was certainly not processed."""
     DISCONNECTED = "disconnected"
-    """The connection broke with the request under way: the broker may have carried it out, or not."""
+    """The connection broke with the request under way: the broker may have processed it or not."""
     TIMEOUT = "timeout"
-    """No response in time; the connection was closed for it."""
+    """No response in time; the connection was closed because of it."""
     UNSUPPORTED_VERSION = "unsupported version"
     """The broker speaks no version of the request that can carry it. Trying again does not help."""
     UNENCODABLE = "unencodable"
-    """A value in the request does not fit into the protocol: nothing was sent. Trying again does not help."""
+    """The protocol cannot carry a value in the request: nothing was sent. Trying again does not help."""
     AUTHENTICATION = "authentication"
-    """The client and the broker do not accept each other. Trying again does not help."""
+    """The client or the broker rejected the other. Trying again does not help."""
     GARBLED = "garbled"
-    """The response could not be decoded; the connection was closed for it."""
+    """The response could not be decoded; the connection was closed because of it."""
 
 
 _FINAL = frozenset({FailureKind.UNSUPPORTED_VERSION, FailureKind.UNENCODABLE, FailureKind.AUTHENTICATION})
@@ -88,8 +88,8 @@ class Failure:
 class Send(Generic[R]):
     """One request to be sent: to which node, how to build it, what to call with the answer.
 
-    `build` gets the version that the driver settled with the broker, since some requests change their shape with it.
-    `timeout_ms` None means the client's `request.timeout.ms`; a join needs more, because the broker holds it.
+    `build` gets the version that the driver negotiated with the broker, since some requests change their shape with it.
+    `timeout_ms` None means the client's `request.timeout.ms`; a join needs longer, because the broker holds it back.
     """
 
     node_id: int
@@ -103,7 +103,7 @@ class Send(Generic[R]):
     """False for the one request that brokers do not answer, Produce with acks=0: it gets an empty response once it is
     written."""
     sent_at: int = 0
-    """When it was written, for the driver's measures."""
+    """When it was written, for the driver's metrics."""
 
 
 def send(

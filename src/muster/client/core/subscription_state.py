@@ -1,4 +1,4 @@
-"""What a consumer is subscribed to, what it is assigned, and its position in each partition.
+"""What a consumer is subscribed to, which partitions it is assigned, and its position in each.
 
 Theory. A consumer subscribes to topics by name or by pattern, and the group assigns partitions; or it is assigned
 partitions manually (J7), without a group. An assigned partition goes through four states:
@@ -11,9 +11,9 @@ partitions manually (J7), without a group. An assigned partition goes through fo
          +------------no offset committed-------+------offset out of range------------------+
 
 A partition that is FETCHING has a position that is known to be good: the offset of the next record that the user gets.
-`fetch_position` runs ahead of it by what is fetched and not yet handed out. A seek, a reset, a loss or a new leader
+`fetch_position` is ahead of it by the records fetched and not yet handed out. A seek, a reset, a loss or a new leader
 changes `epoch`, so that the answer to an older fetch is recognised and dropped, even if the partition has come back
-since. A position in AWAIT_VALIDATION is committed all the same (`all_consumed`): the records before it were handled.
+since. A position in AWAIT_VALIDATION is committed too (`all_consumed`): the records before it were handled.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ class PartitionState:
     """A nearer follower that the leader named to fetch from (KIP-392), valid until `preferred_until`."""
     preferred_until: int = 0
     stored: OffsetAndMetadata | None = None
-    """What the user has said to commit, where only that is committed (`enable_auto_offset_store`)."""
+    """What the user has stored for the next commit, if only that is committed (`enable_auto_offset_store`)."""
     assigned: bool = True
-    """False once the partition was given up. If it comes back, it gets a state of its own."""
+    """False once the partition was given up. If it comes back, it gets a new state."""
 
     def move_to(self, offset: int, leader_epoch: int) -> None:
-        """Move the position; data that was fetched, or is being fetched, is void."""
+        """Move the position; data that was or is being fetched is discarded."""
         self.state = PositionState.FETCHING
         self.position = self.fetch_position = offset
         self.leader_epoch = leader_epoch
@@ -121,7 +121,7 @@ class PartitionState:
         self.retry_at = 0
 
     def validate(self) -> None:
-        """Fetch nothing until the leader has said that the position is good. Data already fetched is void."""
+        """Fetch nothing until the leader has confirmed the position. Data already fetched is discarded."""
         self.state = PositionState.AWAIT_VALIDATION
         self.fetch_position = self.position
         self.epoch += 1
@@ -162,7 +162,7 @@ class SubscriptionState:
         self.pattern = pattern
 
     def update_pattern(self, topics: Iterable[str]) -> bool:
-        """Match the pattern with these topics of the cluster. Returns whether that changed what is subscribed to."""
+        """Match the pattern against the topics of the cluster. Returns whether that changed the subscription."""
         assert self.pattern is not None
         matched = {topic for topic in topics if self.pattern.fullmatch(topic)}
         changed = matched != self.topics
@@ -191,14 +191,14 @@ class SubscriptionState:
     # --- what is assigned --------------------------------------------------------------------------------------------
 
     def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take the group's assignment. Partitions that stay keep their positions; new ones start INITIALIZING."""
+        """Adopt the group's assignment. Partitions that stay keep their positions; new ones start INITIALIZING."""
         self._replace(list(partitions))
 
     def _replace(self, partitions: list[TopicPartition]) -> None:
         before = self._assigned
         self.assignment_id += 1
         # A partition may be lost and come back while a fetch is under way. The answer belongs to the earlier ownership,
-        # so an epoch must never be used again in a later one.
+        # so an epoch must never be reused in a later one.
         epoch = self.assignment_id << 32
         self._assigned = {partition: before.get(partition) or PartitionState(epoch=epoch) for partition in partitions}
         for state in before.values():
@@ -249,7 +249,7 @@ class SubscriptionState:
         return state.position if state.state is PositionState.FETCHING else None
 
     def all_consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit of everything handed out so far says."""
+        """The offsets of a commit of everything handed out so far."""
         return {
             partition: OffsetAndMetadata(state.position, state.leader_epoch)
             for partition, state in self._assigned.items()
@@ -257,10 +257,10 @@ class SubscriptionState:
         }
 
     def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        """Have the next commit that names no offsets write these.
+        """Store offsets for the next commit that names none.
 
         Raises:
-            IllegalStateError: a partition is not assigned; none is stored then.
+            IllegalStateError: a partition is not assigned; then nothing is stored.
             IllegalArgumentError: an offset is out of range.
         """
         wanted = [(self.state(partition), check_offset(partition, offset)) for partition, offset in offsets.items()]
@@ -268,18 +268,19 @@ class SubscriptionState:
             state.stored = offset
 
     def stored(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is stored of the assigned partitions."""
+        """The stored offsets of the assigned partitions."""
         return {partition: state.stored for partition, state in self._assigned.items() if state.stored is not None}
 
     def store_at_least(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These are being committed by name: a later commit of what is stored must not put the group back."""
+        """These offsets are being committed explicitly: a later commit of stored offsets must not reset the group to
+        older ones."""
         for partition, offset in offsets.items():
             state = self._assigned.get(partition)
             if state is not None and state.stored is not None and state.stored.offset < offset.offset:
                 state.stored = offset
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Go on from an offset.
+        """Continue at an offset.
 
         Raises:
             IllegalStateError: the partition is not assigned.
@@ -299,7 +300,7 @@ class SubscriptionState:
         return [p for p, state in self._assigned.items() if state.state is PositionState.INITIALIZING]
 
     def request_reset(self, partition: TopicPartition, strategy: OffsetReset | None = None) -> bool:
-        """Have the position looked up. Returns False if the strategy is NONE: then the user must be told."""
+        """Request a look-up of the position. Returns False if the strategy is NONE: then the user must be notified."""
         state = self._assigned.get(partition)
         strategy = strategy or self.default_reset
         if state is None:
@@ -317,15 +318,15 @@ class SubscriptionState:
         return [p for p, state in self._assigned.items() if state.state is PositionState.AWAIT_RESET]
 
     def finish_reset(self, partition: TopicPartition, strategy: OffsetReset, offset: int) -> None:
-        """Take the looked-up position, unless the partition was lost or `seek` was called meanwhile."""
+        """Adopt the looked-up position, unless the partition was lost or `seek` was called meanwhile."""
         state = self._assigned.get(partition)
         if state is not None and state.state is PositionState.AWAIT_RESET and state.reset is strategy:
-            state.move_to(offset, NO_LEADER_EPOCH)  # the leader itself has named it: there is nothing to validate
+            state.move_to(offset, NO_LEADER_EPOCH)  # the leader itself named it: there is nothing to validate
 
     # --- pausing -----------------------------------------------------------------------------------------------------
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Neither fetch these nor hand out their records until `resume`. What is fetched already stays."""
+        """Neither fetch these nor hand out their records until `resume`. Fetched data is kept."""
         for partition in partitions:
             self.state(partition).paused = True
 

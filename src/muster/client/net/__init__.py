@@ -1,1 +1,1 @@
-"""Sockets and the loop: moves the bytes of the cores, the only room that waits."""
+"""Sockets and the event loop: moves the bytes of the cores. Only this package waits."""

@@ -1,4 +1,4 @@
-"""What one client's connections share to be let in: a TLS context, and credentials with their tokens."""
+"""What one client's connections share: a TLS context, and credentials with their tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.client.security.settings import SecurityConfig
 
 
 class Access:
-    """Made once for a client.
+    """Created once for each client.
 
     Raises:
         ConfigError: a file of the settings cannot be used.
@@ -24,11 +24,11 @@ class Access:
 
     @property
     def may_wait(self) -> bool:
-        """Whether `proof` may block, since a token has to be fetched."""
+        """Whether `proof` may block to fetch a token."""
         return self._credentials is not None and self._credentials.may_wait
 
     def proof(self) -> Proof | None:
-        """What one connection proves its identity with; None without SASL.
+        """What one connection authenticates with; None without SASL.
 
         Raises:
             AuthenticationError: there is no token.
@@ -38,11 +38,11 @@ class Access:
         return Proof(self._credentials.name, self._credentials.mechanism())
 
     def refused(self) -> None:
-        """A broker refused a proof: a token that is kept is of no more use."""
+        """A broker refused a proof: a cached token is no longer of use."""
         if self._credentials is not None:
             self._credentials.refused()
 
 
 def _wall_clock_ms() -> int:
-    """The lifetimes of tokens are told in the world's time."""
+    """The lifetimes of tokens are in wall-clock time."""
     return time.time_ns() // 1_000_000

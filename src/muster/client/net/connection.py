@@ -1,11 +1,10 @@
 """One connection to one broker: handshake, requests in order, their timeouts.
 
-The states of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which tells the versions that the broker speaks,
-and SASL), then READY; any state may turn to CLOSED. Requests wait in a queue until the connection is READY, and while
-`MAX_IN_FLIGHT` are under way. Where the broker trusts a client for a time only, the connection turns from READY to
-HANDSHAKE once more before that is over (KIP-368): the handshake's requests queue up behind those under way. Answers
-come in the order of the requests. When the connection ends, every request that it holds is answered with a failure,
-exactly once.
+The states of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which returns the versions that the broker speaks,
+and SASL), then READY; any state may turn to CLOSED. Requests wait in a queue until the connection is READY, or while
+`MAX_IN_FLIGHT` are in flight. If the broker limits the session lifetime, the connection turns from READY to HANDSHAKE
+again before it ends (KIP-368): the handshake's requests queue up behind those in flight. Responses come in the order of
+the requests. When the connection ends, every request that it holds is answered with a failure, exactly once.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from muster.protocol.primitives import Buffer, Request
 from muster.protocol.sasl_messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
 MAX_IN_FLIGHT = 100
-"""How many requests may be under way on one connection. A core may keep a lower bound of its own."""
+"""How many requests may be in flight on one connection. A core may set a lower bound."""
 
 SLOW_MS = 1_000
-"""After this long without an end of the handshake, requests that any broker can answer look for another."""
+"""If the handshake takes longer than this, requests that any broker can answer go to another one."""
 
 MAX_FRAME_BYTES = 512 * 1024 * 1024
-"""The largest answer that is accepted. The length in text of another protocol ("HTTP") is above it."""
+"""The largest response accepted. Text of another protocol ("HTTP"), read as a length, is above it."""
 
 
 class ConnectionState(Enum):
@@ -54,7 +53,7 @@ class ConnectionState(Enum):
 
 @dataclass(slots=True)
 class Waiting:
-    """A request that has no answer yet. `deadline` is in the driver's milliseconds."""
+    """A request without an answer yet. `deadline` is by the driver's clock."""
 
     send: AnySend
     deadline: int
@@ -75,10 +74,10 @@ class Owner(Protocol):
         """Give a request its answer."""
 
     def on_ready(self, connection: Connection) -> None:
-        """The handshake is done."""
+        """The handshake has finished."""
 
     def prove_again(self, connection: Connection) -> None:
-        """Call the connection's `shake_hands_again` with a new proof: the broker's trust is about to end."""
+        """Call the connection's `shake_hands_again` with a new proof: the session is about to expire."""
 
     def on_closed(self, connection: Connection, failure: Failure) -> None:
         """The connection is gone."""
@@ -88,7 +87,8 @@ Callback = TypeVar("Callback", bound=Callable[..., None])
 
 
 def _called_by_the_loop(callback: Callback) -> Callback:
-    """A method whose error ends the connection: an event loop only logs it, and requests would wait for their time."""
+    """A method whose error ends the connection: an event loop would only log it, and requests would wait for their
+    timeouts."""
 
     @wraps(callback)
     def guarded(connection: Connection, *arguments: Any) -> None:
@@ -116,10 +116,10 @@ class Connection(asyncio.BufferedProtocol):
         self.state = ConnectionState.CONNECTING
         self.was_ready = False
         self.closed_when_asked = False
-        """Whether the broker ended it in place of telling its versions."""
+        """Whether the broker closed it instead of answering ApiVersions."""
         self.last_used = owner.now()
         self.slow_at = self.last_used + SLOW_MS
-        """From when on it is slow, if it is not ready by then."""
+        """It counts as slow if it is not ready by then."""
         self._owner = owner
         self._client_id = client_id
         self._handshake_ms = handshake_ms
@@ -128,13 +128,13 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[Waiting] = deque()
         self._in_flight: deque[Waiting] = deque()
         self._unwritten: deque[Waiting] = deque()
-        """Requests without an answer (acks=0) that the socket has not taken whole: closing now would lose them."""
+        """Requests without an answer (acks=0) that are not completely written: closing now would lose them."""
         self._correlation_id = 0
         self._handshake = Handshake()
         self._muted_until = 0
         self._prove_at: int | None = None
         self._answered = False
-        """Whether any request but those of the handshake was answered."""
+        """Whether any request other than the handshake's was answered."""
 
     # --- for the driver ----------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._queue) + len(self._in_flight) + len(self._unwritten)
 
     def begin(self, handshake: Handshake) -> None:
-        """The socket is about to be there: begin with this handshake."""
+        """The socket is about to be connected: begin with this handshake."""
         self._handshake = handshake
 
     def submit(self, send: AnySend, deadline: int) -> None:
@@ -152,14 +152,14 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.append(Waiting(send, deadline))
 
     def withdraw(self) -> list[Waiting]:
-        """Take back the requests that any broker can answer; none of them has been sent."""
+        """Take out the requests that any broker can answer; none of them has been sent."""
         taken = [waiting for waiting in self._queue if waiting.send.node_id == LEAST_LOADED]
         if taken:
             self._queue = deque(waiting for waiting in self._queue if waiting.send.node_id != LEAST_LOADED)
         return taken
 
     def shake_hands_again(self, proof: Proof) -> None:
-        """Prove the client's identity again; requests wait meanwhile."""
+        """Re-authenticate; other requests wait until that is done."""
         if self.state is ConnectionState.READY:
             self.state = ConnectionState.HANDSHAKE
             self._handshake = Handshake.assumed(self._handshake.ranges, proof)
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @_called_by_the_loop
     def flush(self) -> None:
-        """Write what may be written, all in one piece."""
+        """Write everything that may be written, in one call."""
         if self.state is not ConnectionState.READY or not self._queue:
             return
         assert self._transport is not None
@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.resume_writing()
 
     def expire(self, now: int) -> int | None:
-        """Give up requests whose time is over. Returns the next time to look, None if there is nothing to wait for."""
+        """Give up requests whose time is up. Returns when to check next, None if nothing waits."""
         heads = [under_way[0] for under_way in (self._in_flight, self._unwritten) if under_way]
         late = next((head.send for head in heads if head.deadline <= now), None)
         if late is not None:
@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(Failure(FailureKind.TIMEOUT, text))
             return None
         if any(waiting.deadline <= now for waiting in self._queue):
-            # Requests behind it are given up too: they must not overtake it, as a producer's batches are in order.
+            # Later requests are given up too: they must not overtake it, as a producer's batches are in order.
             queue, self._queue = self._queue, deque()
             for waiting in queue:
                 text = f"{waiting.send.request_type.__name__} could not be sent to {self.node} in time"
@@ -223,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         return min(deadlines, default=None)
 
     def close(self, failure: Failure) -> None:
-        """End the connection. The oldest request under way gets `failure`; the others get what it means for them."""
+        """End the connection. The oldest request in flight gets `failure`; the others get what it means for them."""
         if self.state is ConnectionState.CLOSED:
             return
         self.state = ConnectionState.CLOSED
@@ -243,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.on_closed(self, failure)
 
     def fail(self, error: Exception) -> None:
-        """End the connection after an error that is not the broker's doing. The event loop's handler gets it too."""
+        """End the connection after an error in this client. The event loop's handler gets it too."""
         what = f"the connection to {self.node} failed inside this client"
         loop = asyncio.get_running_loop()
         loop.call_exception_handler({"message": what, "exception": error, "protocol": self})
@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 self._on_frame(frame)
         except ProtocolError as error:
-            text = f"{self.node} sent what is no answer of a Kafka broker: {error}"
+            text = f"{self.node} sent a response that no Kafka broker sends: {error}"
             self.close(Failure(FailureKind.GARBLED, text))
         else:
             self.flush()
@@ -295,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed_when_asked = self.state is ConnectionState.HANDSHAKE
         refused = why_refused(exc) if isinstance(exc, ssl.SSLError) else None
         if refused is not None:
-            # With TLS 1.3 the broker looks at the client's certificate when the handshake is over for the client.
+            # With TLS 1.3 the broker checks the client's certificate when the handshake is over for the client.
             place = f"{self.node.host}:{self.node.port}"
             self.close(Failure(FailureKind.AUTHENTICATION, f"no connection to {place}: {refused}"))
             return
@@ -305,13 +305,13 @@ class Connection(asyncio.BufferedProtocol):
         self.close(Failure(FailureKind.DISCONNECTED, f"{self.node} closed the connection{reason}"))
 
     def _likely_reason(self) -> str:
-        """What a listener does to clients that do not speak as it wants: it closes the connection, and says nothing."""
+        """How a listener reacts to the wrong protocol: it closes the connection without a message."""
         if self._answered or self.state is ConnectionState.CLOSED:
             return ""
         if self.state is ConnectionState.READY:
-            return " at the first request; does its port want SASL (security_protocol)?"
+            return " at the first request; does its port require SASL (security_protocol)?"
         is_encrypted = self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
-        return "" if is_encrypted else " as it began; does its port want TLS (security_protocol)?"
+        return "" if is_encrypted else " as it began; does its port require TLS (security_protocol)?"
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
@@ -323,10 +323,10 @@ class Connection(asyncio.BufferedProtocol):
             waiting.version = newest_common(send.request_type, self._handshake.ranges.get(key), send.newest_version)
             parts += self._frame(waiting, send.build(waiting.version))
         except UnsupportedVersionError as error:
-            text = f"{self.node} cannot be asked that: {error}"
+            text = f"{self.node} cannot serve that request: {error}"
             self._owner.deliver(send, Failure(FailureKind.UNSUPPORTED_VERSION, text))
             return False
-        except Exception as error:  # what a caller passed in may be anything; other requests share this connection
+        except Exception as error:  # callers may pass in anything; other requests share this connection
             text = f"a value in {send.request_type.__name__} cannot be sent: {type(error).__name__}: {error}"
             self._owner.deliver(send, Failure(FailureKind.UNENCODABLE, text))
             return False
@@ -339,11 +339,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_frame(self, frame: Buffer) -> None:
         if not self._in_flight:
-            raise ProtocolError("an answer to nothing that was asked")
+            raise ProtocolError("an answer to no request")
         waiting = self._in_flight[0]
         found = framing.correlation_id(frame)
         if found != waiting.correlation_id:
-            raise ProtocolError(f"an answer to request {found}, where {waiting.correlation_id} is next")
+            raise ProtocolError(f"an answer to request {found} where {waiting.correlation_id} is next")
         if waiting.send.request_type in _HANDSHAKE and self.state is ConnectionState.HANDSHAKE:
             answer = self._handshake.decode(frame)
         else:
@@ -353,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_used = now = self._owner.now()
         throttle = getattr(answer, "throttle_time_ms", 0)
         if throttle > 0:
-            # The broker has answered at once, and expects the client to send nothing for this long (KIP-219).
+            # The broker has answered immediately, and expects the client to send nothing for this long (KIP-219).
             self._muted_until = now + throttle
         self._owner.deliver(waiting.send, answer)
 
@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.writelines(self._frame(waiting, request))
         self._in_flight.append(waiting)
-        self._owner.look_at(waiting.deadline)  # what waits behind it may have much more time
+        self._owner.look_at(waiting.deadline)  # requests waiting behind it may have much longer timeouts
 
     def _on_handshake_done(self) -> None:
         self.state = ConnectionState.READY

@@ -46,10 +46,10 @@ def wall_clock_ms() -> int:
 
 
 class _Address:
-    """What is kept of an address between connections: when to try it again, with which timeout, what was logged.
+    """State of an address between connections: when to retry, with which timeout, what was logged.
 
-    A client may wait for its cluster for ever, but it says so: the first failure to connect is logged as a warning, and
-    so is a failure for another reason. The same reason is logged again only every five minutes.
+    A client may wait for its cluster forever, but not silently: the first failure to connect is logged as a warning,
+    and so is a failure for another reason. The same reason is logged again only every five minutes.
     """
 
     __slots__ = ("backoff", "is_old", "place", "retry_at", "setup_timeout", "told", "told_at")
@@ -57,10 +57,10 @@ class _Address:
     def __init__(self, config: ClientConfig, node: Node) -> None:
         self.place = f"{node.host}:{node.port}"
         self.told: str | None = None
-        """Why there is no connection, as it was logged last; None while the address is fine."""
+        """The failure that was logged last; None while the address works."""
         self.told_at = 0
         self.is_old = False
-        """Whether the next connection takes the broker for one that cannot be asked for its versions."""
+        """Whether the next connection assumes a broker without ApiVersions."""
         seed = random.getrandbits(31)
         self.backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, seed)
         self.setup_timeout = Backoff(
@@ -69,7 +69,7 @@ class _Address:
         self.retry_at = 0
 
     def connected(self) -> None:
-        """The handshake is done."""
+        """The handshake has finished."""
         self.backoff.reset()
         self.setup_timeout.reset()
         self.retry_at = 0
@@ -94,7 +94,7 @@ def _bootstrap_nodes(addresses: Iterable[str]) -> list[Node]:
 class Driver:
     """Connections to the brokers of one cluster.
 
-    With `spoken`, they are not asked which versions they speak: these are known. `wakeup` is called after answers were
+    With `spoken`, the versions they speak are known, and not requested. `wakeup` is called after answers were
     delivered, `on_error` when a core's `on_reply` raised, which is a defect.
     """
 
@@ -121,23 +121,23 @@ class Driver:
     # --- for the owner -----------------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """The time that cores are given."""
+        """The time passed to cores."""
         return monotonic_ms()
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether there is no connection, and the last try to make one has failed."""
+        """Whether there is no connection, and the last attempt to connect failed."""
         if any(connection.state is ConnectionState.READY for connection in self._connections.values()):
             return False
         return any(address.backoff.failures for address in self._addresses.values())
 
     @property
     def connections(self) -> list[Connection]:
-        """Those there are now."""
+        """The current connections."""
         return list(self._connections.values())
 
     def set_bootstrap(self, addresses: Iterable[str]) -> None:
-        """Begin with other brokers, now if none of those known answers."""
+        """Switch to other bootstrap addresses, immediately if no known broker answers."""
         self._bootstrap = _bootstrap_nodes(addresses)
 
     async def start(self) -> None:
@@ -147,7 +147,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
 
     def dispatch(self, sends: Iterable[AnySend]) -> None:
-        """Take requests. Each is answered from the event loop, never within this call."""
+        """Take requests. Each is answered from the event loop, never inside this call."""
         if self._rebootstraps != self._metadata.rebootstraps:
             self._start_over()
         touched: dict[Connection, None] = {}
@@ -180,7 +180,7 @@ class Driver:
                 self._event_loop().call_soon(connection.close, failure)
 
     async def close(self) -> None:
-        """Close every connection; what is under way is answered with a Failure."""
+        """Close every connection; requests in flight are answered with a Failure."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -193,7 +193,7 @@ class Driver:
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     def disconnect(self, node_id: int, channel: Channel) -> None:
-        """Close one connection, if there is one: a request parked on it is void, and would hold up later ones."""
+        """Close one connection, if it exists: a request parked on it is void, and would block later ones."""
         connection = self._connections.get((node_id, channel))
         if connection is not None:
             self._retire(connection)
@@ -223,7 +223,7 @@ class Driver:
         return connection
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside the rest; `close` cancels it."""
+        """Run a background task; `close` cancels it."""
         task = self._event_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -239,9 +239,9 @@ class Driver:
         return await asyncio.to_thread(access.proof) if access.may_wait else access.proof()
 
     def _least_loaded(self, channel: Channel) -> Node:
-        """The best of the known brokers; a bootstrap address while none is known, or all of them fail (KIP-899).
+        """The best of the known brokers; a bootstrap address while none is known or all of them fail (KIP-899).
 
-        A request for any broker does not wait for one that is slow to be there: nothing may be behind its address."""
+        A request for any broker does not wait for one that is slow to connect: its address may be dead."""
         now = self.now()
         ranked = [(*self._rank(node, channel, now), node) for node in self._metadata.brokers.values()]
         if not ranked or (self._config.rebootstraps and all(rank[0] >= _BACKING_OFF for rank in ranked)):
@@ -289,7 +289,7 @@ class Driver:
                 set_options(transport.get_extra_info("socket"), self._config)
         except AuthenticationError as error:
             connection.close(_not_proved(node, error))
-        except asyncio.CancelledError:  # the client ends, and asyncio closes the socket: that is not the broker's doing
+        except asyncio.CancelledError:  # the client is closing, and asyncio closes the socket
             self._retire(connection)
             raise
         # Metadata may name any host and port: NUL in a name is a ValueError, a port beyond 65535 an OverflowError.
@@ -304,7 +304,7 @@ class Driver:
         try:
             return await self._link(connection, node.host)
         except RuntimeError as error:
-            # At the end of the interpreter asyncio has no thread left to resolve a host name in, but records may still
+            # At interpreter shutdown asyncio has no thread left to resolve a host name in, but records may still
             # have to be sent. Blocking here does no harm then, so the name is resolved in this thread.
             failure: OSError | RuntimeError = error
         for *_, address in socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
@@ -324,7 +324,7 @@ class Driver:
     # --- for connections ---------------------------------------------------------------------------------------------
 
     def deliver(self, send: AnySend, answer: Any) -> None:
-        """Give a request its answer, and have the cores polled after it."""
+        """Give a request its answer, then poll the cores."""
         now = self.now()
         if send.sent_at and not isinstance(answer, Failure):
             self.measures.answered(send.request_type.__name__, send.sent_at, now)
@@ -338,7 +338,7 @@ class Driver:
         self.deliver(send, answer)
 
     def on_ready(self, connection: Connection) -> None:
-        """The handshake is done: the address is good, and requests that waited for it can go out."""
+        """The handshake has finished: the address works, and waiting requests can be sent."""
         address = self._addresses[connection.node.host, connection.node.port]
         address.connected()
         self.measures.made += 1
@@ -346,14 +346,14 @@ class Driver:
         self._drop_bootstrap()
 
     def prove_again(self, connection: Connection) -> None:
-        """The broker's trust is about to end (KIP-368). Without a new proof the connection serves until then."""
+        """The session is about to expire (KIP-368). Without a new proof the connection serves until then."""
         self._begin(self._prove_again(connection))
 
     async def _prove_again(self, connection: Connection) -> None:
         try:
             proof = await self._proof()
         except AuthenticationError as error:
-            log.warning("%s will end the connection soon, as there is no proof for it: %s", connection.node, error)
+            log.warning("connection to %s will expire: could not re-authenticate: %s", connection.node, error)
             return
         assert proof is not None
         connection.shake_hands_again(proof)
@@ -372,20 +372,20 @@ class Driver:
         now = self.now()
         address = self._address(connection.node)
         address.retry_at = now + address.backoff.next_wait_ms()
-        # After each connection the broker is asked anew: it may be a newer one by now.
+        # Each connection asks again: the broker may have been upgraded.
         address.is_old = connection.closed_when_asked and self._config.broker_version_fallback is not None
         if connection.was_ready:
             log.info("connection to %s ended: %s", connection.node, failure.message)
         elif address.is_old:
             version = self._config.broker_version_fallback
-            log.info("%s does not tell its versions: taken for a broker of Kafka %s", connection.node, version)
+            log.info("%s does not answer ApiVersions: assuming a broker of Kafka %s", connection.node, version)
         else:
             address.failed(failure.message, now)
-        self._metadata.request_update(now)  # the broker may be gone, and its partitions may have other leaders
+        self._metadata.request_update(now)  # the broker may be down, and its partitions may have other leaders
         self.wakeup()
 
     def _drop_bootstrap(self) -> None:
-        """Connections to bootstrap addresses are of no use once the brokers behind them are known by their ids."""
+        """Connections to bootstrap addresses are useless once their brokers are known by id."""
         if not self._metadata.brokers:
             return
         for (node_id, _), connection in list(self._connections.items()):
@@ -394,12 +394,12 @@ class Driver:
 
     def _retire(self, connection: Connection) -> None:
         self._connections.pop((connection.node.node_id, connection.channel), None)
-        connection.close(Failure(FailureKind.DISCONNECTED, "not needed any more"))
+        connection.close(Failure(FailureKind.DISCONNECTED, "no longer needed"))
 
     # --- timeouts ----------------------------------------------------------------------------------------------------
 
     def look_at(self, when: int) -> None:
-        """Have `_expire` run at `when` at the latest. One timer serves all requests; an answer does not touch it."""
+        """Run `_expire` at `when` at the latest. One timer serves all requests; an answer does not touch it."""
         if self._timer is not None:
             if self._timer_at <= when:
                 return
@@ -408,7 +408,7 @@ class Driver:
         self._timer = self._event_loop().call_later(max(1, when - self.now()) / 1000, self._expire)
 
     def _go_elsewhere(self, connection: Connection) -> None:
-        """Requests for any broker wait for a connection that is slow to be there: another may be there at once."""
+        """Requests for any broker wait for a slow connection: another may be ready sooner."""
         for waiting in connection.withdraw():
             found = self._submit(waiting.send, waiting.deadline)
             if found is not None:
@@ -439,7 +439,7 @@ class Driver:
 
 
 _READY, _CONNECTING, _UNTRIED, _BACKING_OFF, _SLOW = range(5)
-"""How good a broker is for a request that any can answer. A slow connection goes on: once ready, it is the best."""
+"""How good a broker is for a request that any can answer. A slow connection is kept: once ready, it is the best."""
 
 
 def _not_proved(node: Node, error: AuthenticationError) -> Failure:
@@ -452,7 +452,7 @@ def _no_connection(node: Node, error: Exception, with_tls: bool) -> Failure:
     if refused is not None:
         return Failure(FailureKind.AUTHENTICATION, f"no connection to {node.host}:{node.port}: {refused}")
     if with_tls and isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
-        why = "it ended in the TLS handshake; does the port speak TLS (security_protocol)?"
+        why = "it was closed in the TLS handshake; does the port use TLS (security_protocol)?"
         return Failure(FailureKind.UNREACHABLE, f"no connection to {node.host}:{node.port}: {why}")
     return Failure(FailureKind.UNREACHABLE, _why_unreachable(node, error))
 
@@ -470,20 +470,20 @@ def _why_unreachable(node: Node, error: Exception) -> str:
 
 
 class Core(Protocol):
-    """What `CoreLoop` turns."""
+    """A core that `CoreLoop` polls."""
 
     def poll(self, now: int) -> Sequence[AnySend]:
         """The requests that are due."""
 
     def next_deadline(self, now: int) -> int | None:
-        """When to poll again, if nothing arrives before."""
+        """When to poll again, if nothing arrives earlier."""
 
 
 class CoreLoop:
-    """Polls cores and dispatches what they send: after each arrival, at their deadlines, and when asked to (`wakeup`).
+    """Polls cores and dispatches their requests: after each arrival, at their deadlines, and on `wakeup`.
 
-    `on_turn` is called after each round, for the face to look at what has changed; it calls `wakeup` if it changed a
-    core. An exception out of a core is a defect: the loop stops, `error` holds it, and callers that wait get it raised.
+    `on_turn` is called after each round, for the face to see what has changed; it calls `wakeup` if it changed a
+    core. An exception from a core is a defect: the loop stops, `error` holds it, and waiting callers raise it.
     """
 
     def __init__(self, driver: Driver, cores: Sequence[Core], on_turn: Callable[[int], None] | None = None) -> None:
@@ -519,7 +519,7 @@ class CoreLoop:
             self.driver.disconnect(event.node_id, Channel.COORDINATOR)
 
     async def wait_for(self, predicate: Callable[[], bool], timeout_ms: int | None = None) -> bool:
-        """Wait until the predicate holds after a round. Returns False if the time is over before."""
+        """Wait until the predicate holds after a round. Returns False if the time is up first."""
         if predicate():
             return True
         if self.error is not None:
@@ -568,7 +568,7 @@ class CoreLoop:
             try:
                 if predicate():
                     waiter.set_result(None)
-            except Exception as error:  # only this waiter's: what it waits for can no longer happen
+            except Exception as error:  # for this waiter alone: what it waits for can no longer happen
                 waiter.set_exception(error)
 
     def _arm(self) -> None:
@@ -589,7 +589,7 @@ class CoreLoop:
 
     def _failure(self) -> MusterError:
         """The error of every call after the loop has stopped."""
-        failure = MusterError(f"the client has stopped at an error inside it, and has to be made anew: {self.error!r}")
+        failure = MusterError(f"the client has stopped after an internal error; create a new one: {self.error!r}")
         failure.__cause__ = self.error
         failure.fatal = True
         return failure

@@ -1,4 +1,4 @@
-"""Clients stay in the process that made them: threads and sockets cannot be forked, pickled or copied."""
+"""Clients stay in the process that created them: threads and sockets cannot be forked, pickled or copied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn, SupportsIndex
 from muster.errors import IllegalStateError
 
 count = 0
-"""How often this process's line was forked. An object that stores it when made can tell later that it is in a child."""
+"""The number of forks that led to this process. An object that stores it can detect later that it is in a child."""
 
 
 def _in_child() -> None:
@@ -20,8 +20,8 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def orphaned(what: str) -> IllegalStateError:
-    """The error for a child process that uses its parent's `what`."""
-    return IllegalStateError(f"this {what} belongs to the process that forked: make a new one in the child process")
+    """The error for a child process that uses a client of its parent."""
+    return IllegalStateError(f"this {what} belongs to the parent process: create a new one in the child process")
 
 
 class StaysHere:
@@ -29,4 +29,4 @@ class StaysHere:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         name = type(self).__name__
-        raise TypeError(f"{name} objects can be neither pickled nor copied: make a new one where it is to be used")
+        raise TypeError(f"{name} objects can be neither pickled nor copied: create a new one where it is used")

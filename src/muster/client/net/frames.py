@@ -1,7 +1,7 @@
 """Cuts the bytes that a socket brings into frames, without copying large ones.
 
 The transport reads straight into the buffer that `get_buffer` offers. A small frame is copied out of the shared buffer.
-For a frame that does not fit there, memory is taken as soon as its length is known, and the rest is read into that: a
+For a frame that does not fit there, memory is allocated as soon as its length is known, and the rest is read into it: a
 fetch of 50 MB is written once, by the kernel, and decoded where it lies.
 """
 
@@ -22,8 +22,8 @@ _PIECE = 1 << 20
 
 
 def _is_free(memory: bytearray) -> bool:
-    """Whether no view of it is left. Python refuses to resize memory of which there is one; it is not moved by this.
-    Counts of references would tell as much, but differ between interpreters, and compilers, that borrow some."""
+    """Whether no view of it is left. Python refuses to resize memory that has one; this does not move it.
+    Reference counts would show it too, but differ between interpreters, and compilers, that borrow references."""
     try:
         last = memory.pop()
     except BufferError:
@@ -33,9 +33,9 @@ def _is_free(memory: bytearray) -> bool:
 
 
 class _Memory:
-    """Memory for large frames. What held a frame of which nothing is left to be read is used again.
+    """Memory for large frames, reused once nothing is left to read of a frame.
 
-    The system gives new memory a page at a time, and clears it: that takes longer than reading a frame into it.
+    The system allocates new memory a page at a time and clears it: that takes longer than reading a frame into it.
     """
 
     __slots__ = ("_kept",)
@@ -55,13 +55,13 @@ class _Memory:
         return memoryview(memory)[:length]
 
     def let_go(self) -> None:
-        """Keep nothing: frames are small again, so that the reader has caught up."""
+        """Release all: frames are small again, so the reader has caught up."""
         if self._kept:
             self._kept = []
 
 
 class FrameReader:
-    """Frames of one connection: `get_buffer`, read into it, then `buffer_updated` gives the frames that are whole."""
+    """Frames of one connection: `get_buffer`, read into it, then `buffer_updated` returns the complete frames."""
 
     __slots__ = ("_end", "_filled", "_large", "_memory", "_shared", "_view", "max_frame_bytes")
 
@@ -81,10 +81,10 @@ class FrameReader:
         return self._view[self._end :]
 
     def buffer_updated(self, count: int) -> list[Buffer]:
-        """Take note of bytes that were read; the frames that are whole now, without their lengths.
+        """Note bytes that were read; returns the frames that are complete now, without their lengths.
 
         Raises:
-            ProtocolError: a length is negative or above the bound. The connection is of no more use.
+            ProtocolError: a length is negative or above the bound. The connection is no longer usable.
         """
         if self._large is not None:
             self._filled += count

@@ -1,6 +1,6 @@
 """How every connection to a broker begins, asyncio's or a blocking one: options, TLS, the broker's versions, SASL.
 
-As Kafka's own clients do, the versions are asked for before SASL begins, and SASL goes by the versions that were told.
+As in Kafka's own clients, ApiVersions comes before SASL, and SASL uses the versions that it returned.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BEFORE_API_VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.OFFSET_FETCH: (1, 1),
     ApiKey.FIND_COORDINATOR: (0, 0),
 }
-"""What brokers of Kafka 0.8.2 and 0.9 speak, of the requests that muster sends. They have no ApiVersions, and close the
-connection of a client that sends it."""
+"""The versions that brokers of Kafka 0.8.2 and 0.9 speak, of the requests that muster sends. They have no ApiVersions,
+and close the connection of a client that sends it."""
 
 
 def set_options(link: socket.socket, config: ClientConfig) -> None:
@@ -45,7 +45,8 @@ def set_options(link: socket.socket, config: ClientConfig) -> None:
 
 
 class RefusedError(Exception):
-    """The broker will not serve this connection. The text is half a sentence; `is_authentication` tells why."""
+    """The broker will not serve this connection. The text is part of a sentence; `is_authentication` says whether
+    authentication failed."""
 
     def __init__(self, message: str, is_authentication: bool = False) -> None:
         super().__init__(message)
@@ -54,21 +55,21 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the client proves its identity with: the mechanism's name and its side of one authentication."""
+    """What the client authenticates with: the mechanism's name, and its side of one authentication."""
 
     name: str
     mechanism: Mechanism
 
 
 class Handshake:
-    """Asks a broker which versions it speaks (KIP-35), then proves the client's identity if there is a `proof`.
+    """Asks a broker which versions it speaks (KIP-35), then authenticates if there is a `proof`.
 
     Send `request` in `version`, `take` the answer, until `done`.
     """
 
     def __init__(self, newest: int = ApiVersionsRequest.MAX_VERSION, proof: Proof | None = None) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
-        """The version range of each API of the broker, once it has told them."""
+        """The version range of each API of the broker, once known."""
         self._newest = newest
         self._lowered = False
         self._proof = proof
@@ -79,19 +80,19 @@ class Handshake:
     def assumed(
         cls, ranges: Mapping[int, tuple[int, int]] = BEFORE_API_VERSIONS, proof: Proof | None = None
     ) -> Handshake:
-        """A handshake that does not ask: with a broker from before Kafka 0.10, or one that has told its versions."""
+        """A handshake without ApiVersions: with a broker before Kafka 0.10, or one whose versions are known."""
         handshake = cls(proof=proof)
         handshake._know(dict(ranges))
         return handshake
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to ask."""
+        """Whether the handshake is complete."""
         return self._versions_known and (self._exchange is None or self._exchange.done)
 
     @property
     def session_lifetime_ms(self) -> int:
-        """For how long the broker trusts the client; 0: as long as the connection stands."""
+        """The session lifetime; 0: as long as the connection lasts."""
         return 0 if self._exchange is None else self._exchange.session_lifetime_ms
 
     @property
@@ -117,14 +118,14 @@ class Handshake:
         return ApiVersionsRequest(client_software_name="muster", client_software_version=__version__)
 
     def decode(self, frame: Buffer) -> Any:
-        """An answer; a broker that does not speak the version of ApiVersions that was asked for answers in v0."""
+        """Decode an answer; a broker that does not speak the requested version of ApiVersions answers in v0."""
         if self._exchange is not None:
             return framing.decode_response(frame, type(self._exchange.request()), self._exchange.version)
         refused = bytes(frame[4:6]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
         return framing.decode_response(frame, ApiVersionsRequest, 0 if refused else self._newest)
 
     def take(self, answer: Any) -> None:
-        """Take the answer: then the handshake is `done`, or `request` has to be sent again.
+        """Take the answer: then the handshake is `done`, or `request` must be sent again.
 
         Raises:
             RefusedError: the broker refused.
@@ -141,7 +142,7 @@ class Handshake:
         code = error_code(answer.error_code)
         ranges = version_ranges(answer.api_keys)
         if code is ErrorCode.UNSUPPORTED_VERSION and not self._lowered:
-            # The broker is older than the version asked for; it says in v0 what it speaks.
+            # The broker is older than the requested version; it answers in v0 with the versions it speaks.
             self._lowered = True
             newest = ranges.get(ApiVersionsRequest.API_KEY, (0, 0))[1]
             self._newest = max(0, min(newest, ApiVersionsRequest.MAX_VERSION))

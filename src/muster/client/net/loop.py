@@ -1,4 +1,4 @@
-"""The background thread behind the blocking faces, and the bridge over which their calls go.
+"""The background thread of the blocking faces, and the bridge for their calls.
 
 Theory. A blocking call is a coroutine in the loop's thread and a wait in the caller's thread. While the caller waits,
 it also runs the user's callbacks, which the coroutine hands to it (`in_caller`).
@@ -7,8 +7,8 @@ An exception that ends the wait early, such as Ctrl-C, may be raised between any
 thread, even right after a queue has given up its item or a function its result. So nothing is kept in the caller's
 thread alone. The loop's thread writes the outcome of a call into its `Call`. The queue at which the caller waits only
 says "look again", and losing such an item loses nothing. A caller that is interrupted sets `abandoned`, has the
-coroutine cancelled, and leaves without waiting, so it cannot hang. The call may have come to a result all the same: the
-face that needs to know (`Consumer`, about records) looks at that in the loop's thread before its next call.
+coroutine cancelled, and leaves without waiting, so it cannot hang. The call may have succeeded all the same: a
+face that needs to know (`Consumer`, about records) checks that in the loop's thread before its next call.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ T = TypeVar("T")
 _UserCall = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[None]"]
 
 AT_EXIT_MS = 2_000
-"""How long the interpreter waits at its end for clients that were not closed."""
+"""How long the interpreter waits at shutdown for clients that were not closed."""
 
-_FORKED = "this client was started before the process forked: make a new one in the child process"
+_FORKED = "this client was started before the process forked: create a new one in the child process"
 
 
 class _Mailbox:
-    """Messages of the loop's thread to a caller that waits."""
+    """Messages from the loop's thread to a waiting caller."""
 
     __slots__ = ("__weakref__", "user_calls", "words")
 
@@ -54,11 +54,11 @@ class _Mailbox:
 
 
 _mailbox: ContextVar[_Mailbox] = ContextVar("muster_mailbox")
-"""The mailbox of the call that the running task belongs to."""
+"""The mailbox of the running task's call."""
 
 
 class Call(Generic[T]):
-    """One call under way. The caller's thread alone writes `returned` and `abandoned`, the loop's thread the rest."""
+    """A call in progress. Only the caller's thread writes `returned` and `abandoned`, the loop's thread the rest."""
 
     __slots__ = ("abandoned", "gave", "mailbox", "over", "returned", "task", "work")
 
@@ -67,7 +67,7 @@ class Call(Generic[T]):
         self.task: asyncio.Task[T] | None = None
         self.over = False
         self.gave = False
-        """Whether it is over and has a result."""
+        """Whether it has ended with a result."""
         self.mailbox = _Mailbox()
         self.returned = False
         """The caller has the result."""
@@ -84,11 +84,11 @@ class Call(Generic[T]):
         self.task.add_done_callback(lambda task: self.end(calls, task))
 
     def end(self, calls: set[Call[Any]], task: asyncio.Task[T] | None = None) -> None:
-        """The call is over."""
+        """The call has ended."""
         calls.discard(self)
         work, self.work = self.work, None
         if work is not None:
-            work().close()  # it never began: closing it keeps Python from warning that it was never awaited
+            work().close()  # it never started: closing it keeps Python from warning that it was never awaited
         self.gave = task is not None and not task.cancelled() and task.exception() is None
         if self.abandoned:
             self.task = None  # its traceback would keep the client alive
@@ -96,7 +96,7 @@ class Call(Generic[T]):
         self.mailbox.words.put(None)
 
     def cancel(self, calls: set[Call[Any]]) -> None:
-        """Have the coroutine end, in the loop's thread."""
+        """Cancel the coroutine, in the loop's thread."""
         if self.task is not None:
             self.task.cancel()
         elif not self.over:
@@ -114,10 +114,10 @@ class LoopThread:
     """Runs coroutines of one client in a daemon thread and waits for them in the caller's.
 
     `farewell` runs last in the thread, whether the thread ends by `close`, because the client was dropped (`drop`), or
-    with the interpreter. It must not refer to the client, or the client would never be dropped.
+    at interpreter shutdown. It must not refer to the client, or the client would never be dropped.
 
     Sockets and threads do not survive a fork. A child process that inherits a started LoopThread gets an
-    IllegalStateError and has to make a client of its own. A LoopThread that was not started yet works in the child.
+    IllegalStateError and must create its own client. A LoopThread that was not started yet works in the child.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class LoopThread:
         return self.perform(Call(partial(function, *arguments, **named)))
 
     def perform(self, call: Call[T], timeout_ms: float | None = None) -> T:
-        """Have a call done, and return its result or raise its error."""
+        """Run a call, and return its result or raise its error."""
         try:
             served = self._started()
             if self.is_current():
@@ -183,7 +183,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have a function called in the loop's thread, without waiting for it."""
+        """Call a function in the loop's thread, without waiting for it."""
         self._started().call_soon(function, *arguments)
 
     def call_if_serving(self, function: Callable[..., object], *arguments: Any) -> bool:
@@ -206,19 +206,19 @@ class LoopThread:
             thread.join(timeout_ms / 1000)
 
     def drop(self) -> None:
-        """The client was dropped: have the thread end, without waiting. The garbage collector may call it anywhere."""
+        """The client was dropped: stop the thread, without waiting. The garbage collector may call this anywhere."""
         self.closed = True
         if self._served is not None and not self.forked:
             self._served.stop()
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a thread in this process that was not asked to end."""
+        """Whether this process has a thread that was not asked to stop."""
         return self._thread is not None and not self.closed and not self.forked
 
     @property
     def forked(self) -> bool:
-        """Whether this is a copy in a child process of a thread that the parent had started."""
+        """Whether this is a forked copy of a thread that the parent process started."""
         return self._forks != forks.count and self._thread is not None
 
     def _cancel(self, call: Call[Any]) -> None:
@@ -263,12 +263,12 @@ class _Served:
     def __init__(self, farewell: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         self._farewell = farewell
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Made by the thread itself: in the caller's thread an interrupt could come before it is stored."""
+        """Created by the thread itself: in the caller's thread an interrupt could come before it is stored."""
         self.error: Exception | None = None
         self.words: SimpleQueue[None] = SimpleQueue()
-        """Gets an item when the loop exists, or could not be made."""
+        """Gets an item when the loop exists or could not be created."""
         self.calls: set[Call[Any]] = set()
-        """The calls that are under way: they are ended with the loop."""
+        """The calls in progress: they end with the loop."""
         self.stopping = False
         self._ending = False
         self._server: dict[str, int] = {}
@@ -286,7 +286,7 @@ class _Served:
             raise ClosedError("the client is closed") from None
 
     def stop(self) -> None:
-        """Have the loop end. May be called from any thread."""
+        """Stop the loop. May be called from any thread."""
         self.stopping = True
         if self.loop is not None:
             with suppress(ClosedError):
@@ -300,7 +300,7 @@ class _Served:
         """The thread's main function."""
         me = threading.get_ident()
         if self._server.setdefault("thread", me) != me:
-            return  # an interrupt had the thread started twice
+            return  # an interrupt caused a second start of the thread
         try:
             loop = asyncio.new_event_loop()
         except Exception as error:  # too many open files
@@ -317,7 +317,7 @@ class _Served:
             self._end_tasks(loop)
             if self._farewell is not None:
                 loop.run_until_complete(self._say_farewell(self._farewell))
-            self._end_tasks(loop)  # a call that came at the last moment may have begun one
+            self._end_tasks(loop)  # a call at the last moment may have started one
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()
@@ -335,12 +335,12 @@ class _Served:
         try:
             await farewell()
         except Exception:
-            log.exception("a client could not end in good order")
+            log.exception("a client could not be closed cleanly")
         await asyncio.sleep(0)  # lets the transports close their sockets
 
 
 async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
-    """Have a function run in the caller's thread, which waits for the running task; wait until it returns."""
+    """Run a function in the thread of the caller that waits for the running task; wait until it returns."""
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     mailbox = _mailbox.get()
     mailbox.user_calls.append((function, arguments, answer))
@@ -351,7 +351,7 @@ async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
 def _start(thread: threading.Thread) -> None:
     """Start a thread.
 
-    While Python waits for it to have begun, an interrupt may come between two steps of `Condition.wait`: what is raised
+    While Python waits for it to start, an interrupt may come between two steps of `Condition.wait`: what is raised
     then is a RuntimeError about a lock.
     """
     try:
@@ -363,7 +363,7 @@ def _start(thread: threading.Thread) -> None:
 
 
 def _wait(call: Call[Any], served: _Served, timeout_s: float | None) -> None:
-    """Wait in the caller's thread until a call is over. Raises Empty when nothing arrives for `timeout_s`."""
+    """Wait in the caller's thread until a call has ended. Raises Empty when nothing arrives for `timeout_s`."""
     mailbox = call.mailbox
     while not call.over:
         if mailbox.user_calls:
@@ -382,7 +382,7 @@ def _run_user_call(call: _UserCall, served: _Served) -> None:
             raise IllegalStateError("callbacks of a blocking client are plain functions, not coroutines")
     except Exception as raised:
         error = raised
-    with suppress(ClosedError):  # the user's function has closed the client: the call is over
+    with suppress(ClosedError):  # the user's function has closed the client: the call has ended
         served.call_soon(_settle, answer, error)
 
 
@@ -399,7 +399,7 @@ _with_farewell: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """The interpreter ends and stops daemon threads wherever they are: end the threads of open clients before that."""
+    """At interpreter shutdown daemon threads stop wherever they are: end the threads of open clients before that."""
     threads = [thread for thread in list(_with_farewell) if not thread.forked]
     for thread in threads:
         thread.drop()

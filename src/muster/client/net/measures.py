@@ -1,7 +1,7 @@
-"""What a client counts as it goes: requests by kind and how long they took, records by topic, rates.
+"""What a client counts: requests by kind and how long they took, records by topic, rates.
 
-Averages, maxima and rates are of the last half to whole minute, as in Kafka's clients (metrics.sample.window.ms times
-metrics.num.samples): a `Window` has the half minute under way and the one before. Time comes in, in milliseconds.
+Averages, maxima and rates cover the last half to whole minute, as in Kafka's clients (metrics.sample.window.ms times
+metrics.num.samples): a `Window` has the current half minute and the one before. Times are passed in, in milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Window:
         self._before = (0, 0.0, 0.0)
 
     def add(self, value: float, now: int) -> None:
-        """Take a value in."""
+        """Record a value."""
         self._turn(now)
         count, total, most = self._now
         self._now = count + 1, total + value, max(most, value)
@@ -41,7 +41,7 @@ class Window:
         return max(self._now[2], self._before[2]) if self._now[0] or self._before[0] else None
 
     def rate(self, now: int) -> float:
-        """Their sum in a second. A window that has just begun is taken for a whole one, as in Kafka's clients."""
+        """Their sum per second. A window that has just begun counts as a whole one, as in Kafka's clients."""
         self._turn(now)
         seen_ms = 0 if self._began is None else now - self._began
         return (self._now[1] + self._before[1]) / ((WINDOW_MS + seen_ms) / 1_000)
@@ -75,7 +75,7 @@ class Measures:
         self.requests: dict[str, Requests] = {}
         """By the name of the request."""
         self.made = self.closed = 0
-        """Connections that were made, and that have ended."""
+        """Connections opened and closed."""
 
     def answered(self, name: str, sent_at: int, now: int) -> None:
         """A request was answered."""

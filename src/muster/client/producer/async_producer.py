@@ -67,7 +67,7 @@ class AsyncProducer(forks.StaysHere):
         self._forks = forks.count
 
     async def start(self) -> None:
-        """Bind the producer to the running event loop. Every method that waits does this by itself."""
+        """Bind the producer to the running event loop. Every method that waits does this too."""
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._loop is None:
@@ -85,15 +85,15 @@ class AsyncProducer(forks.StaysHere):
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Take a record to be sent; waits only while `buffer_memory` is full, at most `max_block_ms`.
+        """Accept a record for sending; waits only while `buffer_memory` is full, at most `max_block_ms`.
 
         Returns:
-            A future for where the record was written. It fails with a KafkaError that the broker gave, or with
+            A future with the record's place in the log. It fails with the broker's KafkaError, or with
             KafkaTimeoutError after `delivery_timeout_ms` (`max_block_ms` while the topic is not known).
 
         Raises:
             KafkaTimeoutError: there was no room in time.
-            KafkaError: MESSAGE_TOO_LARGE, or what made the producer unusable.
+            KafkaError: MESSAGE_TOO_LARGE, or the error that made the producer unusable.
             ClosedError: the producer is closed.
         """
         if self._loop is None or self._closed or self._forks != forks.count:
@@ -120,7 +120,7 @@ class AsyncProducer(forks.StaysHere):
                 hooked.failed(error)
             raise
         if news:
-            await asyncio.sleep(0)  # a caller that sends without a pause must not keep the batches from going out
+            await asyncio.sleep(0)  # a caller that sends without a pause must not keep batches from being sent
         return future
 
     async def send_and_wait(
@@ -138,7 +138,7 @@ class AsyncProducer(forks.StaysHere):
         return await future
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Send all waiting records at once, and wait until every record sent so far is acknowledged or failed.
+        """Send all waiting records now, and wait until every record sent so far is acknowledged or has failed.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
@@ -152,7 +152,7 @@ class AsyncProducer(forks.StaysHere):
         """The partitions of a topic, and where they are; waits for it for `max_block_ms`.
 
         Raises:
-            KafkaTimeoutError: no broker told of it.
+            KafkaTimeoutError: no broker knew the topic in time.
         """
         await self._ready()
         return await self._engine.partitions_for(topic)
@@ -162,10 +162,10 @@ class AsyncProducer(forks.StaysHere):
         return self._engine.measured(self._engine.core.buffered_bytes)
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.
+        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError.
 
-        A record that was not delivered is told by its future and its callback; if there is no callback and the future
-        is never looked at, by a warning in the log.
+        A record that was not delivered is reported by its future and its callback; without a callback, and if the
+        future is never read, by a warning in the log.
         """
         if timeout_ms is not None:
             check_timeout(timeout_ms)
@@ -202,7 +202,8 @@ class AsyncProducer(forks.StaysHere):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. An exception that leaves `with` is not held up for long; without one, failures not told are raised."""
+        """Close. An exception that leaves `with` is not delayed for long; without one, unreported failures are
+        raised."""
         await self._close(patience_ms(error))
         if error is not None:
             self._engine.warn_of_unseen()
@@ -234,4 +235,4 @@ class AsyncProducer(forks.StaysHere):
         except TimeoutError:
             raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({limit})") from None
         finally:
-            core.room_wanted = False  # another that waits finds no room at the next turn, and says so again
+            core.room_wanted = False  # another waiting caller finds no room in its turn, and asks again

@@ -1,7 +1,7 @@
-"""`BatchProducer`: writes batches that are encoded already, for a caller that has very many records at once.
+"""`BatchProducer`: writes encoded batches, for a caller with very many records at once.
 
-It is a face of the same core as `Producer`: sequences, retries and the choice of a partition are the same. It tells
-nothing of single records. What goes wrong with any of them is raised by the next call, and ends the producer.
+It is a face of the same core as `Producer`: sequences, retries and the choice of a partition are the same. It does
+not report single records: the next call raises the first failure, which ends the producer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IN_HASTE_MS = 1_000
 
 
 class NotWrittenError(MusterError):
-    """Records were not written, or nothing says that they were. `reason` is what came of the first of them."""
+    """Records were not written, or it is unknown whether they were. `reason` is the first failure."""
 
     def __init__(self, partition: TopicPartition, reason: MusterError) -> None:
         place = partition.topic if partition.partition < 0 else str(partition)
@@ -30,7 +30,7 @@ class NotWrittenError(MusterError):
 
 
 class _Engine(ProducerLoop):
-    """Counts what is written, and keeps the first failure."""
+    """Counts written records and keeps the first failure."""
 
     def __init__(self, config: ProducerConfig) -> None:
         super().__init__(config)
@@ -49,8 +49,8 @@ class _Engine(ProducerLoop):
             raise self.failure from self.failure.reason
 
     async def put(self, batches: Sequence[OutgoingBatch]) -> None:
-        """Take batches, waiting for room: as long as it takes, since what takes the room away is either written or
-        given up after `delivery_timeout_ms`."""
+        """Accept batches, waiting for room as long as it takes: whatever occupies it is written, or given up
+        after `delivery_timeout_ms`."""
         for batch in batches:
             if (error := self.core.check_size(batch.topic, batch.size)) is not None:
                 raise NotWrittenError(TopicPartition(batch.topic, -1), error)
@@ -79,10 +79,10 @@ class _Engine(ProducerLoop):
 
 
 class BatchProducer(forks.StaysHere):
-    """Writes batches from one thread; its own thread sends them meanwhile. Settings are those of `ProducerConfig`.
+    """Writes batches from one thread; its own thread sends them concurrently. Settings are those of `ProducerConfig`.
 
-    `linger_ms` means nothing here: a batch is sent as it comes. Nor does `max_block_ms` bound the wait for room in
-    `buffer_memory`, but the wait for a topic.
+    `linger_ms` has no effect: each batch is sent as it comes. `max_block_ms` bounds the wait for a topic, but not the
+    wait for room in `buffer_memory`.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -93,25 +93,25 @@ class BatchProducer(forks.StaysHere):
 
     @property
     def usable(self) -> bool:
-        """Whether nothing has gone wrong and it is open, in the process that made it."""
+        """Whether it is open, without a failure, and in the process that created it."""
         return self._engine.failure is None and not self._thread.closed and not self._thread.forked
 
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has, waiting for it for `max_block_ms`.
 
         Raises:
-            KafkaTimeoutError: no broker told of it.
+            KafkaTimeoutError: no broker knew the topic in time.
         """
         known = self._engine.metadata.partition_count(topic)
         return known or len(self._call(self._engine.partitions_for, topic))
 
     def put(self, batches: Sequence[OutgoingBatch]) -> None:
-        """Have batches written, in this order for each partition. Returns when all have found room in
+        """Write batches, in this order for each partition. Returns when all have found room in
         `buffer_memory`.
 
         Raises:
             NotWrittenError: a batch, of this call or of an earlier one, was given up.
-            MusterError: the producer cannot go on.
+            MusterError: the producer cannot continue.
         """
         self._call(self._engine.put, batches)
 
@@ -120,7 +120,7 @@ class BatchProducer(forks.StaysHere):
         self._call(self._engine.flush)
 
     def close(self) -> None:
-        """End without waiting for what is not written. Safe to call twice."""
+        """Close without waiting for unwritten batches. Safe to call twice."""
         self._thread.close(_IN_HASTE_MS)
 
     def _call(self, function: Any, *arguments: Any) -> Any:

@@ -1,14 +1,14 @@
-"""The way from the threads that call a `Producer` to the thread that sends: the inbox, and the end.
+"""Passes records from the threads that call a `Producer` to the thread that sends them.
 
 Theory. A caller puts its record into the inbox, and the sending thread empties the inbox as a whole, so that many
-records cross at the cost of one. A record is accepted by the single step that appends it to the inbox; from then on its
-outcome will be told. The thread is woken before that step, and the lock is held until after it. So an interrupt may
-cause a look into an empty inbox, but never leaves a record unseen. For the same reason this file uses no Condition and
-no Event: their methods are written in Python, and an interrupt in them can leave their lock locked for ever. A caller
-that waits does so for a lock of its own, which the sending thread releases.
+records are passed at the cost of one. A record is accepted by the single step that appends it to the inbox; from then
+on its outcome will be reported. The thread is woken before that step, and the lock is held until after it. So an
+interrupt may cause a look into an empty inbox, but never leaves a record unseen. For the same reason this file uses no
+Condition and no Event: their methods are written in Python, and an interrupt in them can leave their lock locked
+forever. A waiting caller waits for its own lock, which the sending thread releases.
 
 The end comes once, in the sending thread, whether `close` was called, the interpreter ends, or the producer was
-dropped. Records that are not acknowledged when the time for that is over are given up, and their failure is told.
+dropped. Records that are not acknowledged in time are given up, and their failure is reported.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from muster.model import PartitionInfo
 log = logging.getLogger("muster.client.producer")
 
 _MAX_INBOX = 1_000
-"""How many records a caller may be ahead of the background thread. Python's garbage collector would look at more of
-them again and again: without a bound, sending took twice the time."""
+"""How many records a caller may be ahead of the background thread. Python's garbage collector would traverse more of
+them again and again: without a bound, sending took twice as long."""
 
 INBOX_WAIT_MS = 1
-"""How long the sending thread leaves records in the inbox, of the time that they may linger."""
+"""How long the sending thread leaves records in the inbox, as part of their linger time."""
 
 _open: set[Outbox] = set()
-"""The outboxes that were started and have not ended."""
+"""The outboxes that have been started and have not ended."""
 
 
 class Outbox:
-    """Takes records from any thread and sends them from its own, which starts with the first."""
+    """Accepts records from any thread and sends them in its own, which starts with the first record."""
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class Outbox:
         self._inbox_since = 0
         """When the first record in the inbox came."""
         self._moving_bytes = 0
-        """Bytes that have left the inbox and are not in the core yet."""
+        """Bytes that have left the inbox but are not in the core yet."""
         self._hurried = False
         self._waiters: list[Any] = []
-        """The locks of callers that wait for room."""
+        """The locks of callers waiting for room."""
         self._forks = forks.count
         self._started = False
         self._closing = False
         self._unattended = False
-        """Whether no caller is left to be told of failures: then the sending thread logs them."""
+        """Whether no caller is left to see failures: then the sending thread logs them."""
         self._over = False
         self._over_waiters: list[Any] = []
         # Of the sending thread:
@@ -85,12 +85,12 @@ class Outbox:
 
     @property
     def is_here(self) -> bool:
-        """Whether it belongs to this process, not to one that forked it."""
+        """Whether it belongs to this process, not to its parent."""
         return self._forks == forks.count
 
     @property
     def needs_closing(self) -> bool:
-        """Whether it was started in this process, and was not asked to end."""
+        """Whether it was started in this process and was not asked to end."""
         return self._started and not self._closing and self.is_here
 
     # --- for callers -------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Outbox:
             raise ClosedError("the producer is closed")
 
     def start(self) -> None:
-        """Start the sending thread, if that is to do yet."""
+        """Start the sending thread, if that has not happened yet."""
         self.check_usable()
         with self._lock:
             self._start()
@@ -135,7 +135,8 @@ class Outbox:
         return self._thread.call(self._partitions_for, topic)
 
     def close(self, timeout_ms: int | None) -> None:
-        """Flush for so long, give up the rest, and end the thread. An interrupt ends the waiting at once."""
+        """Flush for at most `timeout_ms`, give up the rest, and end the thread. An interrupt ends the wait
+        immediately."""
         if self._thread.is_current():
             raise IllegalStateError("close, called from a callback of the same producer, would wait for itself")
         if self._started and not self.is_here:
@@ -164,7 +165,7 @@ class Outbox:
             if started:
                 self._thread.call_soon(self._end, timeout_ms)
         except (ClosedError, RuntimeError):
-            started = False  # the thread has ended, and with it everything was settled
+            started = False  # the thread has ended, and so everything is settled
         if not started:
             self._end_is_over()
             self._thread.close()
@@ -182,11 +183,11 @@ class Outbox:
             loop.call_soon_threadsafe(self._end, UNCLOSED_MS)
 
     def wait_until_over(self, timeout_s: float = -1) -> bool:
-        """Wait until it has ended, with -1 for ever. Returns whether it has."""
+        """Wait until it has ended, forever with -1. Returns whether it has."""
         waiter = threading.Lock()
         waiter.acquire()
         self._over_waiters.append(waiter)
-        if not self._over:  # else the end may have missed it
+        if not self._over:  # otherwise the end may have missed it
             waiter.acquire(timeout=timeout_s)
         return self._over
 
@@ -200,13 +201,13 @@ class Outbox:
             self._thread.call_soon(self._begin)
 
     def _try_to_put(self, record: OutgoingRecord) -> Any:
-        """Accept a record if there is room; else a lock that is released when there may be."""
+        """Accept a record if there is room; otherwise returns a lock that is released when there may be."""
         with self._lock:
             if self._closing:
                 raise ClosedError("the producer is closed")
             is_full = self.buffered_bytes + record.size > self._config.buffer_memory
             if is_full or len(self._inbox) >= _MAX_INBOX:
-                in_callback = self._thread.is_current()  # waiting there would be waiting for itself
+                in_callback = self._thread.is_current()  # a callback would wait for its own thread
                 if not in_callback:
                     return self._new_waiter(is_full)
                 if is_full:
@@ -224,9 +225,9 @@ class Outbox:
         return waiter
 
     def _wake_for(self, record: OutgoingRecord) -> None:
-        """Have the sending thread look into the inbox, unless it is about to.
+        """Wake the sending thread to look into the inbox, unless it is about to.
 
-        If each record woke it, the two threads would fight for the interpreter: three times the CPU. It looks a little
+        If each record woke it, the two threads would fight for the interpreter: three times the CPU. It looks slightly
         later, within the linger time, or as soon as a batch may be full.
         """
         if not self._inbox:
@@ -249,7 +250,7 @@ class Outbox:
             self._loop = asyncio.get_running_loop()
             self._beginning = self._loop.create_task(self.engine.start())
             if self._closing:
-                self._end(UNCLOSED_MS)  # it was dropped before it began
+                self._end(UNCLOSED_MS)  # it was dropped before it started
 
     def _make_room(self) -> None:
         self.engine.core.room_wanted = True
@@ -273,11 +274,11 @@ class Outbox:
             self.engine.take(record, since)
         with self._lock:
             self._moving_bytes = 0
-            if records:  # otherwise there is no more room than before, and each caller would only ask again
+            if records:  # otherwise there is no new room, and each caller would only ask again
                 self._let_waiters_go()
 
     def _on_told(self) -> None:
-        """Some records have their outcome: there may be room."""
+        """Some records are settled: there may be room."""
         with self._lock:
             self.engine.core.room_wanted = False  # a caller that finds no room sets it again
             self._let_waiters_go()
@@ -323,14 +324,14 @@ class Outbox:
 
 
 def _at_exit() -> None:
-    """A script that ends without closing its producers: send what is left, for a while."""
+    """The script ends without closing its producers: send what is left, for a while."""
     unclosed = [outbox for outbox in list(_open) if outbox.is_here]
     for outbox in unclosed:
         outbox.begin_to_close_unattended()
     deadline = time.monotonic() + UNCLOSED_MS / 1000 + 1
     for outbox in unclosed:
         if not outbox.wait_until_over(max(0, deadline - time.monotonic())):
-            log.warning("a producer is left with what it has not sent: its thread does not answer")
+            log.warning("a producer is abandoned with unsent records: its thread does not respond")
 
 
 atexit.register(_at_exit)

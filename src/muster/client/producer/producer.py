@@ -1,7 +1,7 @@
-"""`Producer`: the producer for code that blocks.
+"""`Producer`: the blocking producer.
 
 Its core runs in a background thread; records get there through an `Outbox`. It is not an `AsyncProducer` on a loop
-thread, as `Consumer` is an `AsyncConsumer`: `send` is called for each record, so many records have to cross at once.
+thread, as `Consumer` is an `AsyncConsumer`: `send` is called for each record, so records must be passed over in bulk.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Producer(forks.StaysHere):
-    """Writes records to Kafka, from any thread: the same as `AsyncProducer` with blocking calls.
+    """Writes records to Kafka, from any thread: `AsyncProducer` with blocking calls.
 
-    `on_delivery` callbacks run in the producer's own thread: they must not block. The only method of the producer that
-    they may call is `send`, which raises KafkaTimeoutError there at once instead of waiting for room.
+    `on_delivery` callbacks run in the producer's background thread: they must not block. The only method of the
+    producer that they may call is `send`, which there raises KafkaTimeoutError immediately instead of waiting for room.
 
-    A producer that is never closed goes on sending at the end of the script, or when it was dropped, for ten seconds at
-    most. In a process that is forked it cannot be used: its calls and futures raise IllegalStateError there.
+    A producer that is never closed continues sending at the end of the script, or after it was dropped, for at most ten
+    seconds. It cannot be used in a forked process: its calls and futures raise IllegalStateError there.
 
         with Producer(bootstrap_servers="localhost:9092") as producer:
             metadata = producer.send("flights", b"...", key=b"N14228").result()
@@ -58,7 +58,7 @@ class Producer(forks.StaysHere):
         self._engine = self._outbox.engine
 
     def start(self) -> None:
-        """Start the background thread. `send` does that too."""
+        """Start the background thread. `send` does this too."""
         self._outbox.start()
 
     def send(
@@ -72,10 +72,10 @@ class Producer(forks.StaysHere):
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Future[RecordMetadata]:
-        """Take a record to be sent; blocks only while `buffer_memory` is full, at most `max_block_ms`.
+        """Accept a record for sending; blocks only while `buffer_memory` is full, at most `max_block_ms`.
 
         Returns:
-            A future for where the record was written. It fails with a KafkaError that the broker gave, or with
+            A future with the record's place in the log. It fails with the broker's KafkaError, or with
             KafkaTimeoutError after `delivery_timeout_ms` (`max_block_ms` while the topic is not known).
 
         Raises:
@@ -117,7 +117,7 @@ class Producer(forks.StaysHere):
         return self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers).result()
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Send all waiting records at once, and wait until every record sent so far is acknowledged or failed.
+        """Send all waiting records now, and wait until every record sent so far is acknowledged or has failed.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
@@ -130,7 +130,7 @@ class Producer(forks.StaysHere):
         """The partitions of a topic, and where they are; waits for it for `max_block_ms`.
 
         Raises:
-            KafkaTimeoutError: no broker told of it.
+            KafkaTimeoutError: no broker knew the topic in time.
         """
         return self._outbox.partitions_for(topic)
 
@@ -139,10 +139,10 @@ class Producer(forks.StaysHere):
         return self._engine.measured(self._outbox.buffered_bytes)
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` records not acknowledged fail with ClosedError.
+        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError.
 
-        An interrupt ends the waiting at once. A record that was not delivered is told by its future and its callback;
-        if there is no callback and the future is never looked at, by a warning in the log.
+        An interrupt ends the wait immediately. A record that was not delivered is reported by its future and its
+        callback; without a callback, and if the future is never read, by a warning in the log.
         """
         if timeout_ms is not None:
             check_timeout(timeout_ms)
@@ -156,7 +156,8 @@ class Producer(forks.StaysHere):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. An exception that leaves `with` is not held up for long; without one, failures not told are raised."""
+        """Close. An exception that leaves `with` is not delayed for long; without one, unreported failures are
+        raised."""
         self._outbox.close(patience_ms(error))
         if error is not None:
             self._engine.warn_of_unseen()

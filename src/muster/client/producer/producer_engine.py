@@ -1,7 +1,7 @@
-"""What both faces of a producer are built on: a core, its driver, and telling the outcome of each record.
+"""What both producers are built on: a core, its driver, and reporting the outcome of each record.
 
-The outcome of each record that the core accepts is told exactly once: by the broker's answer, by a timeout, by the
-close, or, if the cores' loop ends in any other way, by `_watch`.
+The outcome of each accepted record is reported exactly once: by the broker's answer, a timeout, the close, or, if the
+cores' loop ends in any other way, by `_watch`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
 
 
 UNCLOSED_MS = 10_000
-"""How long a producer that was not closed goes on sending at the end of the interpreter, or once it was dropped."""
+"""How long a producer that was not closed continues sending at interpreter shutdown, or once it was dropped."""
 
 _INTERRUPTED_MS = 1_000
 _FAILED_MS = 5_000
 
 
 def patience_ms(error: BaseException | None) -> int | None:
-    """How long leaving `with` may wait for acknowledgements: an error on its way must not be held up for long."""
+    """How long leaving `with` by an exception may wait for acknowledgements: the exception must not be delayed for
+    long."""
     if error is None:
         return None
     if isinstance(error, SystemExit):
@@ -56,7 +57,7 @@ def check_callable(what: str, function: Any) -> None:
 
 
 class Engine(ProducerLoop):
-    """Everything but `encode` belongs to the event loop. `on_told` is called after each round of telling."""
+    """Everything but `encode` belongs to the event loop. `on_told` is called after each round of reports."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Engine(ProducerLoop):
         self._watching: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._failed: list[tuple[_Future, MusterError]] = []
-        """Failures not told yet, as far as is known: there is no callback, and the future was not looked at."""
+        """Failures not reported yet, as far as is known: there is no callback, and the future was not read."""
         self._failed_besides = 0
         self._giving_up = False
 
@@ -90,8 +91,8 @@ class Engine(ProducerLoop):
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> OutgoingRecord:
-        """Serialize and check a record: what is wrong with it is its sender's affair alone. Used from any thread."""
-        if topic.__class__ is not str or topic not in self.metadata.topics:  # those were looked at before
+        """Serialize and check a record: an error concerns only its sender. Used from any thread."""
+        if topic.__class__ is not str or topic not in self.metadata.topics:  # those were checked before
             check_topic(topic)
         if partition is not None:
             partition = check_number("partition", partition, 0, MAX_INT)
@@ -112,7 +113,7 @@ class Engine(ProducerLoop):
         return OutgoingRecord(topic, partition, key_bytes, value_bytes, pairs, timestamp_ms, None, size)
 
     def take(self, record: OutgoingRecord, now: int) -> None:
-        """`append` for a record whose `send` has returned: an error is told as the record's outcome."""
+        """`append` for a record whose `send` has returned: an error is reported as the record's outcome."""
         try:
             self.append(record, now)
         except BaseException as error:  # a user's partitioner may raise anything
@@ -120,19 +121,19 @@ class Engine(ProducerLoop):
             self._tell(record.receipt, None, failure)
 
     def measured(self, taken: int) -> Metrics:
-        """The numbers of this producer, of whose buffer so much is taken. Used from any thread."""
+        """This producer's metrics, with this much of its buffer in use. Used from any thread."""
         room = self.config.buffer_memory, taken
         return of_producer(self.config.client_id, self.core.metrics, self.driver, room, self.driver.now())
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to poll the core, in the running event loop."""
+        """Start polling the core, in the running event loop."""
         await self.loop.start()
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Settle the records that are left when the cores' loop ends by an error, or when the event loop ends."""
+        """Settle the remaining records when the cores' loop ends with an error, or when the event loop ends."""
         try:
             await self.loop.wait_for(lambda: False)
         except asyncio.CancelledError:
@@ -147,7 +148,7 @@ class Engine(ProducerLoop):
         try:
             await self.flush()
         except Exception:
-            log.debug("the last flush of a producer did not end well", exc_info=True)
+            log.debug("the last flush of a producer failed", exc_info=True)
         finally:
             self._in_haste = self._giving_up = True
             why = f": {self.metadata.last_error}" if self.metadata.last_error else ""
@@ -181,7 +182,7 @@ class Engine(ProducerLoop):
         self._on_told()
 
     def _tell(self, receipt: _Future | Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
-        """Settle a record. If a callback of the user raises, the other records are settled all the same."""
+        """Settle a record. If a user's callback raises, the other records are settled all the same."""
         future = receipt.future if isinstance(receipt, Receipt) else receipt
         try:
             if metadata is not None:
@@ -190,8 +191,8 @@ class Engine(ProducerLoop):
                 future.set_exception(error)
                 self._on_failed(future, error, isinstance(receipt, Receipt) and receipt.tells_caller)
         except (InvalidStateError, asyncio.InvalidStateError):
-            pass  # the caller has cancelled it, perhaps this moment
-        except BaseException as raised:  # out of a callback of the future
+            pass  # the caller has cancelled it, perhaps just now
+        except BaseException as raised:  # from a callback of the future
             self._on_raised(raised)
         if isinstance(receipt, Receipt):
             try:
@@ -202,12 +203,12 @@ class Engine(ProducerLoop):
     def _on_raised(self, raised: BaseException) -> None:
         log.error("a delivery callback failed", exc_info=raised)
         if self._in_callers_loop and isinstance(raised, KeyboardInterrupt | SystemExit):
-            asyncio.get_running_loop().call_soon(_raise, raised)  # raised in the caller's loop, after all are told
+            asyncio.get_running_loop().call_soon(_raise, raised)  # raised in the caller's loop, after all are reported
 
     def _on_failed(self, future: _Future, error: MusterError, told: bool) -> None:
         if told and not self._giving_up:
             if not isinstance(future, DeliveryFuture):
-                future.exception()  # without this asyncio would log that it was never retrieved
+                future.exception()  # otherwise asyncio would log that it was never retrieved
             return
         if len(self._failed) >= _UNSEEN:
             self._failed = [(future, error) for future, error in self._failed if not _is_seen(future)]
@@ -217,10 +218,10 @@ class Engine(ProducerLoop):
             self._failed_besides += 1
 
     def take_unseen(self) -> MusterError | None:
-        """The first failure that was not told yet, with a note of how many there are. Each is returned once."""
+        """The first unreported failure, with a note of how many there are. Each is returned once."""
         unseen = [(future, error) for future, error in self._failed if not _is_seen(future)]
         for future, _ in unseen:
-            future.exception()  # it is seen now
+            future.exception()  # it is reported now
         count = len(unseen) + self._failed_besides if unseen else 0
         self._failed, self._failed_besides = [], 0
         if not unseen:
@@ -231,7 +232,7 @@ class Engine(ProducerLoop):
         return error
 
     def warn_of_unseen(self) -> None:
-        """Log the failures that were not told yet."""
+        """Log the unreported failures."""
         error = self.take_unseen()
         if error is not None:
             log.warning("records were not delivered: %s", "; ".join([str(error), *getattr(error, "__notes__", ())]))
@@ -245,7 +246,7 @@ def _outcomes(completion: Completion) -> Iterator[tuple[Any, RecordMetadata | No
             yield receipt, None, completion.record_errors.get(index, error)
         return
     offset, step = (base, 1) if base >= 0 else (-1, 0)
-    new = tuple.__new__  # what the class does, but in Python
+    new = tuple.__new__  # as the class does, but in Python
     for receipt, timestamp in zip(completion.receipts, completion.timestamps, strict=True):
         place = (topic, partition, offset, appended if appended >= 0 else timestamp)
         yield receipt, new(RecordMetadata, place), None
@@ -259,7 +260,7 @@ def _raise(error: BaseException) -> None:
 def _is_seen(future: _Future) -> bool:
     if isinstance(future, DeliveryFuture):
         return future.seen
-    return not getattr(future, "_log_traceback", False)  # asyncio's own mark
+    return not getattr(future, "_log_traceback", False)  # asyncio's own flag
 
 
 def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:

@@ -1,4 +1,4 @@
-"""A producer's core in an event loop, with what every face needs of it: taking, flushing, a topic's partitions."""
+"""A producer's core in an event loop, with what every face needs: accepting records, flushing, a topic's partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.model import PartitionInfo
 
 
 class ProducerLoop:
-    """A core and its driver. Belongs to the event loop; a face says what becomes of what is done (`_tell_all`)."""
+    """A core and its driver. Belongs to the event loop; a face handles the outcomes (`_tell_all`)."""
 
     def __init__(self, config: ProducerConfig, partitioner: Partitioner | None = None) -> None:
         self.config = config
@@ -31,7 +31,7 @@ class ProducerLoop:
         raise NotImplementedError
 
     def append(self, record: Outgoing, now: int) -> bool:
-        """Give a record, or a batch as it is, to the core. Returns whether the core has work now. Raises the error that
+        """Pass a record or an encoded batch to the core. Returns whether the core has work now. Raises the error that
         ended the producer."""
         if self.core.fatal is not None:
             raise self.core.fatal
@@ -43,11 +43,11 @@ class ProducerLoop:
         return news
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Wait until every record given so far is settled.
+        """Wait until every record accepted so far is settled.
 
         Raises:
             KafkaTimeoutError: it took longer than `timeout_ms`.
-            ClosedError: the producer was closed meanwhile without waiting for it.
+            ClosedError: the producer was closed without waiting for it.
         """
         done = self.core.begin_flush()
         try:
@@ -76,6 +76,6 @@ class ProducerLoop:
         return self.metadata.partition_infos(topic)
 
     def hurry(self) -> None:
-        """Make a `close` that is under way end without waiting."""
+        """Make a `close` in progress end without waiting."""
         self._in_haste = True
         self.loop.wakeup()

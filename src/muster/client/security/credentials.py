@@ -1,4 +1,4 @@
-"""Makes a mechanism of SASL for each authentication of a client, with what its settings hold."""
+"""Creates a SASL mechanism for each authentication of a client, from its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONCE_BYTES = 24
 
 
 class Credentials:
-    """What proves a client's identity. One for each client; its connections share the tokens."""
+    """A client's credentials. Its connections share them and their tokens."""
 
     def __init__(self, config: SecurityConfig, clock: Callable[[], int]) -> None:
         self._login: Login = login(config)
@@ -31,7 +31,7 @@ class Credentials:
 
     @property
     def may_wait(self) -> bool:
-        """Whether `mechanism` may block: it may have to fetch a token."""
+        """Whether `mechanism` may block to fetch a token."""
         return self.name == "OAUTHBEARER"
 
     def mechanism(self) -> Mechanism:
@@ -49,7 +49,7 @@ class Credentials:
         return Scram(self.name, self._login.username, password, nonce, dict(self._login.extensions))
 
     def refused(self) -> None:
-        """The broker refused what `mechanism` made: a token that is kept is of no more use."""
+        """The broker refused what `mechanism` sent: a cached token is no longer of use."""
         self._tokens.refused()
 
 
@@ -61,8 +61,8 @@ def _fetched(config: SecurityConfig, chosen: Login, clock: Callable[[], int], tr
         return Token.of(provider())
     except MusterError:
         raise
-    except Exception as error:  # a user's function: whatever it raises, the client lives on
-        # Its text may have the token in it, and goes to logs: the exception itself is the cause, for the caller.
+    except Exception as error:  # a user's function: whatever it raises, the client must survive
+        # Its text may contain the token, and goes to logs: the exception itself is the cause, for the caller.
         raise AuthenticationError(
             f"sasl_oauthbearer_token_provider raised {type(error).__name__}", retriable=True
         ) from error

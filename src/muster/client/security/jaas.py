@@ -1,9 +1,9 @@
-"""Reads `sasl.jaas.config`, the line in which Kafka's clients keep a name and a password.
+"""Reads `sasl.jaas.config`, the line in which Kafka's clients keep a user name and a password.
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="a \\"quoted\\" one";
 
-One login module with its options is read, as Kafka's clients allow no more either. Errors name what is wrong and where,
-never a value: the values are secrets.
+Only one login module is allowed, as in Kafka's clients. Errors say what is wrong and where, and never show a value: the
+values are secrets.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def read(line: Secret) -> LoginModule:
     """The login module of a line.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the line is not valid.
     """
     words = _words(line.reveal())
     if len(words) < 3 or words[-1] != (";", False):
         raise _wrong("it must be a module, its flag, options, and a semicolon at the end")
     (module, _), (flag, _), *options, _ = words
     if flag.lower() not in _FLAGS:
-        raise _wrong(f"behind the module's name one of {', '.join(_FLAGS)} is due")
+        raise _wrong(f"the module's name must be followed by one of {', '.join(_FLAGS)}")
     if (";", False) in options:
-        raise _wrong("it has more than one module; a client has one")
+        raise _wrong("it has more than one module; only one is allowed")
     return LoginModule(module.rpartition(".")[2], _options(options))
 
 
@@ -55,13 +55,13 @@ def _options(words: list[tuple[str, bool]]) -> dict[str, Secret]:
         if len(triple) < 3 or triple[1] != ("=", False) or triple[2] == ("=", False):
             raise _wrong(f'option {1 + index // 3} is not of the form name="value"')
         if name in found:
-            raise _wrong(f"option {1 + index // 3} has the name of another one")
+            raise _wrong(f"option {1 + index // 3} has the same name as another one")
         found[name] = Secret(triple[2][0])
     return found
 
 
 def _words(text: str) -> list[tuple[str, bool]]:
-    """Words, signs and quoted text, each with whether it was quoted."""
+    """Words, punctuation and quoted text, each with whether it was quoted."""
     found: list[tuple[str, bool]] = []
     position = 0
     while position < len(text):
@@ -98,7 +98,7 @@ def _quoted(text: str, start: int) -> tuple[str, int]:
             sign = _ESCAPES.get(text[position], text[position])
         found.append(sign)
         position += 1
-    raise _wrong("a quotation mark has no end")
+    raise _wrong("a quotation mark is not closed")
 
 
 def _wrong(why: str) -> ConfigError:

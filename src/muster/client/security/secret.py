@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 HIDDEN: Final = "[hidden]"
-"""What stands in place of a secret; Kafka's word for it."""
+"""What is shown instead of a secret, as in Kafka."""
 
 
 class Secret:
@@ -20,7 +20,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself. The caller neither logs it nor puts it into an error."""
+        """The text itself. The caller must not log it or put it into an error."""
         return self._text
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """The settings of TLS and SASL: Kafka's names in snake_case, and Kafka 4.2's defaults.
 
-Three things are decided by them, and nothing else: whether a connection is encrypted, and which authorities are trusted
-(tls.py), by which mechanism the client proves its identity, and with what (credentials.py).
+They decide three things: whether a connection is encrypted and which authorities are trusted (tls.py), by which
+mechanism the client authenticates, and with which credentials (credentials.py).
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """How a client's connections are encrypted, and how it proves its identity.
+    """How a client's connections are encrypted, and how it authenticates.
 
     `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, `sasl_mechanism` PLAIN, SCRAM-SHA-256,
-    SCRAM-SHA-512 or OAUTHBEARER. Name and password come from `sasl_jaas_config`, as for Kafka's own clients, or from
-    `sasl_username` and `sasl_password`. For OAUTHBEARER `sasl_oauthbearer_token_provider` is a function without
+    SCRAM-SHA-512 or OAUTHBEARER. User name and password come from `sasl_jaas_config`, as for Kafka's own clients, or
+    from `sasl_username` and `sasl_password`. For OAUTHBEARER `sasl_oauthbearer_token_provider` is a function without
     arguments that returns a token (text, or a `Token` with its lifetime); or a token is fetched from
-    `sasl_oauthbearer_token_endpoint_url` by client credentials.
+    `sasl_oauthbearer_token_endpoint_url` with client credentials.
 
     Certificates and keys are PEM: in files (`ssl_truststore_location`, `ssl_keystore_location`), or as text
     (`ssl_truststore_certificates`, `ssl_keystore_certificate_chain`, `ssl_keystore_key`). Without a truststore the
     system's authorities are trusted. An empty `ssl_endpoint_identification_algorithm` leaves host names unchecked.
-    Passwords, keys and tokens are in no log, error or `repr`.
+    Passwords, keys and tokens never appear in a log, an error or a `repr`.
     """
 
     security_protocol: str = "PLAINTEXT"
@@ -97,7 +97,7 @@ class SecurityConfig:
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def check_security(self) -> None:
-        """Hide what is secret, and raise ConfigError for settings of security that do not agree with each other."""
+        """Hide secrets, and raise ConfigError for security settings that contradict each other."""
         for name in SECRETS:
             value = getattr(self, name)
             if isinstance(value, str):
@@ -122,7 +122,7 @@ class SecurityConfig:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """With what a client proves its identity: the name and the password of PLAIN and SCRAM, or how tokens are had."""
+    """A client's credentials: user name and password for PLAIN and SCRAM, or how to get tokens."""
 
     mechanism: str
     username: str = ""
@@ -136,7 +136,7 @@ class Login:
 
 
 def login(config: SecurityConfig) -> Login:
-    """The login that settings describe.
+    """The credentials from the settings.
 
     Raises:
         ConfigError: something is missing, or two settings contradict each other.
@@ -151,7 +151,7 @@ def login(config: SecurityConfig) -> Login:
         raise ConfigError(f"sasl_mechanism is {mechanism!r}; it must be one of {', '.join(MECHANISMS)}{more}")
     module = None if config.sasl_jaas_config is None else jaas.read(config.sasl_jaas_config)
     if module is not None and module.name != _MODULES[mechanism]:
-        # A line in disorder may have a secret in the place of the name.
+        # In a malformed line a secret may be in the place of the name.
         has = module.name if module.name in _MODULES.values() else "another module"
         raise ConfigError(f"sasl_jaas_config has {has}, but sasl_mechanism {mechanism} needs {_MODULES[mechanism]}")
     return _token_login(config, module) if mechanism == "OAUTHBEARER" else _password_login(config, mechanism, module)
@@ -160,7 +160,7 @@ def login(config: SecurityConfig) -> Login:
 def _password_login(config: SecurityConfig, mechanism: str, module: jaas.LoginModule | None) -> Login:
     given = config.sasl_username is not None or config.sasl_password is not None
     if module is not None and given:
-        raise ConfigError("sasl_jaas_config and sasl_username or sasl_password are both given; one of them is enough")
+        raise ConfigError("sasl_jaas_config and sasl_username or sasl_password are both set; set only one of them")
     if module is not None:
         username, password = module.get("username"), module.options.get("password")
         source = "sasl_jaas_config has no "
@@ -172,7 +172,7 @@ def _password_login(config: SecurityConfig, mechanism: str, module: jaas.LoginMo
     if password is None or not password:
         raise ConfigError(f"{source}{'password' if module else 'sasl_password'}")
     if "\0" in username or "\0" in password.reveal():
-        raise ConfigError("a name and a password of SASL cannot have the character NUL")
+        raise ConfigError("a SASL user name or password must not contain a NUL character")
     is_token = module is not None and (module.get("tokenauth") or "").lower() == "true"
     extensions = (("tokenauth", "true"),) if is_token and mechanism != "PLAIN" else ()
     return Login(mechanism, username, password, extensions)
@@ -205,15 +205,15 @@ def _token_login(config: SecurityConfig, module: jaas.LoginModule | None) -> Log
 
 
 def _endpoint_tls(options: Mapping[str, Secret]) -> SecurityConfig | None:
-    """As for Kafka's clients, the options `ssl.…` of the login module: the endpoint is no broker, and may have another
-    authority."""
+    """As for Kafka's clients, the options `ssl.…` of the login module: the endpoint is not a broker, and may have
+    another certificate authority."""
     given = {name.replace(".", "_"): value for name, value in options.items() if name.startswith("ssl.")}
     if not given:
         return None
     known = {setting.name for setting in fields(SecurityConfig) if setting.name.startswith("ssl_")}
     unknown = sorted(given.keys() - known)
     if unknown:
-        raise ConfigError(f"sasl_jaas_config has {unknown[0].replace('_', '.')}, which is not a setting of TLS")
+        raise ConfigError(f"sasl_jaas_config has {unknown[0].replace('_', '.')}, which is not a TLS setting")
     made = SecurityConfig(**{name: value if name in SECRETS else value.reveal() for name, value in given.items()})  # type: ignore[arg-type]
     made.check_security()
     return made
@@ -230,10 +230,10 @@ def _check_endpoint(url: str, client_id: str | None, secret: Secret | None) -> N
     except ValueError:
         is_whole = False
     if not is_whole or not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError("sasl_oauthbearer_token_endpoint_url is no URL: its host or its port cannot be read")
+        raise ConfigError("sasl_oauthbearer_token_endpoint_url is not a valid URL: its host or port cannot be read")
     if "@" in parts.netloc:
         raise ConfigError(
-            "sasl_oauthbearer_token_endpoint_url has a name or a password in it; they are "
+            "sasl_oauthbearer_token_endpoint_url contains a user name or a password; set "
             "sasl_oauthbearer_client_credentials_client_id and sasl_oauthbearer_client_credentials_client_secret"
         )
     if not client_id or secret is None:
@@ -246,6 +246,6 @@ def _check_endpoint(url: str, client_id: str | None, secret: Secret | None) -> N
 def _check_extension(name: str, value: str) -> None:
     # RFC 7628, 3.1; "auth" is the token's own key.
     if not (name.isascii() and name.isalpha()) or name == "auth":
-        raise ConfigError(f"{_EXTENSION}{name} is no name of a SASL extension: it has letters only, and is not auth")
+        raise ConfigError(f"{_EXTENSION}{name} is not a valid SASL extension name: use letters only, and not auth")
     if not all(sign in "\t\r\n" or " " <= sign <= "~" for sign in value):
-        raise ConfigError(f"the value of {_EXTENSION}{name} has signs that a SASL extension cannot have")
+        raise ConfigError(f"the value of {_EXTENSION}{name} has characters that a SASL extension cannot have")

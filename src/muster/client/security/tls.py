@@ -1,7 +1,7 @@
-"""TLS by the standard library: a context from the settings, and sentences about what a handshake ended with.
+"""TLS by the standard library: a context from the settings, and explanations of failed handshakes.
 
 Certificates and keys are PEM. Java's own key stores (JKS), and PKCS#12, which the standard library does not read, are
-told apart by their first bytes and refused with the command that turns them into PEM.
+recognized by their first bytes and refused with the command that converts them to PEM.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _DER: Final = b"\x30"
 
 
 def context(config: SecurityConfig) -> ssl.SSLContext:
-    """What TLS connections of these settings use.
+    """The TLS context for these settings.
 
     Raises:
-        ConfigError: a file cannot be read, is not PEM, or needs another password; a version or cipher is not known.
+        ConfigError: a file cannot be read, is not PEM, or needs another password; a version or cipher is unknown.
     """
     name, text = _authorities(config)
     try:
@@ -46,10 +46,10 @@ def context(config: SecurityConfig) -> ssl.SSLContext:
 
 
 def _authorities(config: SecurityConfig) -> tuple[str, str | None]:
-    """The setting that names the authorities, and their certificates; None for the system's."""
+    """The setting that names the trusted authorities, and their certificates; None for the system's."""
     location, text = config.ssl_truststore_location, config.ssl_truststore_certificates
     if location and text:
-        raise ConfigError("ssl_truststore_location and ssl_truststore_certificates are both given; one is enough")
+        raise ConfigError("ssl_truststore_location and ssl_truststore_certificates are both set; set only one of them")
     if not location:
         return "ssl_truststore_certificates", text
     _refuse_type("ssl_truststore_type", config.ssl_truststore_type, location)
@@ -63,7 +63,7 @@ def _load_identity(made: ssl.SSLContext, config: SecurityConfig) -> None:
         config.ssl_keystore_key,
     )
     if location and (chain or key):
-        raise ConfigError("ssl_keystore_location and ssl_keystore_key are both given; one of them is enough")
+        raise ConfigError("ssl_keystore_location and ssl_keystore_key are both set; set only one of them")
     if bool(chain) != bool(key):
         raise ConfigError("ssl_keystore_certificate_chain and ssl_keystore_key belong together; one is missing")
     if location:
@@ -79,7 +79,7 @@ def _load_pair(made: ssl.SSLContext, name: str, path: str, password: Secret | No
     asked: list[bool] = []
 
     def tell() -> str:
-        # Without a function OpenSSL asks on the terminal, and a service would hang there.
+        # Without a function OpenSSL prompts on the terminal, and a service would hang there.
         asked.append(True)
         if password is None:
             raise ConfigError(f"the key of {name} is encrypted, and there is no ssl_key_password")
@@ -97,9 +97,9 @@ def _load_pair(made: ssl.SSLContext, name: str, path: str, password: Secret | No
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A file for the owner's eyes only, for as long as it is read: the standard library takes keys from files alone."""
+    """A temporary file that only its owner can read: the standard library takes keys only from files."""
     if hasattr(os, "memfd_create"):
-        number = os.memfd_create("muster-key")  # never on a disk
+        number = os.memfd_create("muster-key")  # never on disk
         try:
             os.write(number, text.encode())
             yield f"/proc/self/fd/{number}"
@@ -114,9 +114,9 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _pem(name: str, location: str) -> str:
-    if "-----BEGIN" in location:  # perhaps a private key, which is not to be shown
+    if "-----BEGIN" in location:  # perhaps a private key, which must not be shown
         as_text = "ssl_truststore_certificates" if "truststore" in name else "ssl_keystore_key"
-        raise ConfigError(f"{name} has PEM in place of a file's name; as text it is {as_text}")
+        raise ConfigError(f"{name} contains PEM where a file name is expected; for PEM text use {as_text}")
     try:
         found = Path(location).read_bytes()
     except OSError as error:
@@ -125,31 +125,31 @@ def _pem(name: str, location: str) -> str:
         raise ConfigError(f"{name}: {location} is a Java key store; {_from_java(location)}")
     if found.startswith(_DER):
         raise ConfigError(f"{name}: {location} is PKCS#12 or DER; {_from_pkcs12(location)}")
-    if b"-----BEGIN" not in found:  # an empty file least of all: it would stand for the system's authorities
+    if b"-----BEGIN" not in found:  # also an empty file, which would mean the system's authorities
         raise ConfigError(f"{name}: {location} is not PEM: it has no -----BEGIN")
     return found.decode("ascii", "ignore")
 
 
 def _refuse_type(name: str, given: str | None, location: str) -> None:
-    if given is None or given.upper() == "PEM" or "-----BEGIN" in location:  # a key in its place is refused by `_pem`
+    if given is None or given.upper() == "PEM" or "-----BEGIN" in location:  # `_pem` refuses a key here
         return
     with contextlib.suppress(OSError, ValueError):
         if b"-----BEGIN" in Path(location).read_bytes():
             raise ConfigError(f"{name} is {given}, and {location} is PEM: leave {name} out")
     known = {"JKS": _from_java, "PKCS12": _from_pkcs12}.get(given.upper())
-    raise ConfigError(f"{name} is {given}, which is not read here; {known(location) if known else 'PEM is'}")
+    raise ConfigError(f"{name} is {given}, which is not supported; {known(location) if known else 'PEM is'}")
 
 
 def _from_java(location: str) -> str:
     target = str(Path(location).with_suffix(".p12"))
     return (
-        f"make it PEM: keytool -importkeystore -srckeystore {location} -destkeystore {target} -deststoretype PKCS12, "
-        f"then {_command(target)}"
+        f"convert it to PEM: keytool -importkeystore -srckeystore {location} -destkeystore {target} "
+        f"-deststoretype PKCS12, then {_command(target)}"
     )
 
 
 def _from_pkcs12(location: str) -> str:
-    return f"make it PEM: {_command(location)}"
+    return f"convert it to PEM: {_command(location)}"
 
 
 def _command(location: str) -> str:
@@ -159,7 +159,7 @@ def _command(location: str) -> str:
 def _versions(names: tuple[str, ...]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
     unknown = [name for name in names if name not in _VERSIONS]
     if unknown or not names:
-        raise ConfigError(f"ssl_enabled_protocols has {unknown or 'nothing'}; TLSv1.2 and TLSv1.3 can be chosen")
+        raise ConfigError(f"ssl_enabled_protocols has {unknown or 'nothing'}; the valid values are TLSv1.2 and TLSv1.3")
     chosen = sorted(_VERSIONS[name] for name in names)
     return chosen[0], chosen[-1]
 
@@ -173,7 +173,7 @@ def _choose_ciphers(made: ssl.SSLContext, names: tuple[str, ...]) -> None:
         made.set_ciphers(":".join(older))
     except ssl.SSLError:
         raise ConfigError(
-            f"ssl_cipher_suites has {', '.join(older)}, of which OpenSSL knows none; its names are like "
+            f"ssl_cipher_suites has {', '.join(older)}, none of which OpenSSL knows; its names look like "
             "ECDHE-RSA-AES256-GCM-SHA384 (openssl ciphers -v lists them)"
         ) from None
 
@@ -190,26 +190,22 @@ _UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
 
 
 def why_refused(error: ssl.SSLError) -> str | None:
-    """Why the handshake cannot succeed, as half a sentence that says what to do; None where a second try may help."""
+    """Why the handshake cannot succeed and what to do, as part of a sentence; None if a retry may help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _why_not_trusted(error)
     reason = getattr(error, "reason", None) or ""
     if reason in _OTHER_PROTOCOL:
-        return (
-            "the port does not speak TLS; security_protocol would be PLAINTEXT or SASL_PLAINTEXT, or it is another port"
-        )
+        return "the port does not speak TLS; use security_protocol PLAINTEXT or SASL_PLAINTEXT, or another port"
     if reason.endswith(("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")):
-        return (
-            "the broker and this client have no version of TLS in common; look at ssl_enabled_protocols on both sides"
-        )
+        return "the broker and this client have no version of TLS in common; check ssl_enabled_protocols on both sides"
     if "ALERT" in reason and any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")):
         return (
-            f"the broker does not accept this client's certificate ({_words(error)}); look at ssl_keystore_location, "
-            "and at the broker's ssl.truststore"
+            f"the broker does not accept this client's certificate ({_words(error)}); check ssl_keystore_location, "
+            "and the broker's ssl.truststore"
         )
     if "HANDSHAKE_FAILURE" in reason or "NO_SHARED_CIPHER" in reason:
         return (
-            "the broker refused the handshake: it wants a certificate of the client (ssl_keystore_location), or there "
+            "the broker refused the handshake: it requires a client certificate (ssl_keystore_location), or there "
             "is no cipher in common (ssl_cipher_suites)"
         )
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
@@ -220,17 +216,17 @@ def why_refused(error: ssl.SSLError) -> str | None:
 def _why_not_trusted(error: ssl.SSLCertVerificationError) -> str:
     code = error.verify_code
     if code == _EXPIRED:
-        return "the broker's certificate has expired; it has to be renewed there (or this machine's clock is wrong)"
+        return "the broker's certificate has expired; renew it on the broker (or this machine's clock is wrong)"
     if code == _NOT_YET:
         return "the broker's certificate is not valid yet; is this machine's clock right?"
     if code in _HOST_NAME:
         return (
-            f"the broker's certificate is for another host name ({error.verify_message}); use the name that it has, or "
+            f"the broker's certificate is for another host name ({error.verify_message}); use its name, or "
             "leave ssl_endpoint_identification_algorithm empty to trust any name"
         )
     if code in _UNKNOWN_AUTHORITY:
         return (
-            "the broker's certificate is of an authority that is not trusted here; name its certificate (PEM) with "
+            "the broker's certificate is from an authority that is not trusted here; add its certificate (PEM) with "
             "ssl_truststore_location"
         )
     return f"the broker's certificate is not trusted: {error.verify_message}"

@@ -1,9 +1,9 @@
-"""OAuth tokens: where they come from, and for how long one is used.
+"""OAuth tokens: where they come from, and how long each is used.
 
-A token is asked for when a connection begins, or authenticates again, and there is none that is young enough: after
-four fifths of its life a new one is fetched, as by Kafka's login. If that fails while the old one is still good, the
-old one is used. How long a token lives is told by its source, or stands in it (`exp` of a JWT, RFC 7519, which is read
-without being verified: verifying is the broker's part). A token of which neither is known is used once.
+A token is needed when a connection begins or re-authenticates. After four fifths of a token's lifetime a new one is
+fetched, as by Kafka's login. If that fails while the old one is still valid, the old one is used. The lifetime comes
+from the token's source or from the token itself (`exp` of a JWT, RFC 7519, which is read without verification:
+verifying is the broker's job). A token with an unknown lifetime is used once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOKEN_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token. `expires_at_ms` is in milliseconds since the epoch; None: as the token itself says, if it does."""
+    """A token. `expires_at_ms` is in milliseconds since the epoch; None: the token's own, if it has one."""
 
     value: Secret
     expires_at_ms: int | None = None
@@ -41,7 +41,7 @@ class Token:
         """What a provider returned: a Token, or text.
 
         Raises:
-            AuthenticationError: it is neither, or no text that could be a token.
+            AuthenticationError: it is neither, or not a valid token.
         """
         token = cls(Secret(given)) if isinstance(given, str) else given
         if not isinstance(token, Token):
@@ -50,7 +50,7 @@ class Token:
             )
         text = token.value.reveal()
         if not text or not _TOKEN_CHARACTERS.issuperset(text):
-            raise AuthenticationError("what was given as an OAuth token is none: it has signs that no token has")
+            raise AuthenticationError("invalid OAuth token: it contains characters that a token cannot have")
         return token if token.expires_at_ms is not None else cls(token.value, _expiry(text))
 
 
@@ -67,7 +67,7 @@ def _expiry(token: str) -> int | None:
 
 
 class Tokens:
-    """The tokens of one client. `fetch` may take as long as the source does; `get` is called from any thread."""
+    """The tokens of one client. `fetch` may take as long as its source; `get` may be called from any thread."""
 
     def __init__(self, fetch: Callable[[], Token], clock: Callable[[], int]) -> None:
         self._fetch = fetch
@@ -77,10 +77,10 @@ class Tokens:
         self._refresh_at = 0
         self._failures = 0
         self._failure: AuthenticationError | None = None
-        """The last of them."""
+        """The latest token."""
 
     def get(self) -> str:
-        """A token that is good now.
+        """A valid token.
 
         Raises:
             AuthenticationError: there is none; the message says why.
@@ -93,20 +93,21 @@ class Tokens:
             return self._token.value.reveal()
 
     def _renew(self, failures: int) -> None:
-        """Fetch a token. `failures` is how often that had failed when the caller came: one that has waited for another
-        caller's vain try, which may have taken as long as the settings allow, does not wait for a try of its own."""
+        """Fetch a token. `failures` is how many fetches had failed when the caller came: a caller that has waited for
+        another caller's failed fetch, which may have taken as long as the settings allow, does not start a second
+        one."""
         try:
             if self._failure is not None and self._failures > failures:
                 raise AuthenticationError(str(self._failure), self._failure.retriable) from self._failure.__cause__
             token = self._fetched()
         except AuthenticationError:
-            # A try takes its time: what was good when it began may have expired.
+            # Fetching takes time: a token that was valid before may have expired.
             if self._token is not None and self._clock() < (self._token.expires_at_ms or 0):
                 return
             raise
         now = self._clock()
         if token.expires_at_ms is not None and token.expires_at_ms <= now:
-            raise AuthenticationError("the OAuth token that was given has expired already")
+            raise AuthenticationError("the OAuth token has already expired")
         self._token = token
         lifetime_ms = 0 if token.expires_at_ms is None else token.expires_at_ms - now
         self._refresh_at = now + int(lifetime_ms * _REFRESH_AT)
@@ -120,7 +121,7 @@ class Tokens:
             raise
 
     def refused(self) -> None:
-        """The broker did not accept it: the next one is fetched anew."""
+        """The broker did not accept it: fetch a new one next time."""
         with self._lock:
             self._token = None
 
@@ -132,7 +133,7 @@ def by_client_credentials(
     for an endpoint over TLS; None: the system's authorities.
 
     Raises:
-        AuthenticationError: it could not be had. `retriable` says whether a second try may help.
+        AuthenticationError: it could not be fetched. `retriable` says whether a retry may help.
     """
     url = config.sasl_oauthbearer_token_endpoint_url or ""
     if url.startswith("file:"):
@@ -160,7 +161,7 @@ def _of_file(url: str) -> str:
 
 
 def _request(url: str, login: Login, is_encoded: bool) -> urllib.request.Request:
-    # RFC 6749 wants both encoded; Kafka leaves them as they are unless it is told to: many endpoints do not decode.
+    # RFC 6749 wants both encoded; Kafka encodes them only if configured to: many endpoints do not decode.
     encode = urllib.parse.quote_plus if is_encoded else str
     secret = login.client_secret.reveal() if login.client_secret is not None else ""
     pair = f"{encode(login.client_id or '')}:{encode(secret)}"
@@ -186,12 +187,12 @@ def _asked(request: urllib.request.Request, config: SecurityConfig, trust: ssl.S
             why = _said(error) or error.reason
         advice = _ADVICE.get(why, "")
         raise AuthenticationError(
-            f"{place} gave no token: HTTP {error.code}: {why}{advice}", retriable=retriable
+            f"{place} returned no token: HTTP {error.code}: {why}{advice}", retriable=retriable
         ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", error)
         if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
-            # Its text is what came, whatever that is.
+            # Its text is whatever the server sent.
             why = "did not answer with HTTP; is it a token endpoint?"
             raise AuthenticationError(f"{place} {why}", retriable=True) from None
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -200,31 +201,31 @@ def _asked(request: urllib.request.Request, config: SecurityConfig, trust: ssl.S
                 "with the option ssl.truststore.location in sasl_jaas_config"
             ) from None
         is_cut = isinstance(cause, ConnectionError) and not isinstance(cause, ConnectionRefusedError)
-        advice = "; does its port want https?" if is_cut and request.type == "http" else ""
+        advice = "; does its port expect https?" if is_cut and request.type == "http" else ""
         raise AuthenticationError(f"no token from {place}: {_reason(error)}{advice}", retriable=True) from None
 
 
 _UNKNOWN_CLIENT: Final = (
-    "; look at the client's id and its secret. If they have other signs than letters and digits, the endpoint may want "
-    "them encoded (sasl_oauthbearer_header_urlencode)"
+    "; check the client id and secret. If they contain more than letters and digits, the endpoint may expect "
+    "them URL-encoded (sasl_oauthbearer_header_urlencode)"
 )
 _ADVICE: Final = {
     "invalid_client": _UNKNOWN_CLIENT,
     "unauthorized_client": _UNKNOWN_CLIENT,  # what Keycloak says of a wrong secret
-    "invalid_scope": "; look at sasl_oauthbearer_scope",
+    "invalid_scope": "; check sasl_oauthbearer_scope",
 }
-"""What to do about an error of RFC 6749, 5.2."""
+"""What to do about each error of RFC 6749, 5.2."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The client's secret goes to the address that the settings name, and to no other."""
+    """Follows no redirect: the client's secret goes only to the address in the settings."""
 
     def redirect_request(self, *args: Any, **more: Any) -> None:
         return None
 
 
 def _said(error: urllib.error.HTTPError) -> str | None:
-    """The error as RFC 6749, 5.2 has it; nothing else of the body, which may repeat what was sent."""
+    """The error as RFC 6749, 5.2 has it; nothing else from the body, which may echo what was sent."""
     try:
         found = json.loads(error.read(_MOST_BYTES))
         said = found["error"]
@@ -234,7 +235,7 @@ def _said(error: urllib.error.HTTPError) -> str | None:
 
 
 def _place(url: str) -> str:
-    """The host of a URL: its path and its query may have secrets in them."""
+    """The host of a URL: its path and query may contain secrets."""
     parts = urllib.parse.urlsplit(url)
     return f"the token endpoint at {parts.hostname}"
 

@@ -24,8 +24,8 @@ async def handle_async(_record: object) -> None: ...
 @pytest.mark.parametrize(
     ("settings", "choices", "words"),
     [
-        (GROUP, {"topics": ()}, "name topics, or a pattern for them"),
-        (GROUP, {"topics": "t", "pattern": "t.*"}, "name topics, or a pattern for them"),
+        (GROUP, {"topics": ()}, "set either topics or pattern"),
+        (GROUP, {"topics": "t", "pattern": "t.*"}, "set either topics or pattern"),
         ({}, {}, "group_id is not set"),
         (GROUP, {"enable_auto_commit": True}, "enable_auto_commit cannot be on"),
         (GROUP, {"order": "keys"}, 'it is "key", "partition", "unordered" or a function'),
@@ -33,8 +33,8 @@ async def handle_async(_record: object) -> None: ...
         (GROUP, {"concurrency": 0}, "must be at least 1"),
         (GROUP, {"concurency": 3}, "concurency"),
         (GROUP, {"retry": 3}, "it is a Retry"),
-        (GROUP, {"dead_letter_topic": "t"}, "its own topic of dead letters"),
-        (GROUP, {"topics": None, "pattern": "t.*", "dead_letter_topic": "t-dead"}, "its own topic of dead letters"),
+        (GROUP, {"dead_letter_topic": "t"}, "the dead letter topic too"),
+        (GROUP, {"topics": None, "pattern": "t.*", "dead_letter_topic": "t-dead"}, "the dead letter topic too"),
         (GROUP, {"drain_timeout_ms": 300_000}, "below max_poll_interval_ms"),
         (GROUP, {"commit_interval_ms": 0}, "commit_interval_ms is 0; it must be at least 1"),
         (GROUP, {"commit_interval_ms": math.nan}, "commit_interval_ms is nan; it must be a whole number"),
@@ -72,7 +72,7 @@ def test_handlers_that_do_not_fit() -> None:
         AsyncConcurrentConsumer(GROUP, "handle", topics="t")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="handler for AsyncConcurrentConsumer"):
         ConcurrentConsumer(GROUP, handle_async, topics="t")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="a function at the top of a module"):
+    with pytest.raises(ConfigError, match="a module-level function"):
         ConcurrentConsumer(GROUP, lambda _record: None, topics="t", workers="processes")
 
 
@@ -83,7 +83,7 @@ def test_deserializers_that_do_not_fit() -> None:
         with pytest.raises(TypeError, match="key_deserializer is a coroutine function"):
             face(GROUP, own, topics="t", key_deserializer=handle_async)  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match=r"the value_deserializer cannot be sent to a process: .* at the top of a module"
+        ConfigError, match=r"the value_deserializer cannot be sent to a process: .* module-level function"
     ):
         ConcurrentConsumer(GROUP, handle, topics="t", workers="processes", value_deserializer=lambda data: data)
 

@@ -75,12 +75,12 @@ def test_a_function_that_only_begins_its_work_is_no_handler_for_threads(handler:
     """Its records would count as done, and be lost."""
     [outcome] = outcomes(in_threads, handler)
     assert isinstance(outcome, ConfigError)
-    assert "handled nothing yet" in str(outcome)
+    assert "nothing has run yet" in str(outcome)
 
 
 def test_a_function_that_only_begins_its_work_is_no_handler_for_processes() -> None:
     record: Any = "record"
-    with pytest.raises(ConfigError, match="has returned a coroutine, and handled nothing yet"):
+    with pytest.raises(ConfigError, match="returned a coroutine, so nothing has run yet"):
         _handle(Told(), record)
     assert _handle(lambda _record: "anything", record) is None
 

@@ -181,7 +181,7 @@ def test_a_broker_that_takes_less_metadata_is_told_less(caplog: pytest.LogCaptur
         assert script.commits[-1][P0].offset == 2
 
     play(scene)
-    assert "commits go on without" in caplog.text
+    assert "commits continue without" in caplog.text
 
 
 def test_the_last_commit_goes_without_metadata_if_the_broker_takes_less() -> None:

@@ -98,7 +98,7 @@ def test_a_kill_ends_the_record_that_it_is_for_and_no_other(shared: ProcessCall)
 def test_a_record_that_was_given_up_before_it_began_is_not_begun(shared: ProcessCall) -> None:
     before, late = pid_of(shared), record(b"stuck")
     shared.kill(late)
-    with pytest.raises(WorkerDiedError, match="before its handler began"):
+    with pytest.raises(WorkerDiedError, match="before its handler started"):
         shared(late)
     assert pid_of(shared) != 0
     assert before

@@ -92,7 +92,7 @@ def test_an_exchange_that_the_broker_ends_too_early_is_refused():
         ),
         (SaslHandshakeResponse(33, []), "it offers: none"),
         (SaslHandshakeResponse(34, []), "does not use SASL"),
-        (SaslHandshakeResponse(-1, []), "refused to begin PLAIN: UNKNOWN_SERVER_ERROR"),
+        (SaslHandshakeResponse(-1, []), "refused to start PLAIN: UNKNOWN_SERVER_ERROR"),
     ],
 )
 def test_a_mechanism_that_is_refused(answer, said):

@@ -50,7 +50,7 @@ def test_lines_are_read_as_java_reads_them(reading, text, found):
 
 
 def test_a_broken_escape_is_told_with_its_line_and_without_its_value(reading):
-    with pytest.raises(ConfigError, match=r"line 2: behind \\u four") as raised:
+    with pytest.raises(ConfigError, match=r"line 2: must be followed by four") as raised:
         reading("a=b\npassword=hush\\u12")
     assert "hush" not in str(raised.value)
 
@@ -80,7 +80,7 @@ def test_settings_of_other_clients_are_passed_over(caplog):
     assert choose(found, KNOWN) == {"security.protocol": "SSL"}
     check("f", found, {*KNOWN, "group_id"})
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["f: security.protocoll is not a setting of Kafka's clients; did you mean security.protocol?"]
+    assert told == ["f: security.protocoll is not a setting of a Kafka client; did you mean security.protocol?"]
 
 
 def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
@@ -88,7 +88,7 @@ def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
     path = tmp_path / "client.properties"
     path.write_text("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANhush/+\n-----END PRIVATE KEY-----\n")
     check("f", read(str(path)), {*KNOWN, "ssl_keystore_key"})
-    said = "f: a line in it begins with no name of a setting; does the line before lack its backslash?"
+    said = "f: a line in it begins without a setting's name; does the line before lack its backslash?"
     assert [record.getMessage() for record in caplog.records] == [
         said.replace("a line in it begins", "2 lines in it begin")
     ]
@@ -100,7 +100,7 @@ def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
 def test_a_file_of_another_kind_does_not_lead_to_another_cluster(caplog):
     """As a certificate, or a typing error in the only setting: the address would be the default one."""
     for found in {"-----BEGIN": "CERTIFICATE-----", "MII": ""}, {"bootstrap.server": "a:1"}:
-        with pytest.raises(ConfigError, match="f has no setting of Kafka's clients: is it another file"):
+        with pytest.raises(ConfigError, match="f has no setting of a Kafka client; is it the right file"):
             check("f", found, KNOWN)
     for found in {}, {"metric.reporters": ""}, {"config.providers": ""}:
         check("f", found, KNOWN)
@@ -114,12 +114,12 @@ def test_a_file_of_another_kind_does_not_lead_to_another_cluster(caplog):
 def test_letters_that_java_reads_otherwise_are_told_without_the_value(reading, caplog, text, told):
     reading(text)
     said = [record.getMessage() for record in caplog.records]
-    assert [("line 2: it seems to be UTF-8" in one, "hush" in one) for one in said] == [(True, False)] * told
+    assert [("line 2: it looks like UTF-8" in one, "hush" in one) for one in said] == [(True, False)] * told
 
 
 @pytest.mark.parametrize("key", ["ssl.engine.factory.class", "config.providers", "sasl.oauthbearer.assertion.file"])
 def test_what_would_change_the_meaning_is_refused(key):
-    with pytest.raises(ConfigError, match=f"f: {key} is not possible here"):
+    with pytest.raises(ConfigError, match=f"f: {key} is not supported here"):
         check("f", {key: "x"}, KNOWN)
 
 

@@ -83,8 +83,8 @@ def test_an_encrypted_key_needs_its_password(certificates):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"\xfe\xed\xfe\xed\0\0\0\2", "is a Java key store; make it PEM: keytool -importkeystore"),
-        (b"\x30\x82\x0a\x00\x02\x01", "PKCS#12 or DER; make it PEM: openssl pkcs12 -in"),
+        (b"\xfe\xed\xfe\xed\0\0\0\2", "is a Java key store; convert it to PEM: keytool -importkeystore"),
+        (b"\x30\x82\x0a\x00\x02\x01", "PKCS#12 or DER; convert it to PEM: openssl pkcs12 -in"),
         (b"\xff\xff", "is not PEM"),
         (b"", "is not PEM"),  # not the system's authorities
         (b"text", "is not PEM"),
@@ -103,17 +103,17 @@ def test_a_truststore_of_another_form_is_refused_with_what_to_do(tmp_path, conte
     [
         ({"ssl_truststore_location": "none.pem"}, "none.pem cannot be read: No such file"),
         ({"ssl_keystore_location": "none.pem"}, "none.pem cannot be read: No such file"),
-        ({"ssl_keystore_location": "-----BEGIN PRIVATE KEY-----\nhush"}, "as text it is ssl_keystore_key$"),
-        ({"ssl_truststore_location": "-----BEGIN CERTIFICATE-----\n"}, "as text it is ssl_truststore_certificates$"),
-        ({"ssl_truststore_location": "a.jks", "ssl_truststore_type": "JKS"}, "is JKS, which is not read here; make it"),
+        ({"ssl_keystore_location": "-----BEGIN PRIVATE KEY-----\nhush"}, "for PEM text use ssl_keystore_key$"),
+        ({"ssl_truststore_location": "-----BEGIN CERTIFICATE-----\n"}, "for PEM text use ssl_truststore_certificates$"),
+        ({"ssl_truststore_location": "a.jks", "ssl_truststore_type": "JKS"}, "is JKS, which is not supported; make it"),
         ({"ssl_keystore_location": "a.p12", "ssl_keystore_type": "PKCS12"}, "-out a.pem"),
-        ({"ssl_keystore_location": "a", "ssl_keystore_type": "BKS"}, "is BKS, which is not read here; PEM is"),
-        ({"ssl_truststore_location": "a", "ssl_truststore_certificates": "b"}, "both given"),
-        ({"ssl_keystore_location": "a", "ssl_keystore_key": "b"}, "both given"),
+        ({"ssl_keystore_location": "a", "ssl_keystore_type": "BKS"}, "is BKS, which is not supported; PEM is"),
+        ({"ssl_truststore_location": "a", "ssl_truststore_certificates": "b"}, "both set"),
+        ({"ssl_keystore_location": "a", "ssl_keystore_key": "b"}, "both set"),
         ({"ssl_keystore_key": "b"}, "belong together"),
-        ({"ssl_enabled_protocols": "TLSv1.1"}, "TLSv1.2 and TLSv1.3 can be chosen"),
-        ({"ssl_enabled_protocols": ""}, "TLSv1.2 and TLSv1.3 can be chosen"),
-        ({"ssl_cipher_suites": "TLS_RSA_NO_SUCH"}, "OpenSSL knows none"),
+        ({"ssl_enabled_protocols": "TLSv1.1"}, "the valid values are TLSv1.2 and TLSv1.3"),
+        ({"ssl_enabled_protocols": ""}, "the valid values are TLSv1.2 and TLSv1.3"),
+        ({"ssl_cipher_suites": "TLS_RSA_NO_SUCH"}, "none of which OpenSSL knows"),
     ],
 )
 def test_what_cannot_be_used_is_told(settings, why):
@@ -123,7 +123,7 @@ def test_what_cannot_be_used_is_told(settings, why):
 
 def test_a_key_in_place_of_a_file_is_not_shown_whatever_its_type():
     key = "-----BEGIN PRIVATE KEY-----\nhush"
-    with pytest.raises(ConfigError, match=r"as text it is ssl_keystore_key$"):
+    with pytest.raises(ConfigError, match=r"for PEM text use ssl_keystore_key$"):
         context(config(ssl_keystore_location=key, ssl_keystore_type="JKS"))
 
 

@@ -159,7 +159,7 @@ def test_no_token_is_sent_again_after_it_was_refused(steps):
 
 
 def test_a_token_that_has_expired_is_not_sent():
-    with pytest.raises(AuthenticationError, match="expired already"):
+    with pytest.raises(AuthenticationError, match="already expired"):
         Tokens(Source(0), lambda: NOW).get()
 
 
@@ -267,10 +267,10 @@ def test_client_credentials_are_exchanged_for_a_token(encode, pair):
         (200, b"<html>", "did not answer with JSON", False),
         (200, b"{}", "has no access_token", False),
         (200, b'{"access_token":7}', "has no access_token", False),
-        (200, b'{"access_token":"two words"}', "signs that no token has", False),
+        (200, b'{"access_token":"two words"}', "characters that a token cannot have", False),
         (401, b'{"error":"invalid_client","error_description":"hush"}', "HTTP 401: invalid_client; .*urlencode", False),
         (400, b'{"error":"unauthorized_client"}', "HTTP 400: unauthorized_client; .*urlencode", False),
-        (400, b'{"error":"invalid_scope"}', "HTTP 400: invalid_scope; look at sasl_oauthbearer_scope", False),
+        (400, b'{"error":"invalid_scope"}', "HTTP 400: invalid_scope; check sasl_oauthbearer_scope", False),
         (400, b'{"error":"invalid_grant"}', "HTTP 400: invalid_grant$", False),
         (400, b"hush", "HTTP 400: Bad Request", False),
         (429, b"", "HTTP 429", True),
@@ -306,7 +306,7 @@ def test_an_endpoint_that_is_away_may_come_back():
 def test_an_endpoint_that_wants_tls_is_told_from_one_that_is_away():
     with (
         endpoint(200, b"", authority=trustme.CA()) as (url, _),
-        pytest.raises(AuthenticationError, match=r"does its port want https\?") as raised,
+        pytest.raises(AuthenticationError, match=r"does its port expect https\?") as raised,
     ):
         fetch(url.replace("https:", "http:"))
     assert raised.value.retriable
@@ -375,7 +375,7 @@ def test_the_endpoint_may_have_an_authority_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ('ssl.trustore.location="x"', "ssl.trustore.location, which is not a setting of TLS"),
+        ('ssl.trustore.location="x"', "ssl.trustore.location, which is not a TLS setting"),
         ('ssl.truststore.location="/none.pem"', "/none.pem cannot be read"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What an admin client asks and is told, as values; how the answers of brokers become them."""
+"""An admin client's questions and results as values, and how responses of brokers become results."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 _MAX_SHORT = 2**15 - 1
 _WITH_DEFAULTS = 4
-"""The first version of CreateTopics whose broker has numbers for a topic that has none (KIP-464)."""
+"""The first version of CreateTopics with broker defaults for partitions and replicas (KIP-464)."""
 
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic to be created; -1 leaves the number to the broker's settings.
+    """A topic to create; -1 means the broker's default.
 
-    `assignments` (partition to broker ids) takes the place of both numbers. `configs` has Kafka's dotted keys.
+    `assignments` (partition to broker ids) replaces both numbers. `configs` has Kafka's dotted keys.
     """
 
     name: str
@@ -51,7 +51,7 @@ class NewTopic:
 
 @dataclass(slots=True)
 class CreatedTopic:
-    """A topic that was created; the numbers are -1 where an old broker did not tell them."""
+    """A topic that was created; the numbers are -1 if the broker is too old to send them."""
 
     name: str
     topic_id: bytes
@@ -91,7 +91,7 @@ class TopicDescription:
 
 @dataclass(slots=True)
 class ClusterDescription:
-    """The cluster as one of its brokers tells it."""
+    """The cluster as one of its brokers describes it."""
 
     cluster_id: str
     controller_id: int
@@ -151,7 +151,7 @@ class MemberDescription:
     owned: list[TopicPartition] = field(default_factory=list)
     epoch: int | None = None
     target: list[TopicPartition] | None = None
-    """What the member is to have, in a group of KIP-848."""
+    """The member's target assignment, in a group of KIP-848."""
     topic_regex: str | None = None
 
 
@@ -174,7 +174,7 @@ class GroupDescription:
 
 
 def creatable(topic: NewTopic) -> CreatableTopic:
-    """A new topic as the request has it. Raises IllegalArgumentError where that has no room for its numbers."""
+    """A new topic as in the request. Raises IllegalArgumentError if the request cannot carry its numbers."""
     check_text("a topic", topic.name)
     # The broker checks whether the numbers make sense.
     check_number(f"num_partitions of {topic.name}", topic.num_partitions, -MAX_INT, MAX_INT)
@@ -192,11 +192,11 @@ def creatable(topic: NewTopic) -> CreatableTopic:
 
 
 def check_numbers_given(topics: list[CreatableTopic], version: int) -> None:
-    """Brokers before Kafka 2.4 (KIP-464) take the -1 that stands for their defaults for a number, and refuse that."""
+    """Brokers before Kafka 2.4 (KIP-464) take -1, which means their defaults, for a number and refuse it."""
     bare = [new.name for new in topics if not new.assignments and -1 in (new.num_partitions, new.replication_factor)]
     if version < _WITH_DEFAULTS and bare:
-        text = "a broker before Kafka 2.4 has no default numbers: say how many partitions and replicas"
-        raise UnsupportedVersionError(f"{text} {', '.join(bare)} is to have")
+        text = "a broker before Kafka 2.4 has no defaults: say how many partitions and replicas"
+        raise UnsupportedVersionError(f"{text} {', '.join(bare)} must have")
 
 
 # --- reading answers -------------------------------------------------------------------------------------------------
@@ -208,14 +208,14 @@ def failure(code: int, message: str | None = None) -> KafkaError | None:
 
 
 def created_topic(answer: CreatableTopicResult) -> CreatedTopic | KafkaError:
-    """What became of a new topic."""
+    """The outcome of a topic's creation."""
     return failure(answer.error_code, answer.error_message) or CreatedTopic(
         answer.name, answer.topic_id, answer.num_partitions, answer.replication_factor
     )
 
 
 def topic_description(answer: MetadataResponseTopic) -> TopicDescription | KafkaError:
-    """A topic out of a Metadata answer."""
+    """A topic from a Metadata response."""
     if answer.error_code != ErrorCode.NONE:
         return KafkaError(answer.error_code, f"topic {answer.name}")
     partitions = [
@@ -313,7 +313,7 @@ def _member(answer: DescribedGroupMember, protocol_type: str) -> MemberDescripti
             member.topics = sorted(subscription.topics)
             member.owned = sorted(subscription.owned_partitions)
     except ProtocolError:
-        pass  # bytes of a client that does not keep to the consumer protocol: the rest is worth showing
+        pass  # a client that violates the consumer protocol: the rest is still worth showing
     return member
 
 
@@ -347,7 +347,7 @@ def committed_offsets(
 def committed_offsets_by_group(
     answer: OffsetFetchResponse,
 ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
-    """The same of all groups of an answer."""
+    """The same for all groups of a response."""
     return {group.group_id: _committed(*group_answers(group)) for group in answer.groups}
 
 

@@ -1,4 +1,4 @@
-"""Changes of settings, as an admin client asks for them (KIP-339) and is answered; which resources have settings."""
+"""Changes of settings (KIP-339) and their outcomes; which resources have settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.protocol.admin_messages import (
 
 
 class ConfigOperation(IntEnum):
-    """What becomes of a setting. The last two are for lists, such as `cleanup.policy`."""
+    """How a setting changes. The last two are for lists, such as `cleanup.policy`."""
 
     SET = 0
     DELETE = 1
@@ -45,7 +45,7 @@ _FIRST_WITH_TYPES = 1
 
 
 def config_changes(resource: ConfigResource, changes: Changes) -> list[ConfigChange]:
-    """The changes of one resource, checked as far as the broker cannot.
+    """The changes of one resource, checked for what the broker cannot check.
 
     Raises:
         IllegalArgumentError: a value is missing or superfluous, or a setting is named twice.
@@ -73,7 +73,7 @@ def config_changes(resource: ConfigResource, changes: Changes) -> list[ConfigCha
 
 
 def own_node(resource: ConfigResource) -> int | None:
-    """The broker that keeps a resource for itself; None where any broker or the controller is asked."""
+    """The broker that holds a resource's settings; None if any broker or the controller does."""
     own = resource.resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
     return int(resource.name) if own and resource.name.isdecimal() else None
 
@@ -99,7 +99,7 @@ def alter_configs_request(
 
 
 def alter_configs_answers(answer: IncrementalAlterConfigsResponse) -> dict[ConfigResource, KafkaError | None]:
-    """What became of each resource's changes: all of them are made, or none."""
+    """The outcome of each resource's changes: all of them are made, or none."""
     return {
         ConfigResource(ConfigResourceType(said.resource_type), said.resource_name): failure(
             said.error_code, said.error_message
@@ -112,15 +112,15 @@ def list_resources_request(version: int, types: list[ConfigResourceType]) -> Lis
     """ListConfigResources (KIP-1142); none named means all types.
 
     Raises:
-        UnsupportedVersionError: v0, from before Kafka 4.1, lists what has settings of client metrics only.
+        UnsupportedVersionError: v0, from before Kafka 4.1, lists only client-metrics resources.
     """
     if version < _FIRST_WITH_TYPES and types != [ConfigResourceType.CLIENT_METRICS]:
-        raise UnsupportedVersionError("brokers list resources of all types since Kafka 4.1")
+        raise UnsupportedVersionError("resources of all types can be listed since Kafka 4.1")
     return ListConfigResourcesRequest([int(kind) for kind in types])
 
 
 def listed_resources(answer: ListConfigResourcesResponse) -> list[ConfigResource]:
-    """The resources that have settings, sorted; types that are newer than this client are left out."""
+    """The resources that have settings, sorted; unknown newer types are left out."""
     known = set(ConfigResourceType)
     return sorted(
         ConfigResource(ConfigResourceType(found.resource_type), found.resource_name)

@@ -1,4 +1,4 @@
-"""What an admin client asks of a group that it is no member of: to forget offsets, and to remove members."""
+"""What an admin client changes in a group without being a member: it deletes offsets and removes members."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from muster.protocol.admin_messages import (
 from muster.protocol.messages import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 DEFAULT_REASON = "member was removed by an admin"
-"""As Kafka's client says where the caller gives none (KIP-800)."""
+"""The reason that Kafka's client gives by default (KIP-800)."""
 
 _MOST_OF_A_REASON = 255
 _FIRST_WITH_MEMBERS = 3
 
 
 class GroupMember(NamedTuple):
-    """A member of a group, by its `group.instance.id` where it is a static one, else by its member id."""
+    """A member of a group, by its `group.instance.id` if it is static, else by its member id."""
 
     member_id: str = ""
     group_instance_id: str | None = None
 
 
 def named_members(members: Iterable[GroupMember]) -> list[GroupMember]:
-    """The members to be removed, checked."""
+    """The members to remove, checked."""
     found = list(members)
     for member in found:
         check_text("a member's id", member.member_id)
@@ -61,7 +61,7 @@ def remove_members_request(
         UnsupportedVersionError: before v3, of Kafka 2.4, only a member itself could leave.
     """
     if version < _FIRST_WITH_MEMBERS:
-        raise UnsupportedVersionError("brokers remove members for an admin since Kafka 2.4")
+        raise UnsupportedVersionError("an admin can remove members since Kafka 2.4")
     why = (reason or DEFAULT_REASON)[:_MOST_OF_A_REASON]
     return LeaveGroupRequest(
         group_id, members=[MemberIdentity(each.member_id, each.group_instance_id, why) for each in members]
@@ -69,7 +69,7 @@ def remove_members_request(
 
 
 def removed_members(answer: LeaveGroupResponse, members: Iterable[GroupMember]) -> dict[GroupMember, KafkaError | None]:
-    """What became of each member. An error of the whole request is each one's."""
+    """The outcome for each member. An error of the whole request applies to each."""
     refused = failure(answer.error_code)
     if refused is not None:
         return dict.fromkeys(members, refused)
@@ -93,7 +93,7 @@ def delete_offsets_request(group_id: str, places: Iterable[TopicPartition]) -> O
 def deleted_offsets(
     answer: OffsetDeleteResponse, group_id: str, places: Iterable[TopicPartition]
 ) -> dict[TopicPartition, KafkaError | None]:
-    """What became of each offset. An error of the group is each partition's."""
+    """The outcome for each offset. An error of the group applies to each partition."""
     refused = failure(answer.error_code, f"group {group_id}")
     if refused is not None:
         return dict.fromkeys(places, refused)

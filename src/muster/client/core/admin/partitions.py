@@ -1,4 +1,5 @@
-"""What an admin client asks of partitions: more of them, fewer records, their producers, leaders and place on disk."""
+"""What an admin client asks about partitions: adding them, deleting records, their producers, leaders and log
+directories."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from muster.protocol.admin_messages import (
 )
 
 HIGH_WATERMARK = -1
-"""`delete_records` up to this: all records that can be read now."""
+"""As an offset of `delete_records`: all records that can be read now."""
 
 
 @dataclass(slots=True)
 class NewPartitions:
-    """How many partitions a topic is to have in all; `assignments` has the broker ids of each new one."""
+    """A topic's new total number of partitions; `assignments` has the broker ids of each new one."""
 
     total_count: int
     assignments: list[list[int]] | None = None
@@ -41,8 +42,8 @@ class NewPartitions:
 
 @dataclass(slots=True)
 class ReplicaInfo:
-    """A replica of a partition in a log directory. `offset_lag` is what it has yet to read of the leader; `is_future`
-    is true for one that is being moved here from another directory of the broker."""
+    """A replica of a partition in a log directory. `offset_lag` is how far it lags the leader; `is_future`
+    is true for a replica that is being moved here from another directory of the broker."""
 
     size: int
     offset_lag: int
@@ -51,8 +52,8 @@ class ReplicaInfo:
 
 @dataclass(slots=True)
 class LogDirDescription:
-    """A log directory of a broker. The bytes are those of its volume, None where the broker does not tell them.
-    `error` says why there is no more: KAFKA_STORAGE_ERROR for one that failed."""
+    """A log directory of a broker. The bytes are those of its volume, None if the broker does not report them.
+    `error` is None, or why it cannot be read: KAFKA_STORAGE_ERROR for a failed one."""
 
     error: KafkaError | None
     replicas: dict[TopicPartition, ReplicaInfo]
@@ -62,7 +63,7 @@ class LogDirDescription:
 
 @dataclass(slots=True)
 class ProducerState:
-    """What the leader of a partition knows of an idempotent producer. The last two are of transactions, else None."""
+    """What the leader of a partition knows of an idempotent producer. The last two are for transactions, else None."""
 
     producer_id: int
     producer_epoch: int
@@ -73,8 +74,8 @@ class ProducerState:
 
 
 class ElectionType(IntEnum):
-    """`PREFERRED` elects the first of the replicas. `UNCLEAN` elects one that is not in sync where no other is left:
-    what it has not read of the former leader is lost."""
+    """`PREFERRED` elects the first replica. `UNCLEAN` elects one that is not in sync if no other is left: records
+    that it has not replicated are lost."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -84,7 +85,7 @@ class ElectionType(IntEnum):
 
 
 def new_partitions(topic: str, wanted: NewPartitions | int) -> CreatePartitionsTopic:
-    """More partitions as the request has them. Whether the number makes sense is the broker's decision."""
+    """Added partitions as in the request. Whether the number makes sense is the broker's decision."""
     new = NewPartitions(wanted) if not isinstance(wanted, NewPartitions) else wanted
     check_topic(topic)
     check_number(f"the number of partitions of {topic}", new.total_count, -MAX_INT, MAX_INT)
@@ -100,7 +101,7 @@ def new_partitions(topic: str, wanted: NewPartitions | int) -> CreatePartitionsT
 
 
 def records_before(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The offsets up to which records are to be deleted, checked."""
+    """The offsets up to which to delete records, checked."""
     return {
         (place := check_partition(given)): check_number(f"the offset of {place}", offset, HIGH_WATERMARK, MAX_OFFSET)
         for given, offset in offsets.items()
@@ -132,7 +133,7 @@ _KEPT = (
     "the records of {} cannot be deleted: the topic's cleanup.policy does not include delete. Set it to compact,delete"
     " first, and back to compact afterwards"
 )
-"""The broker says the code alone."""
+"""The broker sends only the error code."""
 
 
 # --- producers -------------------------------------------------------------------------------------------------------
@@ -174,16 +175,16 @@ def elect_leaders_request(
     """ElectLeaders (KIP-460); no places means all partitions.
 
     Raises:
-        UnsupportedVersionError: v0, from before Kafka 2.4, elects preferred leaders only.
+        UnsupportedVersionError: v0, from before Kafka 2.4, elects only preferred leaders.
     """
     if version == 0 and election_type is not ElectionType.PREFERRED:
-        raise UnsupportedVersionError("brokers elect leaders that are not in sync since Kafka 2.4")
+        raise UnsupportedVersionError("unclean leaders can be elected on request since Kafka 2.4")
     named = None if places is None else [TopicPartitions(topic, numbers) for topic, numbers in by_topic(places).items()]
     return ElectLeadersRequest(int(election_type), named, timeout_ms)
 
 
 def elected_leaders(answer: ElectLeadersResponse) -> dict[TopicPartition, KafkaError | None]:
-    """What became of each election."""
+    """The outcome of each election."""
     return {
         TopicPartition(topic.topic, part.partition_id): failure(part.error_code, part.error_message)
         for topic in answer.replica_election_results
@@ -195,8 +196,8 @@ def elected_leaders(answer: ElectLeadersResponse) -> dict[TopicPartition, KafkaE
 
 
 def log_dirs(answer: DescribeLogDirsResponse) -> dict[str, LogDirDescription] | KafkaError:
-    """The log directories of one broker, by path. As in Kafka's client, an answer without any means that the caller
-    may not see them (before v3 there is no code that says so)."""
+    """The log directories of one broker, by path. As in Kafka's client, a response without any means that the caller
+    is not authorized to see them (before v3 there is no error code for that)."""
     refused = failure(answer.error_code)
     if refused is None and not answer.results:
         refused = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

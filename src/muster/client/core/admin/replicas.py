@@ -1,4 +1,5 @@
-"""What an admin client asks of replicas: on which brokers a partition is (KIP-455), and in which folder (KIP-113)."""
+"""What an admin client asks about replicas: on which brokers (KIP-455) and in which log directory (KIP-113) they
+are."""
 
 from __future__ import annotations
 
@@ -25,13 +26,12 @@ from muster.protocol.admin_messages import (
 )
 
 Wanted = Mapping[TopicPartition, list[int] | None]
-"""The brokers that are to have each partition, the preferred leader first. None: what is in progress is cancelled."""
+"""The target brokers of each partition, the preferred leader first. None cancels a reassignment in progress."""
 
 
 @dataclass(slots=True)
 class PartitionReassignment:
-    """A reassignment in progress, as broker ids: all that have the partition, those that are to have it as well, and
-    those that are to have it no longer."""
+    """A reassignment in progress, as broker ids: all replicas, those being added, and those being removed."""
 
     replicas: list[int]
     adding_replicas: list[int]
@@ -39,7 +39,7 @@ class PartitionReassignment:
 
 
 def wanted_replicas(given: Mapping[TopicPartition, Iterable[int] | None]) -> dict[TopicPartition, list[int] | None]:
-    """The brokers of each partition, checked. Whether there are such brokers is the controller's decision."""
+    """The brokers of each partition, checked. Whether these brokers exist is for the controller to check."""
     found: dict[TopicPartition, list[int] | None] = {}
     for partition, brokers in given.items():
         place = check_partition(partition)
@@ -49,7 +49,8 @@ def wanted_replicas(given: Mapping[TopicPartition, Iterable[int] | None]) -> dic
 
 
 def reassign_request(wanted: Wanted, *, factor_may_change: bool, timeout_ms: int) -> AlterPartitionReassignmentsRequest:
-    """AlterPartitionReassignments, to the controller. Only v1, of Kafka 4.1, can forbid another factor (KIP-860)."""
+    """AlterPartitionReassignments, to the controller. Only v1, of Kafka 4.1, can forbid a change of the replication
+    factor (KIP-860)."""
     topics: dict[str, ReassignableTopic] = {}
     for (topic, partition), brokers in wanted.items():
         named = topics.setdefault(topic, ReassignableTopic(topic))
@@ -77,7 +78,7 @@ def list_reassignments_request(
 
 
 def reassignments(answer: ListPartitionReassignmentsResponse) -> dict[TopicPartition, PartitionReassignment]:
-    """What is in progress."""
+    """The reassignments in progress."""
     return {
         TopicPartition(topic.name, part.partition_index): PartitionReassignment(
             part.replicas, part.adding_replicas, part.removing_replicas
@@ -88,7 +89,7 @@ def reassignments(answer: ListPartitionReassignmentsResponse) -> dict[TopicParti
 
 
 def wanted_dirs(given: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
-    """The folder of each partition, checked."""
+    """The log directory of each partition, checked."""
     return {
         (place := check_partition(partition)): check_text(f"the log directory of {place}", path)
         for partition, path in given.items()
@@ -109,7 +110,7 @@ def alter_log_dirs_request(wanted: Mapping[TopicPartition, str]) -> AlterReplica
 
 
 def altered_log_dirs(answer: AlterReplicaLogDirsResponse) -> dict[TopicPartition, KafkaError | None]:
-    """Which replicas are being moved, or are there already."""
+    """Which replicas are being moved, or were there already."""
     return {
         (place := TopicPartition(topic.topic_name, part.partition_index)): failure(part.error_code, str(place))
         for topic in answer.results

@@ -1,1 +1,1 @@
-"""Handling a group's records many at a time: the rules, without I/O."""
+"""The rules for handling many records of a group at a time, without I/O."""

@@ -1,22 +1,21 @@
-"""Handling a group's records many at a time, without I/O: what to start, to retry, to pause, to commit.
+"""Handles many records of a group at a time, without I/O: what to start, retry, pause and commit.
 
 Theory. A runner (`client/concurrent`, or a simulation) polls a consumer and hands the records to `add`. It starts what
-`start` returns, and tells how each job ended: `succeeded`, `failed`, and for what `take_dead_letters` returned
-`buried` or `not_buried`. Every so often it commits `to_commit`, and tells what was acknowledged. `flow` says which
-partitions to pause and to resume.
+`start` returns, and reports how each job ended: `succeeded`, `failed`, and, for dead letters, `buried` or `not_buried`.
+From time to time it commits `to_commit`, and reports what was acknowledged. `flow` says which partitions to pause and
+to resume.
 
 Promises, whatever the order of calls:
 
-1. Of the records that share a lane (one key, or one partition) a job starts when all before it are done, and not
-   before. Two of a lane are never under way at once, not even over a loss of the partition.
-2. What `to_commit` returns is done up to its offset, and what its metadata says is done.
-3. Metadata always has room for what is done behind the offset: `start` holds back what could not be told.
-4. At most `concurrency` jobs are under way. Of the waiting ones each partition has at most twice its share of
-   `max_buffered`, if the runner polls for `poll_limit` records at a time: a partition that stands still leaves the
-   others their room.
-5. Jobs of a partition that was given up end without a trace: their results change nothing that is committed.
+1. Of the records that share a lane (one key, or one partition) a job starts only when all before it are done. Two
+   jobs of a lane never run at once, not even across a loss of the partition.
+2. Everything before an offset that `to_commit` returns is done, and so is everything that its metadata claims.
+3. Metadata always has room for what is done after the offset: `start` holds back records that would not fit.
+4. At most `concurrency` jobs run. Each partition has at most twice its share of `max_buffered` waiting, if the runner
+   polls for `poll_limit` records at a time: a blocked partition leaves the others their room.
+5. Jobs of a partition that was given up end without effect: their results change nothing that is committed.
 
-A partition that is being given up first goes through `close`: its jobs that wait are dropped, those under way may
+A partition that is being given up first goes through `close`: its waiting jobs are dropped, running ones may
 end, and count. Then `give_up` drops the rest.
 """
 
@@ -44,21 +43,21 @@ class Metrics:
     failed_attempts: int = 0
     dead_lettered: int = 0
     skipped: int = 0
-    """Records that were done before they came: by a former owner, or by this program before it was started again."""
+    """Records that were already done: by a previous owner, or by this program before a restart."""
     dropped: int = 0
-    """Records under way that count for nothing: their partition was given up, or was about to be when they failed."""
+    """Running records that do not count: their partition was given up, or was about to be when they failed."""
 
 
 class ConcurrentCore:
-    """The records of one consumer that are being handled."""
+    """The records of a consumer that are waiting or being handled."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.metrics = Metrics()
         self.under_way = 0
-        """Handlers at work, those for partitions that were given up included."""
+        """Running handlers, including those for partitions that were given up."""
         self.fatal: Job | None = None
-        """A record that could not be handled, and must not be passed over: the run has to end."""
+        """A record that could not be handled and must not be skipped: the run must end."""
         self._progress: dict[TopicPartition, Progress] = {}
         self._queue = Queue()
         self._retries: list[tuple[int, int, Job]] = []
@@ -71,12 +70,12 @@ class ConcurrentCore:
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def assign(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> None:
-        """A partition is this consumer's from now on; `committed` is where its group stands."""
+        """A partition was assigned; `committed` is the group's offset in it."""
         self.give_up([partition])
         self._progress[partition] = Progress(partition, committed, self._metadata_limit)
 
     def close(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are about to be given up: start no more of them."""
+        """These partitions are about to be given up: start no more of their records."""
         for partition in partitions:
             progress = self._progress.get(partition)
             if progress is not None and not progress.closing:
@@ -85,7 +84,7 @@ class ConcurrentCore:
                 progress.held = 0
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are not this consumer's any more. What is under way may be cancelled; its result means nothing."""
+        """These partitions were given up. Their running jobs may be cancelled; their results are ignored."""
         for partition in partitions:
             progress = self._progress.pop(partition, None)
             if progress is not None:
@@ -94,12 +93,12 @@ class ConcurrentCore:
         self._may_resume = True  # the others' shares have grown
 
     def is_waited_for(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether jobs of these partitions are under way, or on their way to the dead letters."""
+        """Whether jobs of these partitions are running or being written as dead letters."""
         return any(self._progress[p].under_way for p in partitions if p in self._progress)
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Those that are this consumer's."""
+        """The partitions that belong to this consumer."""
         return list(self._progress)
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -110,7 +109,7 @@ class ConcurrentCore:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def add(self, records: Mapping[TopicPartition, Iterable[ConsumerRecord]]) -> None:
-        """Take what a poll has returned."""
+        """Take the records of a poll."""
         for partition, found in records.items():
             progress = self._progress.get(partition)
             if progress is None or progress.closing:
@@ -124,7 +123,7 @@ class ConcurrentCore:
                     self.metrics.skipped += 1
 
     def _cut(self, progress: Progress, offset: int) -> None:
-        """Records come once more from an offset on, perhaps others than before."""
+        """Records from an offset on come again, perhaps different ones."""
         gone = self._queue.drop(progress.partition, offset)
         gone |= {job for _, _, job in self._retries if job.progress is progress and job.record.offset >= offset}
         for job in gone:
@@ -145,7 +144,7 @@ class ConcurrentCore:
     def start(self, now: int) -> Job | None:
         """The next job to start, None if there is none now."""
         if self.fatal is not None:
-            return None  # what comes behind it in its lane must not be handled without it
+            return None  # later records of its lane must not be handled before it
         retries = self._retries
         while retries and retries[0][0] <= now:
             job = heappop(retries)[2]
@@ -203,18 +202,18 @@ class ConcurrentCore:
             self._drop(job)
 
     def cancelled(self, job: Job) -> None:
-        """A handler was ended from outside: its record is not done, and its partition is given up."""
+        """A handler was cancelled: its record is not done, and its partition is given up."""
         self.under_way -= 1
         self._drop(job)
 
     def halt(self, job: Job) -> None:
-        """A handler ended for a reason that is not its record's: start no more. The run has to end."""
+        """A handler failed for a reason unrelated to its record: start no more. The run must end."""
         self.under_way -= 1
         self.fatal = self.fatal or job
         self._drop(job)
 
     def take_dead_letters(self) -> list[Job]:
-        """Records that are to be written to the topic of dead letters. Their lanes wait for it."""
+        """Records to write to the dead letter topic. Their lanes wait for that."""
         found, self._dead_letters = self._dead_letters, []
         for job in found:
             if job.is_void:
@@ -227,13 +226,13 @@ class ConcurrentCore:
             self.metrics.dead_lettered += 1
 
     def not_buried(self, job: Job) -> None:
-        """A dead letter cannot be written: the record must not be passed over."""
+        """A dead letter cannot be written: the record must not be skipped."""
         if not job.is_void:
             self.fatal = self.fatal or job
         self._drop(job)
 
     def _done(self, job: Job) -> bool:
-        """A record is done. Returns whether that means anything."""
+        """A record is done. Returns whether that counts."""
         progress, record = job.progress, job.record
         progress.under_way -= 1
         progress.bytes_held -= job.size
@@ -295,14 +294,14 @@ class ConcurrentCore:
     # --- committing --------------------------------------------------------------------------------------------------
 
     def move_to(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Where the consumer is that has handed over all that was before."""
+        """The consumer's position: all records before it have been handed over."""
         for partition, position in positions.items():
             progress = self._progress.get(partition)
             if progress is not None:
                 progress.move_to(position)
 
     def to_commit(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit, of all partitions or of some; those left out stand where they were committed."""
+        """What to commit, for all partitions or some; partitions without changes are left out."""
         chosen = self._progress if partitions is None else [p for p in partitions if p in self._progress]
         found = {partition: self._progress[partition].to_commit() for partition in chosen}
         return {partition: what for partition, what in found.items() if what is not None}
@@ -315,19 +314,19 @@ class ConcurrentCore:
                 progress.committed(what)
 
     def limit_metadata(self, limit: int) -> None:
-        """The broker takes no more than so many characters of metadata."""
+        """The broker accepts at most this many characters of metadata."""
         self._metadata_limit = limit
         for progress in self._progress.values():
             progress.limit_metadata(limit)
 
     def counters(self) -> dict[str, int]:
-        """What has happened so far, and what is going on."""
+        """Counters, and what is in progress."""
         waiting = sum(progress.held for progress in self._progress.values())
         return asdict(self.metrics) | {"under_way": self.under_way, "waiting": waiting}
 
 
 def _lane_key(rules: Rules) -> Callable[[ConsumerRecord], Hashable]:
-    """What decides over a record's lane; None for a record without order."""
+    """What determines a record's lane; None for a record without order."""
     if callable(rules.order):
         chosen = rules.order
         return lambda record: _hashable(chosen(record))
@@ -339,7 +338,7 @@ def _lane_key(rules: Rules) -> Callable[[ConsumerRecord], Hashable]:
 
 
 def _hashable(key: Hashable) -> Hashable:
-    """The key, or what it looks like: a function may make dicts and lists of records."""
+    """The key, or a hashable form of it: a function may return dicts and lists."""
     try:
         hash(key)
     except TypeError:

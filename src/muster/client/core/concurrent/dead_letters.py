@@ -1,7 +1,8 @@
-"""What is written to the topic of dead letters: the record as it was, and in headers where it came from and why.
+"""What is written to the dead letter topic: the original record, with headers that say where it came from and why it
+failed.
 
-The headers are those that Kafka Streams gives its dead letters (KIP-1034), with `muster` in place of `streams`, and the
-number of attempts and the group beside them.
+The headers are those of dead letters in Kafka Streams (KIP-1034), with `muster` instead of `streams`, plus the number
+of attempts and the group.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from muster.model import Headers
 
 PREFIX = "__muster.errors."
 MAX_STACKTRACE = 4_000
-"""Characters of a stack trace, its end: a dead letter must not be refused because of its size."""
+"""How many characters of a stack trace are kept, from its end: a dead letter must not be refused for its size."""
 MAX_MESSAGE = 1_000
 
 
 def headers(job: Job, group_id: str, *, brief: bool = False) -> Headers:
-    """The headers of the dead letter that a job becomes: its own, and ours; `brief` without a stack trace."""
+    """The headers of a job's dead letter: the record's own, and ours; with `brief` without a stack trace."""
     record, failure = job.record, job.failure
     told = {
         "topic": record.topic,

@@ -1,31 +1,30 @@
-"""Which records behind the committed offset are done, as text in the metadata of the commit.
+"""Encodes which records after the committed offset are done, as text in the metadata of the commit.
 
-Theory. A commit says one thing: all before this offset is done. Where records are handled side by side, some behind it
-are done as well. What is done there is written beside the offset, and the member that has the partition next passes it
-over.
+Theory. A commit says one thing: all before this offset is done. If records are handled concurrently, some
+after it are done too. The metadata lists these, and the partition's next owner skips them.
 
     offset                            end
       |  ■ ■ □ ■ □ □ ■ ■ ■ ... □ ■ ■  |        □ done   ■ not done: a hole
 
-The text is a sign and a version, then base64 of
+The text is a marker and a version, then base64 of
 
-    kind        1 byte      how the holes are written: BITS, GAPS, or BITS_DEFLATED
+    kind        1 byte      how the holes are encoded: BITS, GAPS, or BITS_DEFLATED
     checksum    4 bytes     CRC-32 of topic, partition, offset and all that follows
-    epoch + 1   varint      the newest leader epoch of records that are done here, -1 if it is not known
+    epoch + 1   varint      the newest leader epoch of these done records, -1 if unknown
     count       varint      end - offset
-    holes                   BITS: a bit for each offset, set where there is a hole. GAPS: for each hole a varint, how
-                            far it is behind the one before
+    holes                   BITS: a bit for each offset, set for each hole. GAPS: for each hole a varint, its
+                            distance from the previous one
 
-and the shortest of the kinds is taken. The broker counts characters (`offset.metadata.max.bytes`, 4096), and base64 is
-of one byte each.
+and the shortest kind is used. The broker counts characters (`offset.metadata.max.bytes`, 4096), and base64 takes
+one byte each.
 
-Metadata is believed only if the checksum is right, which names topic, partition and offset: metadata of another
-program, metadata that was cut, and metadata that a tool copied to another offset (a group reset with its metadata
-kept, MirrorMaker's translated offsets) say nothing. Then records are handled again; none is passed over.
+Metadata counts only if its checksum, which covers topic, partition and offset, is right: metadata of another program,
+truncated metadata, and metadata that a tool copied to another offset (a group reset that keeps metadata, MirrorMaker's
+translated offsets) is ignored. Then records are handled again; none is skipped.
 
-`Space` says how much fits. Each offset up to `window` behind the committed one costs a bit at most, and each hole
-`_GAP_BYTES` at most, however far behind. A record that is started within these bounds can always be told
-(`progress.may_start`), because holes become fewer from then on, and the committed offset only moves up.
+`Space` says how much fits. Each offset up to `window` after the committed one costs at most one bit, and each hole at
+most `_GAP_BYTES`, however far away. A record that is started within these bounds can always be encoded
+(`progress.may_start`), because from then on holes only decrease and the committed offset only increases.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from typing import NamedTuple
 from muster.model import NO_LEADER_EPOCH, TopicPartition
 
 SIGN = "muster1 "
-"""With the version of the layout. A program that does not know it ignores the rest."""
+"""Includes the version of the layout. A program that does not know it ignores the rest."""
 
 DEFAULT_LIMIT = 4096
 """Kafka's `offset.metadata.max.bytes`."""
@@ -50,13 +49,13 @@ _HEAD_BYTES = 1 + 4 + 5 + 6
 _GAP_BYTES = 6
 """A gap up to 2**42 records."""
 _MOST_BITS = 1 << 17
-"""Further apart, holes are told by their gaps alone."""
+"""Beyond this, holes are encoded only as gaps."""
 _LONGEST = 1 << 40
-"""No metadata that tells of more offsets than this is believed."""
+"""Metadata that covers more offsets than this is ignored."""
 
 
 class Done(NamedTuple):
-    """What is done behind a committed offset: all up to `end` but the holes, which are in order."""
+    """What is done after a committed offset: all up to `end` except the holes, which are sorted."""
 
     end: int
     holes: tuple[int, ...] = ()
@@ -71,13 +70,14 @@ class Space(NamedTuple):
 
 
 def space(limit: int = DEFAULT_LIMIT) -> Space:
-    """How much metadata of so many characters can say. Nothing at all if there is hardly room."""
+    """How much metadata of this many characters can encode; nothing if there is hardly any room."""
     room = max(0, (limit - len(SIGN)) // 4 * 3 - _HEAD_BYTES)
     return Space(room * 8, room // _GAP_BYTES)
 
 
 def encode(partition: TopicPartition, offset: int, done: Done, limit: int = DEFAULT_LIMIT) -> str:
-    """The metadata for a commit. If not all fits, it tells of the records up to some offset; "" if nothing does."""
+    """The metadata for a commit. If not everything fits, it covers the records up to some offset; "" if nothing
+    fits."""
     while done.end > offset:
         text = _encode(partition, offset, done)
         if len(text) <= limit:
@@ -87,7 +87,7 @@ def encode(partition: TopicPartition, offset: int, done: Done, limit: int = DEFA
 
 
 def decode(partition: TopicPartition, offset: int, metadata: str) -> Done | None:
-    """What the metadata of a commit says; None if it is not ours, or not whole."""
+    """Decodes the metadata of a commit; None if it is not ours or not intact."""
     if not metadata.startswith(SIGN):
         return None
     try:
@@ -118,7 +118,7 @@ def _encode(partition: TopicPartition, offset: int, done: Done) -> str:
 
 
 def _less(offset: int, done: Done) -> Done:
-    """Of fewer offsets: the first half of the holes; without holes, which take up nothing, it cannot be told at all."""
+    """The same for fewer offsets: the first half of the holes; None without holes, which are what takes up room."""
     if len(done.holes) < 2:
         return done._replace(end=offset)
     end = done.holes[len(done.holes) // 2]
@@ -165,7 +165,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
     value |= data[at] << shift
     if value > _LONGEST:
-        raise ValueError("no partition has so many records that wait")
+        raise ValueError("no partition has this many waiting records")
     return value, at + 1
 
 
@@ -182,7 +182,7 @@ def _read_holes(kind: bytes, payload: bytes, offset: int, count: int) -> tuple[i
         raise ValueError("too few bits, or too many")
     number = int.from_bytes(payload, "little")
     if number >> count:
-        raise ValueError("a hole behind the end")
+        raise ValueError("a hole after the end")
     return tuple(_places(payload, offset))
 
 
@@ -200,6 +200,6 @@ def _read_gaps(payload: bytes, offset: int, count: int) -> tuple[int, ...]:
         gap, at = _read_varint(payload, at)
         hole += gap + 1
         if hole >= offset + count:
-            raise ValueError("a hole behind the end")
+            raise ValueError("a hole after the end")
         holes.append(hole)
     return tuple(holes)

@@ -1,20 +1,21 @@
-"""How far one partition is: which of its records are done, what may be committed, and which may be started.
+"""The progress of one partition: which records are done, what may be committed, and which may be started.
 
 Theory. Records come in the order of their offsets and are done in any order. `base` is the first that is not done: it
-is what may be committed. `high` is behind the last that is done; what is done between the two goes into the metadata.
+is what may be committed. `high` is the offset after the last done record; what is done between the two goes into the
+metadata.
 
     committed         base                      high         next
-       |  done  done   |   ■   done  ■  done done |  ■ ■ ■ ■ ■ |     ■ not done: it waits, is under way, or failed
+       |  done  done   |   ■   done  ■  done done |  ■ ■ ■ ■ ■ |     ■ not done: waiting, running, or failed
 
-What a former owner has left in the metadata (`left`) counts as done. As long as records up to its end have not come
-again, it is passed on with each commit, so that a second crash repeats no more than the first.
+What a previous owner left in the metadata (`left`) counts as done. Until the records up to its end have come again, it
+is passed on with each commit, so that a second crash repeats no more than the first.
 
-Offsets at which no record comes (compacted away, of aborted transactions, markers) are done by not coming: `next` is
-behind them when the following record comes.
+Offsets at which no record comes (compacted away, of aborted transactions, markers) count as done by not coming: `next`
+is after them when the following record comes.
 
-A signal handler of the program's may raise anywhere in here, and the run then ends with a last commit. So at every
-point between two changes what is committed is done: a record is known as open before `next` is behind it, and what is
-said to be done becomes less before anything else does.
+A signal handler of the program may raise anywhere in this file, and the run then ends with a last commit. So what is
+committed must be done at every point between two changes: a record is open before `next` moves past it, and claims are
+reduced before anything else changes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from muster.model import NO_LEADER_EPOCH, OffsetAndMetadata, TopicPartition
 
 
 class Progress:
-    """One ownership of one partition. A partition that is lost and comes back has a new one."""
+    """One ownership of one partition. A partition that is lost and comes back gets a new one."""
 
     __slots__ = (
         "_committed",
@@ -63,41 +64,41 @@ class Progress:
     ) -> None:
         self.partition = partition
         self.next: int | None = None
-        """Behind the last record that has come; None if none has, and nothing is committed."""
+        """The offset after the last record that has come; None if none has come and nothing is committed."""
         self.high = -1
         self.high_epoch = NO_LEADER_EPOCH
         self.left_end = -1
         self.left_epoch = NO_LEADER_EPOCH
         self._holes: deque[int] = deque()
-        """Those that a former owner left, and that have not come yet."""
+        """Holes that a previous owner left and that have not come yet."""
         self._open: set[int] = set()
         """Offsets that have come and are not done."""
         self._order: deque[int] = deque()
         """The same, in order, with some that are done by now."""
         self._epochs: deque[tuple[int, int]] = deque()
-        """Leader epochs of records, each with the offset from which on it holds."""
+        """Leader epochs of records, each with its first offset."""
         self._limit = limit
         self._space: Space = space(limit)
         self._committed = committed
         self.cuts: list[int] = []
         """Offsets to which the log went back."""
         self.closing = False
-        """It is being given up: no record is started."""
+        """The partition is being given up: no record is started."""
         self.over = False
-        """It is given up: results that still come are dropped."""
+        """The partition was given up: late results are dropped."""
         self.paused = False
         self.resume_at = 0
-        """When so few records wait it may be resumed."""
+        """The partition may be resumed when at most this many records wait."""
         self.parked_at: int | None = None
-        """The base when a record was put aside that could not be told; None if none is."""
+        """The base when a record was put aside because it could not be encoded; None if none was."""
         self.sent: OffsetAndMetadata | None = None
-        """What was given out to be committed last."""
+        """The last result of `to_commit`."""
         self.held = 0
-        """Records that wait, the first time or for another try."""
+        """Records that wait, for their first attempt or a retry."""
         self.bytes_held = 0
         self.under_way = 0
         self.skipped = 0
-        """Records that a former owner had done."""
+        """Records that a previous owner had finished."""
         if committed is not None:
             self._begin(committed)
 
@@ -106,7 +107,7 @@ class Progress:
         self._epochs.append((committed.offset - 1, committed.leader_epoch))
         left = decode(self.partition, committed.offset, committed.metadata)
         if left is None:
-            self._committed = committed._replace(metadata="")  # of another program: no reason to commit it anew
+            self._committed = committed._replace(metadata="")  # from another program: no reason to commit again
         else:
             self.left_end, self.left_epoch = left.end, left.epoch
             self._holes.extend(left.holes)
@@ -114,11 +115,11 @@ class Progress:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def goes_back(self, offset: int) -> bool:
-        """Whether records come once more from an offset on: an election has cut the log, or it is read again."""
+        """Whether records from an offset on come again: an election truncated the log, or it is read again."""
         return self.next is not None and offset < self.next
 
     def cut(self, offset: int) -> None:
-        """Offsets from this one on mean other records now. What is known of those before stays."""
+        """From this offset on the records are different now. What is known of earlier ones stays."""
         self.high, self.left_end = min(self.high, offset), min(self.left_end, offset)
         self.cuts.append(offset)
         self.next = offset
@@ -129,11 +130,11 @@ class Progress:
             self._epochs.pop()
 
     def is_void(self, offset: int, born: int) -> bool:
-        """Whether the log was cut below a record that came when there had been so many cuts."""
+        """Whether the log was truncated below a record that came after this many truncations."""
         return any(cut <= offset for cut in self.cuts[born:])
 
     def add(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> bool:
-        """A record has come. Returns whether it is to be handled; a former owner may have done so."""
+        """A record has come. Returns whether it must be handled: a previous owner may have done so."""
         if not self._epochs or self._epochs[-1][1] != leader_epoch:
             self._epochs.append((offset, leader_epoch))
         if offset < self.left_end and self._was_done(offset, leader_epoch):
@@ -152,7 +153,7 @@ class Progress:
 
     def _was_done(self, offset: int, leader_epoch: int) -> bool:
         if leader_epoch > self.left_epoch >= 0:
-            # A leader that came later has written this: the record that was done is lost, with all behind it.
+            # A later leader has written this: the record that was done is lost, with all after it.
             self.left_end = offset
             self._holes.clear()
             return False
@@ -161,7 +162,7 @@ class Progress:
         return not self._holes or self._holes[0] != offset
 
     def done(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """A record is done: by its handler, or it is among the dead letters."""
+        """A record is done: handled, or written as a dead letter."""
         self._open.discard(offset)
         if offset >= self.high:
             self.high = offset + 1
@@ -169,16 +170,16 @@ class Progress:
             self.high_epoch = leader_epoch
 
     def move_to(self, position: int) -> None:
-        """There is no record up to the consumer's position that has not come."""
+        """All records before the consumer's position have come."""
         if not self._open and not self.closing and (self.next is None or position > self.next):
             self.next = position
-            self._epochs.append((position - 1, NO_LEADER_EPOCH))  # of what is there instead of records
+            self._epochs.append((position - 1, NO_LEADER_EPOCH))  # of other entries, such as markers
 
     # --- where it stands ---------------------------------------------------------------------------------------------
 
     @property
     def base(self) -> int | None:
-        """The first offset that is not done; None while there is nothing to say."""
+        """The first offset that is not done; None while nothing is known."""
         order, still_open = self._order, self._open
         while order and order[0] not in still_open:
             order.popleft()
@@ -186,11 +187,11 @@ class Progress:
 
     @property
     def holes(self) -> int:
-        """How many offsets are not done of those that have come, or are known from a former owner."""
+        """How many offsets are not done, of those that have come or are known from a previous owner."""
         return len(self._open) + len(self._holes)
 
     def may_start(self, offset: int) -> bool:
-        """Whether a commit can tell that this record is done, whatever else is not."""
+        """Whether a commit can encode that this record is done, whatever else is not."""
         if not self._space.holes or self.holes <= self._space.holes:
             return True
         base = self.base
@@ -204,7 +205,7 @@ class Progress:
     # --- committing --------------------------------------------------------------------------------------------------
 
     def to_commit(self) -> OffsetAndMetadata | None:
-        """What to commit; None if that is committed."""
+        """What to commit; None if nothing has changed."""
         base = self.base
         if base is None:
             return None
@@ -217,11 +218,11 @@ class Progress:
         return found
 
     def limit_metadata(self, limit: int) -> None:
-        """The broker takes no more than so many characters."""
+        """The broker accepts at most this many characters of metadata."""
         self._limit, self._space = limit, space(limit)
 
     def committed(self, what: OffsetAndMetadata) -> None:
-        """A commit was acknowledged; one of an earlier ownership says nothing about this one."""
+        """A commit was acknowledged; one of an earlier ownership does not count."""
         if what is self.sent:
             self._committed = what
 
@@ -237,8 +238,8 @@ class Progress:
     def _epoch_of(self, base: int) -> int:
         """The leader epoch to commit: that of the record at the base; if all is done, of the last one.
 
-        It is what the next owner asks the leader about (KIP-320). That of the record before the base would not do: its
-        epoch may have ended long before the base, at a gap, and the log would look as if it had been cut.
+        It is what the next owner asks the leader about (KIP-320). The epoch of the record before the base would be
+        wrong: it may have ended long before the base, at a gap, and the log would look truncated.
         """
         epochs, at = self._epochs, base if base in self._open else base - 1
         while len(epochs) > 1 and epochs[1][0] <= at:

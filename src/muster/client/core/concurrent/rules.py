@@ -1,4 +1,4 @@
-"""What the user chooses: the order, how much at a time, and how often a failure is tried again."""
+"""The user's choices: the order, the concurrency, and how often a failed record is retried."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from muster.errors import ConfigError
 from muster.model import ConsumerRecord
 
 Order = Literal["key", "partition", "unordered"] | Callable[[ConsumerRecord], Hashable]
-"""`"key"`, `"partition"` or `"unordered"`; or a function: of one partition, records for which it returns the same are
-handled in order, and those for which it returns None in any."""
+"""`"key"`, `"partition"` or `"unordered"`; or a function: records of a partition with the same result are
+handled in order, those with None in any order."""
 
 ORDERS = get_args(get_args(Order)[0])
 
 MOST_MS = 2**53
-"""The longest time, and the largest number: 285,000 years of milliseconds, which a float still tells apart."""
+"""The longest time and the largest number: 285,000 years in milliseconds, which a float can still represent exactly."""
 
 
 def check_whole(name: str, number: object, least: int) -> None:
@@ -37,7 +37,7 @@ def check_whole(name: str, number: object, least: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a record is handed to its handler, and after which wait again: twice as long after each failure."""
+    """How often a record is tried, and after which delay: it doubles with each failure."""
 
     max_attempts: int = 10
     delay_ms: int = 1_000
@@ -54,13 +54,13 @@ class Retry:
             )
 
     def wait_ms(self, failures: int) -> int:
-        """How long to wait after so many failures."""
+        """How long to wait after this many failures."""
         return min(self.max_delay_ms, self.delay_ms << min(failures - 1, 30))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """All that the core has to know."""
+    """The choices, as the core needs them."""
 
     order: Order = "key"
     concurrency: int = 100
@@ -68,7 +68,7 @@ class Rules:
     max_buffered_bytes: int = 64 << 20
     retry: Retry = field(default_factory=Retry)
     dead_letters: bool = False
-    """Whether there is a topic for records that are given up; without, the first of them ends the run."""
+    """Whether there is a dead letter topic; without one, the first record that fails for good ends the run."""
     metadata_limit: int = DEFAULT_LIMIT
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Rules:
 class Failure:
     """Why a handler could not handle a record.
 
-    `permanent`: another attempt does not help. `delay_ms`: when the handler wants it again, None where `Retry` says.
+    `permanent`: a retry does not help. `delay_ms`: the delay that the handler asked for, None for that of `Retry`.
     """
 
     exception: str

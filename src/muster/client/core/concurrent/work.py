@@ -1,13 +1,13 @@
-"""Records that wait to be handled, in the order that was chosen.
+"""Records that wait to be handled, in the chosen order.
 
-A `Job` is one record on its way. Jobs that have to keep an order share a lane: only its first job is under way, or
-waits for another attempt; the others wait behind it. What may start stands in one queue, jobs without an order and
-the first of lanes alike, and a lane goes to its end after each job: so a long lane does not hold up the others.
+A `Job` is one record. Jobs that must keep an order share a lane: only its first job runs or waits for a retry; the
+others wait for it. Jobs that may start are in one queue, both jobs without an order and the first of each lane, and a
+lane goes to the back after each job: so a long lane does not hold up the others.
 
-A lane lives as long as it has jobs. A job that was given up with its partition, and still runs, stays first in its lane
-until it has ended: should the partition come back, records of the same key wait for it. A lane is no object: its jobs
-know the next one, and its first is found by partition and key. Most lanes have one job, and every object that is made
-for a record costs the collector of garbage time as well.
+A lane lives as long as it has jobs. A job that still runs when its partition is given up stays first in its lane
+until it has ended: if the partition comes back, records of the same key wait for it. A lane is not an object: its jobs
+are linked, and the first is found by partition and key. Most lanes have one job, and every object created for a record
+costs the garbage collector time too.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from muster.model import ConsumerRecord, TopicPartition
 
 
 class State(Enum):
-    """Where a job stands."""
+    """The state of a job."""
 
     WAITING = "waiting"
     UNDER_WAY = "under way"
-    RETRYING = "waiting for another attempt"
-    DEAD_LETTER = "on its way to the dead letters"
+    RETRYING = "waiting for a retry"
+    DEAD_LETTER = "being written as a dead letter"
     ENDED = "ended"
 
 
 class Job:
-    """One record to be handled."""
+    """A record to handle."""
 
     __slots__ = ("attempts", "behind", "born", "failure", "key", "last", "progress", "record", "size", "state")
 
@@ -41,43 +41,43 @@ class Job:
         self.record = record
         self.progress = progress
         self.key = key
-        """The lane's, within the partition; None for a job without order."""
+        """The key of its lane within the partition; None for a job without order."""
         self.behind: Job | None = None
-        """The next of the lane."""
+        """The next job of the lane."""
         self.last: Job | None = None
-        """The last of the lane, known to the first where there are several."""
+        """The last job of the lane; set on the first if there are several."""
         self.state = State.WAITING
         self.attempts = 0
-        """How many have failed."""
+        """How many attempts have failed."""
         self.failure: Failure | None = None
-        """Why the last one did."""
+        """Why the last attempt failed."""
         self.size = _size(record)
         self.born = len(progress.cuts)
 
     @property
     def is_void(self) -> bool:
-        """Whether its result means nothing: its partition was given up, or its record is lost by now."""
+        """Whether its result is ignored: its partition was given up, or its record is lost."""
         progress = self.progress
         return progress.over or bool(progress.cuts and progress.is_void(self.record.offset, self.born))
 
     @property
     def is_busy(self) -> bool:
-        """Whether something outside of the core is at work on it."""
+        """Whether something outside the core is working on it."""
         return self.state in (State.UNDER_WAY, State.DEAD_LETTER)
 
 
 class Queue:
-    """All jobs, in their lanes, and which of them may start."""
+    """All jobs in their lanes, and which may start."""
 
     def __init__(self) -> None:
         self._ready: deque[Job] = deque()
         self._lanes: dict[TopicPartition, dict[Hashable, Job]] = {}
         """The first job of each lane."""
         self._parked: dict[TopicPartition, list[Job]] = {}
-        """Jobs that may not start before more of their partition is committed."""
+        """Jobs that may start only when more of their partition is committed."""
 
     def add(self, job: Job) -> None:
-        """A new job: behind those of its lane."""
+        """Add a job at the end of its lane."""
         if job.key is None:
             self._ready.append(job)
             return
@@ -93,15 +93,15 @@ class Queue:
             first.last = job
 
     def again(self, job: Job) -> None:
-        """A job whose wait is over: it is the first of its lane still."""
+        """A job's delay has ended: it is still the first of its lane."""
         self._ready.append(job)
 
     def park(self, job: Job) -> None:
-        """Put a job aside that may not start yet."""
+        """Put aside a job that may not start yet."""
         self._parked.setdefault(job.progress.partition, []).append(job)
 
     def unpark(self, partition: TopicPartition) -> None:
-        """Jobs that were put aside may start now; they were first."""
+        """Jobs that were put aside may start now, before others."""
         self._ready.extendleft(reversed(self._parked.pop(partition, [])))
 
     def pop(self) -> Job | None:
@@ -109,7 +109,7 @@ class Queue:
         return self._ready.popleft() if self._ready else None
 
     def end(self, job: Job) -> None:
-        """A job is over: the next of its lane may start."""
+        """A job has ended: the next of its lane may start."""
         job.state = State.ENDED
         if job.key is None:
             return
@@ -153,7 +153,7 @@ def _lane(first: Job) -> Iterator[Job]:
 
 
 def _joined(jobs: list[Job]) -> Job:
-    """Some jobs as a lane; returns its first."""
+    """Link jobs as a lane; returns the first."""
     for job, behind in pairwise(jobs):
         job.behind = behind
     for job in jobs:

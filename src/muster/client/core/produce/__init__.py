@@ -1,1 +1,1 @@
-"""Writing records: batches by partition, sequences, retries, and what became of each record."""
+"""Writing records: batches by partition, sequences, retries, and the outcome of each record."""

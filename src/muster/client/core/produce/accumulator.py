@@ -1,7 +1,7 @@
 """Records that wait to be sent, as batches for each partition.
 
-A batch takes records until it is as large as `batch.size`, or is sent. What waits is counted against `buffer.memory`
-with an upper bound for each record, so that the sum can be known before a record is encoded.
+A batch takes records until it reaches `batch.size` or is sent. Waiting records count against `buffer.memory` with an
+upper bound for each, so that the sum is known before a record is encoded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 @dataclass(slots=True)
 class OutgoingRecord:
-    """A record as the caller gave it. `size` is its `record_size`; with `partition` None the partitioner chooses.
+    """A record from the caller. `size` is its `record_size`; with `partition` None the partitioner chooses.
 
     `deadline` is set while the record waits for its topic to be known. `era` is set when the core takes it
     (`Unsettled`).
@@ -50,10 +50,10 @@ class OutgoingRecord:
 
 @dataclass(slots=True)
 class OutgoingBatch:
-    """Records that go to one partition as one batch; with `partition` None any of the topic's will do.
+    """Records that go to one partition as one batch; with `partition` None to any of the topic.
 
-    They have one timestamp and one receipt, which comes back once for each of them. `size` is what the batch takes
-    without compression. The rest is as in an `OutgoingRecord`.
+    They share one timestamp and one receipt, which is returned once for each. `size` is that of the batch
+    without compression. The rest is as in `OutgoingRecord`.
     """
 
     topic: str
@@ -79,7 +79,7 @@ Outgoing = OutgoingRecord | OutgoingBatch
 
 
 class ProducerBatch:
-    """Records on their way to one partition. `receipts` holds what the face gave with each record, `eras` its era."""
+    """Records for one partition. `receipts` holds the face's receipt of each record, `eras` its era."""
 
     __slots__ = (
         "attempts",
@@ -107,7 +107,7 @@ class ProducerBatch:
         self.partition = partition
         self.created_ms = created_ms
         self.order = order
-        """Its place among the batches of its partition; the pieces of a split batch have one number more."""
+        """Its place among the batches of its partition; the pieces of a split batch have an additional number."""
         self.builder = BatchBuilder()
         self.encoded: bytearray | None = None
         self.receipts: list[Any] = []
@@ -139,7 +139,7 @@ class ProducerBatch:
 
     @property
     def size(self) -> int:
-        """Bytes, as they will be sent once it is encoded."""
+        """Its size in bytes, exact once it is encoded."""
         return self.builder.size if self.encoded is None else len(self.encoded)
 
     def append(
@@ -158,7 +158,7 @@ class ProducerBatch:
         self.eras.append(era)
 
     def fill(self, whole: OutgoingBatch) -> None:
-        """Take over the records of a batch that goes as it is: no record can be added."""
+        """Adopt the records of an encoded batch: no record can be added."""
         self.builder, self.closed = whole.builder, True
         self.receipts = [whole.receipt] * whole.count
         self.timestamps = [whole.timestamp] * whole.count
@@ -176,19 +176,19 @@ class ProducerBatch:
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
             )
-            self.builder = BatchBuilder()  # its parts are not needed any more
+            self.builder = BatchBuilder()  # its parts are no longer needed
         return self.encoded
 
     def set_producer(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Set its producer id, epoch and sequence, also after it was encoded."""
+        """Set its producer id, epoch and sequence, even after encoding."""
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
         if self.encoded is not None:
-            # A copy: the former bytes may still be on their way into a socket.
+            # A copy: the old bytes may still be being written to a socket.
             self.encoded = bytearray(self.encoded)
             set_producer(self.encoded, 0, producer_id, producer_epoch, base_sequence)
 
     def split(self) -> list[ProducerBatch]:
-        """The same records as smaller batches, half as large at most, with the sequences that they had."""
+        """The same records as smaller batches, at most half as large, with their old sequences."""
         assert self.encoded is not None
         records = read_tuples(self.encoded)
         limit = sum(record_size(key, value, headers) for _, _, key, value, headers in records) // 2
@@ -211,20 +211,21 @@ class ProducerBatch:
 
 
 def next_sequence(sequence: int, count: int) -> int:
-    """The sequence that follows `count` records from `sequence` on; after 2^31-1 comes 0."""
+    """The sequence after `count` records starting at `sequence`; after 2^31-1 comes 0."""
     return (sequence + count) & 0x7FFFFFFF
 
 
 def is_later(sequence: int, other: int) -> bool:
-    """Whether a sequence comes behind another, which may be before the step from 2^31-1 to 0."""
+    """Whether a sequence comes after another, which may be before the wrap from 2^31-1 to 0."""
     return 0 < (sequence - other) & 0x7FFFFFFF < 1 << 30
 
 
 @dataclass(slots=True)
 class Completion:
-    """A batch that is done: the face resolves its receipts.
+    """A finished batch: the face resolves its receipts.
 
-    `base_offset` is -1 if the broker did not say. `record_errors` holds errors that differ from `error`, by index.
+    `base_offset` is -1 if the broker did not return it. `record_errors` holds errors that differ from `error`, by
+    index.
     """
 
     partition: TopicPartition
@@ -247,14 +248,14 @@ class CompressionRatio:
         self.ratio = 1.0
 
     def observe(self, observed: float) -> None:
-        """Take note of one batch's ratio."""
+        """Record one batch's ratio."""
         if observed > self.ratio:
             self.ratio = max(self.ratio + 0.05, observed)
         else:
             self.ratio = max(self.ratio - 0.005, observed)
 
     def estimate(self, size: int) -> int:
-        """The probable compressed size of so many bytes."""
+        """The probable compressed size of this many bytes."""
         return size if self.ratio >= 1 else int(size * self.ratio * 1.05)
 
 
@@ -295,11 +296,11 @@ class Accumulator:
         return batch
 
     def waiting(self) -> list[tuple[TopicPartition, deque[ProducerBatch]]]:
-        """The queues that are not empty. The one not taken from for the longest time comes first, so none starves."""
+        """The queues that are not empty. The least recently used comes first, so none starves."""
         return [(place, queue) for place, queue in self.queues.items() if queue]
 
     def take(self, place: TopicPartition) -> None:
-        """Take the first batch from a queue; the queue has its next turn behind all others."""
+        """Take the first batch from a queue; the queue's next turn is after all others."""
         queue = self.queues.pop(place)
         queue.popleft()
         self.queues[place] = queue
@@ -311,7 +312,7 @@ class Accumulator:
         return (size if ratio is None else ratio.estimate(size)) <= self._batch_size
 
     def is_full(self, batch: ProducerBatch, queue: deque[ProducerBatch]) -> bool:
-        """Whether no more records will come into it."""
+        """Whether no more records will be added to it."""
         if batch.closed or queue[-1] is not batch:
             return True
         return self._expected(batch.partition.topic, batch.size) >= self._batch_size

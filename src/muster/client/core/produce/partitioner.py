@@ -1,8 +1,8 @@
-"""Which partition a record goes to, decided as Java's producer does (KIP-480, KIP-794).
+"""Chooses the partition of a record as Java's producer does (KIP-480, KIP-794).
 
 A key goes to partition murmur2(key) modulo the number of partitions, so both clients write the same key to the same
-partition. Records without a key stick to one partition until about a batch has gone there; then another partition is
-drawn. The more batches already wait for a partition, the smaller its chance: a slow broker is given less.
+partition. Records without a key stick to one partition for about a batch; then another partition is
+drawn. The more batches wait for a partition, the smaller its chance: a slow broker gets less.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from struct import unpack_from
 from muster.client.core.chance import Chance
 
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
-"""A user's own: (key bytes, all partitions, those with a leader) to partition."""
+"""A user's partitioner: (key bytes, all partitions, those with a leader) to partition."""
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -22,7 +22,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's murmur2 of some bytes, as an unsigned number of 32 bits."""
+    """Kafka's murmur2 hash, as an unsigned number of 32 bits."""
     length = len(data)
     h = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -43,7 +43,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 class StickyPartitioner:
-    """The partition for records of one topic that have no key."""
+    """The partition for a topic's records without a key."""
 
     __slots__ = ("_batch_size", "_chance", "_produced", "partition")
 
@@ -67,9 +67,9 @@ class StickyPartitioner:
         return self.partition
 
     def produced(self, size: int, at_batch_end: bool) -> bool:
-        """Count bytes that went to the partition; whether it is time to switch.
+        """Count bytes written to the partition; returns whether to switch.
 
-        It is time once a batch's worth has gone there and a batch is full; at twice that in any case. A switch within
+        Switch once a batch's worth has gone there and a batch is full, and at twice that in any case. A switch within
         a batch would leave a small batch behind.
         """
         self._produced += size

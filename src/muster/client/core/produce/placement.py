@@ -1,4 +1,4 @@
-"""Where a record goes: its partition, or a place aside while its topic is not known."""
+"""Where a record goes: to its partition, or parked while its topic is unknown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Placement:
         self.deadline: int | None = None
         """When the next parked record has waited too long."""
         self.stalled_since: dict[int, int] = {}
-        """Brokers that are not sent what is ready for them, and since when."""
+        """Brokers that are not being sent their ready batches, and since when."""
         self._config = config
         self._metadata = metadata
         self._accumulator = accumulator
@@ -42,12 +42,12 @@ class Placement:
         self._chance = chance
         self._sticky: dict[str, StickyPartitioner] = {}
         self._places: dict[str, dict[int, TopicPartition]] = {}
-        """The partitions that records went to: making one anew for each record takes time."""
+        """The partitions used so far: creating one for each record takes time."""
         self._parked: dict[str, deque[Outgoing]] = {}
         self._topics_used: dict[str, int] = {}
 
     def append(self, record: Outgoing, now: int) -> bool:
-        """Place or park a record. Returns whether the core has to be polled soon."""
+        """Place or park a record. Returns whether the core must be polled soon."""
         self._topics_used[record.topic] = now
         if record.topic not in self._parked and self._is_known(record):
             return self._place(record, now)
@@ -59,14 +59,14 @@ class Placement:
         return len(waiting) == 1
 
     def look_up(self, topic: str, now: int) -> None:
-        """Ask for a topic without a record for it. It is forgotten as one to which nothing is sent any more."""
+        """Ask for a topic without a record for it. It is forgotten like a topic to which nothing is sent any more."""
         self._topics_used[topic] = now
         self._metadata.add_interest((topic,))
 
     # --- parked records ----------------------------------------------------------------------------------------------
 
     def take_parked(self) -> list[Outgoing]:
-        """The records that wait for their topic; they are forgotten here."""
+        """Remove and return the records that wait for their topic."""
         records = [record for waiting in self._parked.values() for record in waiting]
         self._parked.clear()
         return records
@@ -81,7 +81,7 @@ class Placement:
                 error = self._hopeless(record, now)
                 if error is None:
                     if not self._is_known(record):
-                        break  # the records behind it wait too, to keep the order
+                        break  # later records wait too, to keep the order
                     error = self._try_place(record, now)
                 waiting.popleft()
                 if error is not None:
@@ -114,9 +114,9 @@ class Placement:
         count = self._metadata.partition_count(record.topic)
         if count is not None:
             return KafkaTimeoutError(
-                f"topic {record.topic} has {count} partitions, no partition {record.partition}, {limit}"
+                f"topic {record.topic} has {count} partitions and no partition {record.partition}, {limit}"
             )
-        why = self._metadata.last_error or (code.name if code else "no broker told of it")
+        why = self._metadata.last_error or (code.name if code else "no broker knew it")
         return KafkaTimeoutError(f"topic {record.topic} was not found {limit}: {why}")
 
     def _try_place(self, record: Outgoing, now: int) -> MusterError | None:
@@ -129,7 +129,7 @@ class Placement:
     # --- choosing ----------------------------------------------------------------------------------------------------
 
     def _place(self, record: Outgoing, now: int) -> bool:
-        """Put a record into its batch. Returns whether that changes when something has to be sent."""
+        """Put a record into its batch. Returns whether that changes when something must be sent."""
         topic, partition = record.topic, record.partition
         sticky: StickyPartitioner | None = None
         if partition is None:

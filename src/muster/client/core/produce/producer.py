@@ -1,10 +1,10 @@
 """The producer's rules: from a record to its acknowledgement, without sockets, threads or a clock.
 
 The life of a record. `append` puts it into its partition's open batch; while its topic is not known, it is parked, for
-at most `max.block.ms`. A batch is ready when it is full, when it has lingered, when memory is short, or when a flush is
-under way. `poll` collects, for each broker, the ready batches that may be sent into one Produce request. The answer
-completes a batch, puts it back at the head of its queue for another attempt, or has it split. A batch is given up
-`delivery.timeout.ms` after its first record came, wherever it is. `take_events` hands out what is done.
+at most `max.block.ms`. A batch is ready when it is full, when it has lingered, when memory is short, or during a flush.
+`poll` collects, for each broker, the ready batches that may be sent into one Produce request. The answer completes a
+batch, returns it to the head of its queue for a retry, or splits it. A batch is given up `delivery.timeout.ms` after
+its first record came, wherever it is. `take_events` returns the completions.
 
 The order of records within a partition is kept: always with idempotence (see `sequences`), and without it when
 `max.in.flight.requests.per.connection` is 1.
@@ -60,7 +60,7 @@ class ProducerMetrics:
     """Counted since the start."""
 
     records_sent: int = 0
-    """Each time that it was sent."""
+    """Counted each time it is sent."""
     records_acknowledged: int = 0
     records_retried: int = 0
     batches_sent: int = 0
@@ -86,13 +86,13 @@ class ProducerCore:
     ) -> None:
         self.metrics = ProducerMetrics()
         self.buffered_bytes = 0
-        """Bytes of records that wait or are under way, by `record_size`."""
+        """Bytes of records waiting or in flight, by `record_size`."""
         self.fatal: MusterError | None = None
         self.room_wanted = False
         """Set while a caller waits for room: batches are then sent without lingering."""
         self._config = config
         self.largest_record = min(config.max_request_size, config.buffer_memory) - HEADER_SIZE
-        """The `record_size` up to which `check_size` has nothing to say."""
+        """The `record_size` up to which `check_size` accepts a record without a closer look."""
         self._metadata = metadata
         self._chance = Chance(seed)
         self._compression = Compression[config.compression_type.upper()]
@@ -113,12 +113,12 @@ class ProducerCore:
     # --- taking records ----------------------------------------------------------------------------------------------
 
     def append(self, record: Outgoing, now: int) -> bool:
-        """Take a record, or a batch that goes as it is. Returns whether `poll` has something to do because of it.
+        """Accept a record or an encoded batch. Returns whether that gives `poll` something to do.
 
-        The caller has checked `fatal`, `check_size` and `has_room` before.
+        The caller must check `fatal`, `check_size` and `has_room` first.
 
         Raises:
-            Exception: the user's partitioner raised it; the record was not taken.
+            Exception: the user's partitioner raised it; the record was not accepted.
         """
         record.era = self._unsettled.era
         news = self._placement.append(record, now)
@@ -127,7 +127,7 @@ class ProducerCore:
         return news
 
     def check_size(self, topic: str, size: int) -> MusterError | None:
-        """The error of a record, or of an `OutgoingBatch`, that is too large ever to be sent; None if it is not."""
+        """The error of a record, or of an `OutgoingBatch`, that is too large to be sent; otherwise None."""
         if size <= self.largest_record:
             return None
         whole = size + HEADER_SIZE
@@ -168,7 +168,7 @@ class ProducerCore:
         self._placement.look_up(topic, now)
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing happens before."""
+        """When `poll` has something to do, if nothing happens earlier."""
         times = [when for when in (self._deadline, self._placement.deadline) if when is not None]
         return max(now, min(times)) if times else None
 
@@ -208,7 +208,7 @@ class ProducerCore:
         self._finish(batch, error=KafkaTimeoutError(text))
 
     def abort(self, error: MusterError) -> None:
-        """Give up everything that is not done: the producer is closed at once, or cannot go on."""
+        """Give up everything unfinished: the producer is closed immediately, or cannot continue."""
         for queue in self._accumulator.queues.values():
             while queue:
                 self._finish(queue.popleft(), error=error)
@@ -220,22 +220,22 @@ class ProducerCore:
             self._complete_parked(record, error)
 
     def close(self) -> None:
-        """Fail everything that is not done with ClosedError; later answers are ignored."""
+        """Fail everything unfinished with ClosedError; later answers are ignored."""
         self.abort(ClosedError("the producer was closed before the record was acknowledged"))
 
     # --- flushing ----------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Callable[[], bool]:
-        """Send all waiting records without lingering. Returns a function that says whether all records taken before
+        """Send all waiting records without lingering. Returns a function that says whether all records accepted before
         are settled.
 
-        A record is settled when `take_events` has handed it out.
+        A record is settled when `take_events` has returned it.
         """
         self._flushing += 1
         return self._unsettled.begin_flush()
 
     def end_flush(self) -> None:
-        """A flush is over."""
+        """A flush has ended."""
         self._flushing -= 1
 
     # --- collecting what is ready ------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class ProducerCore:
         self._accumulator.take(place)
         try:
             self._accumulator.encode(batch, self._level)
-        except Exception as error:  # a codec refuses its level, or has no memory
+        except Exception as error:  # a codec refuses its level or lacks memory
             self._fail(batch, ErrorCode.INVALID_RECORD, MusterError(f"the batch cannot be encoded: {error!r}"))
             return
         batch.leader_epoch = self._metadata.leader_epoch(place)
@@ -322,7 +322,7 @@ class ProducerCore:
         assert self._sequences is not None
         if isinstance(reply, Failure):
             if reply.kind is FailureKind.AUTHENTICATION:
-                self.abort(reply.error())  # the next record is another try
+                self.abort(reply.error())  # the next record tries again
             elif not reply.retriable:
                 text = f"{reply.message}; an idempotent producer needs it: set enable_idempotence to False"
                 self._end(UnsupportedVersionError(text))
@@ -330,11 +330,11 @@ class ProducerCore:
             self._sequences.set_producer_id(reply.producer_id, reply.producer_epoch)
             return
         elif not error_code(reply.error_code).retriable:
-            self._end(KafkaError(reply.error_code, "the broker gave no producer id"))
+            self._end(KafkaError(reply.error_code, "the broker returned no producer id"))
         self._init_not_before = now + self._init_backoff.next_wait_ms()
 
     def _end(self, error: MusterError) -> None:
-        """No record can be sent any more."""
+        """Records can no longer be sent."""
         error.fatal = True
         self.fatal = error
 
@@ -406,7 +406,9 @@ class ProducerCore:
             answer = answers.get(batch.partition)
             if answer is None:
                 self._on_failure(
-                    batch, Failure(FailureKind.GARBLED, f"no word of {batch.partition} in the answer"), now
+                    batch,
+                    Failure(FailureKind.GARBLED, f"the broker's response does not mention {batch.partition}"),
+                    now,
                 )
             else:
                 self._on_answer(batch, answer, nodes, now)
@@ -415,7 +417,7 @@ class ProducerCore:
         if batch.done:
             return
         if failure.kind in (FailureKind.UNREACHABLE, FailureKind.AUTHENTICATION):
-            # Nothing was sent, so this does not count as an attempt; the driver waits before it connects again.
+            # Nothing was sent, so this does not count as an attempt; the driver waits before it reconnects.
             batch.retry_at = now + self._config.retry_backoff_ms
             self._requeue(batch)
             return
@@ -440,7 +442,7 @@ class ProducerCore:
             return
         batch.maybe_written |= code not in NOT_WRITTEN
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            # A duplicate whose offset the broker has forgotten is in the log: success without an offset.
+            # A duplicate whose offset the broker no longer knows is in the log: success without an offset.
             known = code is ErrorCode.NONE
             self._acknowledge(batch, answer.base_offset if known else -1, answer.log_append_time_ms)
         elif code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE) and batch.count > 1:
@@ -488,7 +490,7 @@ class ProducerCore:
         if self._sequences is not None:
             self._sequences.split(batch, pieces)
         for piece in pieces:
-            self._accumulator.encode(piece, self._level)  # no record may come into it and make it too large again
+            self._accumulator.encode(piece, self._level)  # no record may be added and make it too large again
             piece.attempts = batch.attempts
             self._requeue(piece)
 

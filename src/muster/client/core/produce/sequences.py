@@ -1,22 +1,23 @@
 """The numbers that make a producer idempotent (KIP-98, KIP-360), by the rules of Java's producer.
 
 Theory. The broker gives the producer an id. Each batch carries the id, an epoch and the sequence of its first record,
-counted for each partition. A broker drops a batch that it has seen and refuses one that leaves a gap. A batch keeps its
-numbers through retries, since an attempt without an answer may have been written. So the order must hold:
+counted for each partition. A broker drops a batch that it has already written and refuses one that leaves a gap. A
+batch keeps its numbers through retries, since an attempt without an answer may have been written. So the order must
+hold:
 
-- Batches that are under way stay in `in_flight` until they are done, also while they wait for another attempt. Only the
-  first of them may be sent again.
+- Batches stay in `in_flight` until they are done, even while they wait for a retry. Only the first of them may be sent
+  again.
 - A broker recognises a batch only if it is one of the last five of its partition, so a new batch is sent only while
-  fewer than five are under way. The limit of requests in flight does not ensure that when the leader changes: five
+  fewer than five are in flight. The limit of requests in flight does not ensure that when the leader changes: five
   batches are written, and their answers are lost; the leader changes, and five more go to the new leader before the
-  loss is noticed. The first five would then be out of order, be numbered anew, and be written twice (Java's producer
-  does that).
+  loss is noticed. The first five would then be out of order, get new numbers, and be written twice (as in Java's
+  producer).
 - When a batch is given up and it is unknown whether it was written, the partition is unresolved: nothing new is sent
-  until the rest is done. If the batches behind it are acknowledged after all, the numbers fit; otherwise there is a
+  until the rest is done. If the batches after it are acknowledged, the numbers are right; otherwise there is a
   gap.
 
-A gap is healed by going to the next epoch, in which sequences start over at 0. The producer does that by itself, as no
-other producer uses its id. Batches under way of the partitions concerned are numbered anew; other partitions follow
+A gap is repaired by going to the next epoch, in which sequences start over at 0. The producer does that on its own, as
+no other producer uses its id. In the affected partitions, batches in flight are renumbered; other partitions follow
 when theirs are done.
 """
 
@@ -32,12 +33,12 @@ from muster.protocol.records.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_
 MAX_EPOCH = 32_767
 _NONE_ACKED = -1
 _REMEMBERED = 5
-"""How many batches of a partition a broker knows again."""
+"""How many batches of a partition a broker remembers."""
 
 
 @dataclass(slots=True)
 class PartitionSequences:
-    """The numbers of one partition; `in_flight` in their order."""
+    """The numbers of one partition; `in_flight` is in sequence order."""
 
     producer_id: int
     producer_epoch: int
@@ -46,7 +47,7 @@ class PartitionSequences:
     in_flight: list[ProducerBatch] = field(default_factory=list)
 
     def restart(self, producer_id: int, producer_epoch: int) -> None:
-        """Count from 0 in a new epoch, what is under way first."""
+        """Count from 0 in a new epoch, starting with the batches in flight."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.next_sequence, self.last_acked = 0, _NONE_ACKED
         for batch in self.in_flight:
@@ -70,16 +71,16 @@ class Sequences:
 
     @property
     def needs_producer_id(self) -> bool:
-        """Whether an id has to be fetched before anything can be sent."""
+        """Whether an id must be fetched before anything can be sent."""
         return self.producer_id == NO_PRODUCER_ID
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Take over what the broker gave."""
+        """Adopt the id and epoch from the broker."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._restart_partitions()
 
     def settle(self) -> None:
-        """Before each round of sending: look at unresolved partitions, and go to the next epoch if one asks for it."""
+        """Before each round of sending: check unresolved partitions, and go to the next epoch if one requires it."""
         for partition, _ in list(self._unresolved.items()):
             entry = self._entry(partition)
             if entry.in_flight:
@@ -116,7 +117,7 @@ class Sequences:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def may_send(self, batch: ProducerBatch) -> bool:
-        """Whether a batch, the first in its partition's queue, may go out now."""
+        """Whether a batch, the first in its partition's queue, may be sent now."""
         if self.needs_producer_id or self._bump_required:
             return False
         entry = self._entry(batch.partition)
@@ -124,9 +125,9 @@ class Sequences:
             return not entry.in_flight or entry.in_flight[0] is batch
         if batch.partition in self._unresolved:
             return False
-        # Sequence 0 of a new epoch must not be written before batches that are under way with the former epoch. And a
+        # Sequence 0 of a new epoch must not be written before batches in flight with the old epoch. And a
         # broker that knows nothing of the producer takes any sequence as its first: if the first batch were refused and
-        # the second written, the first could never follow. So the first goes alone (Java's producer sends them
+        # the second written, the first could never follow. So the first is sent alone (Java's producer sends them
         # together).
         stale = (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
         if not entry.in_flight:
@@ -136,9 +137,9 @@ class Sequences:
         return entry.in_flight[0].base_sequence == next_sequence(entry.last_acked, 1)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Number a batch that is about to be sent; one that has its numbers keeps them."""
+        """Number a batch that is about to be sent; a numbered one keeps its numbers."""
         if batch.has_sequence:
-            batch.sequence_reset = False  # from now on an answer is about the new numbers
+            batch.sequence_reset = False  # from now on answers are about the new numbers
             return
         entry = self._entry(batch.partition)
         if (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch):
@@ -159,16 +160,16 @@ class Sequences:
         self._remove(batch)
 
     def split(self, batch: ProducerBatch, pieces: list[ProducerBatch]) -> None:
-        """Pieces take the place of a batch that was too large."""
+        """Pieces replace a batch that was too large."""
         in_flight = self._entry(batch.partition).in_flight
         index = next(index for index, known in enumerate(in_flight) if known is batch)
         in_flight[index : index + 1] = pieces
 
     def can_retry(self, batch: ProducerBatch, code: ErrorCode, log_start_offset: int) -> bool:
-        """Whether to send a refused batch again; asks for a new epoch where its numbers are beyond repair."""
+        """Whether to send a refused batch again; requests a new epoch if its numbers cannot be repaired."""
         if code is ErrorCode.UNKNOWN_PRODUCER_ID:
             # The broker has lost the producer's state, perhaps with the records that held it. Without a log start
-            # offset the partition has moved meanwhile; a batch that was numbered anew comes back from its old numbers.
+            # offset the partition has moved since; a renumbered batch comes back with its old numbers.
             if log_start_offset != -1 and not batch.sequence_reset:
                 self._request_bump(batch.partition)
             return True
@@ -189,10 +190,10 @@ class Sequences:
             self._request_bump(batch.partition)
 
     def failed(self, batch: ProducerBatch) -> None:
-        """A batch is given up. If it was not written, its numbers are a gap, and batches behind it are numbered anew.
+        """A batch is given up. If it was not written, its numbers leave a gap, and later batches are renumbered.
 
         Batches before it cannot be: their answers may be lost, and under new numbers the broker would write them twice.
-        So the partition is unresolved while there are any (Java's producer numbers them anew all the same).
+        So the partition is unresolved while there are any (Java's producer renumbers them all the same).
         """
         if not batch.has_sequence:
             return

@@ -1,8 +1,8 @@
 """Counts the records that are not settled yet: a flush waits for them.
 
-A record is settled when its acknowledgement or its failure was handed to the face. Records are counted by the era in
-which they came. A flush begins a new era, and is over when no record of an earlier era is left. So a flush does not
-search any queue, and cannot miss a record there.
+A record is settled when its acknowledgement or failure was passed to the face. Records are counted by the era in
+which they came. A flush begins a new era, and ends when no record of an earlier era is left. So a flush searches no
+queue, and cannot miss a record there.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable, Sequence
 
 
 class Unsettled:
-    """How many records of each era are under way."""
+    """How many unsettled records each era has."""
 
     __slots__ = ("_left", "era")
 
     def __init__(self) -> None:
         self.era = 0
-        """The era of a record that comes now."""
+        """The era of a record accepted now."""
         self._left: dict[int, int] = {}
-        """Eras with records in them, the oldest first: records are added to the youngest only."""
+        """Eras with records, the oldest first: records are added only to the newest."""
 
     def add(self, count: int = 1) -> None:
-        """Count records that were taken now."""
+        """Count newly accepted records."""
         self._left[self.era] = self._left.get(self.era, 0) + count
 
     def settle(self, eras: Sequence[int]) -> None:
-        """Count records off; their eras are in the order in which they came."""
+        """Count settled records; their eras are in the order in which they came."""
         counts = {eras[0]: len(eras)} if eras[0] == eras[-1] else Counter(eras)
         for era, count in counts.items():
             left = self._left[era] - count
@@ -37,7 +37,7 @@ class Unsettled:
                 del self._left[era]
 
     def begin_flush(self) -> Callable[[], bool]:
-        """Begin a new era; returns whether all records that came before it are settled by now."""
+        """Begin a new era; returns whether all earlier records are already settled."""
         self.era += 1
         limit = self.era
         return lambda: next(iter(self._left), limit) >= limit

@@ -1,1 +1,1 @@
-"""How a client proves its identity: mechanisms.py has what a SASL mechanism says, exchange.py how Kafka carries it."""
+"""How a client authenticates: mechanisms.py has the SASL mechanisms, exchange.py how Kafka carries their messages."""

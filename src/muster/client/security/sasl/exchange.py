@@ -1,8 +1,8 @@
 """How Kafka carries SASL: SaslHandshake names the mechanism, SaslAuthenticate carries its messages (KIP-43, KIP-152).
 
-The broker answers the last SaslAuthenticate with the time for which it trusts the client. Before that is over, the
-client authenticates again on the same connection (KIP-368): a fresh exchange, sent like any request. Brokers of before
-Kafka 1.0 want the mechanism's messages without Kafka's frames; they are refused with a sentence.
+The broker answers the last SaslAuthenticate with the session lifetime. Before that ends, the client re-authenticates on
+the same connection (KIP-368): a new exchange, sent like any request. Brokers before Kafka 1.0 expect the mechanism's
+messages without Kafka's framing; that is not supported.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from muster.protocol.sasl_messages import (
 )
 
 _WITH_FRAMES: Final = 1
-"""The version of SaslHandshake after which SaslAuthenticate follows."""
+"""The version of SaslHandshake that SaslAuthenticate follows."""
 
 REAUTHENTICATE_AT: Final = (0.85, 0.95)
-"""Between which parts of a session's time the client authenticates again; by chance within, so that clients which came
-together do not come together again. As in Kafka's client."""
+"""The window of the session lifetime in which the client re-authenticates, at a random time, so that clients which
+connected together do not re-authenticate together. As in Kafka's client."""
 
 
 class Exchange:
@@ -35,7 +35,7 @@ class Exchange:
     def __init__(self, name: str, mechanism: Mechanism, ranges: Mapping[int, tuple[int, int]]) -> None:
         self.done = False
         self.session_lifetime_ms = 0
-        """For how long the broker trusts this client after the exchange; 0: as long as the connection stands."""
+        """The session lifetime after the exchange; 0: as long as the connection lasts."""
         self._name = name
         self._mechanism = mechanism
         self._ranges = ranges
@@ -60,14 +60,14 @@ class Exchange:
         except UnsupportedVersionError:
             found = 0 if kind is SaslAuthenticateRequest else -1
         if found < _WITH_FRAMES and kind is SaslHandshakeRequest:
-            raise SaslError("the broker is older than Kafka 1.0, and its SASL is not spoken here")
+            raise SaslError("the broker is older than Kafka 1.0, whose SASL is not supported")
         return found
 
     def take(self, answer: Any) -> None:
         """Take the answer to the last request.
 
         Raises:
-            SaslError: the broker, or the mechanism, refuses. Trying the same again does not help.
+            SaslError: the broker or the mechanism refuses. Retrying does not help.
         """
         if self._message is None:
             self._chosen(answer)
@@ -80,9 +80,9 @@ class Exchange:
             offered = ", ".join(sorted(answer.mechanisms)) or "none"
             raise SaslError(f"the broker does not offer {self._name} on this port; it offers: {offered}")
         if code is ErrorCode.ILLEGAL_SASL_STATE:
-            raise SaslError("this port of the broker does not use SASL: security.protocol would be PLAINTEXT or SSL")
+            raise SaslError("this port of the broker does not use SASL: set security.protocol to PLAINTEXT or SSL")
         if code is not ErrorCode.NONE:
-            raise SaslError(f"the broker refused to begin {self._name}: {code.name}")
+            raise SaslError(f"the broker refused to start {self._name}: {code.name}")
         self._message = self._mechanism.first()
 
     def _authenticated(self, answer: SaslAuthenticateResponse) -> None:
@@ -101,7 +101,7 @@ class Exchange:
     def _refusal(self, code: ErrorCode, message: str | None) -> str:
         why = message or code.name
         if isinstance(self._mechanism, OAuthBearer) and self._mechanism.refusal:
-            # Kafka tells clients no more than `invalid_token`.
+            # Kafka sends clients no more than `invalid_token`.
             said = "" if self._mechanism.refusal in why else f" ({self._mechanism.refusal})"
             why = f"{why}{said}; the reason is in its log: the token's signature, issuer, audience, scope or time"
         return f"the broker refused {self._name}: {why}"

@@ -1,9 +1,9 @@
-"""What the SASL mechanisms say: PLAIN (RFC 4616), SCRAM (RFC 5802, 7677) and OAUTHBEARER (RFC 7628), without I/O.
+"""The SASL mechanisms: PLAIN (RFC 4616), SCRAM (RFC 5802, 7677) and OAUTHBEARER (RFC 7628), without I/O.
 
 A mechanism makes the client's first message, then answers each challenge of the server until it is done. SCRAM proves
-to both sides that the other knows the password, and sends it to neither: what travels is a proof over random numbers of
-both sides. The client is done only when the server's own proof was right, so that a server that merely accepts
-everything is found out. PLAIN and OAUTHBEARER send what is secret as it is, and belong on TLS.
+to each side that the other knows the password, without sending it: what travels is a proof over random numbers of
+both sides. The client is done only when it has verified the server's proof, so that a server that merely accepts
+everything is detected. PLAIN and OAUTHBEARER send the secret itself, and belong on TLS.
 
 Random numbers come in, as into every core. As in Kafka, names and passwords are UTF-8 without SASLprep.
 """
@@ -21,35 +21,35 @@ from typing import Final, Protocol
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 _LEAST_ITERATIONS = 4096
-"""Kafka's clients and brokers refuse fewer: a stolen proof would be too cheap to guess from."""
+"""Kafka's clients and brokers refuse fewer: guessing the password from a stolen proof would be too cheap."""
 _MOST_ITERATIONS = 1_000_000
-"""Kafka's brokers allow 16,384. A server that asks for billions would hold the client's event loop."""
+"""Kafka's brokers allow 16,384. A server that asks for billions would block the client's event loop."""
 
 
 class SaslError(Exception):
-    """The exchange cannot succeed. The message is part of a sentence for people and has no secret in it."""
+    """The exchange cannot succeed. The message is part of a readable sentence and contains no secret."""
 
 
 class Mechanism(Protocol):
     """One mechanism's side of one authentication."""
 
     def first(self) -> bytes:
-        """The message that the client begins with."""
+        """The client's first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """What to answer to the server; None: nothing is left to say.
+        """The response to the server's challenge; None if none is left to send.
 
         Raises:
-            SaslError: the server said what it must not say, or proved not to know the password.
+            SaslError: the server violated the protocol, or does not know the password.
         """
 
     @property
     def done(self) -> bool:
-        """Whether the server has proved what the mechanism wants it to."""
+        """Whether the exchange is complete, with the server's proof if the mechanism has one."""
 
 
 class Plain:
-    """PLAIN: the name and the password, as they are."""
+    """PLAIN: the user name and the password in clear text."""
 
     done = True
 
@@ -85,13 +85,13 @@ class OAuthBearer:
             return None
         if self._refusal is not None:
             raise SaslError(f"the token was refused: {self._refusal}")
-        # The server says in JSON why it refuses, and ends the exchange once this byte has come (RFC 7628, 3.2.3).
+        # The server sends its reason as JSON, and ends the exchange when it receives this byte (RFC 7628, 3.2.3).
         self._refusal = _status(challenge)
         return b"\x01"
 
     @property
     def refusal(self) -> str | None:
-        """Why the server refused the token, in its words."""
+        """Why the server refused the token, in its own words."""
         return self._refusal
 
 
@@ -105,7 +105,7 @@ def _status(challenge: bytes) -> str:
 
 
 class Scram:
-    """SCRAM-SHA-256 and SCRAM-SHA-512. `nonce` is fresh random text without a comma for each authentication."""
+    """SCRAM-SHA-256 and SCRAM-SHA-512. `nonce` is new random text without a comma for each authentication."""
 
     def __init__(
         self, mechanism: str, username: str, password: str, nonce: str, extensions: Mapping[str, str] | None = None
@@ -140,9 +140,7 @@ class Scram:
     def _prove(self, server_first: str, fields: Mapping[str, str]) -> bytes:
         nonce = fields.get("r", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise SaslError(
-                "the broker answered another client's exchange: its nonce does not begin with this client's"
-            )
+            raise SaslError("the broker's nonce does not begin with this client's: it answers another exchange")
         salted = hashlib.pbkdf2_hmac(
             self._hash, self._password.encode(), _decoded("s", fields), _iterations(fields.get("i", ""))
         )
@@ -167,10 +165,10 @@ def _fields(message: bytes) -> dict[str, str]:
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals or name in found:
-            raise SaslError("the broker's challenge is not as RFC 5802 says")
+            raise SaslError("the broker's challenge violates RFC 5802")
         found[name] = value
     if "m" in found:
-        raise SaslError("the broker wants an extension of SCRAM that is not known")
+        raise SaslError("the broker requires an unknown SCRAM extension")
     return found
 
 
@@ -178,15 +176,15 @@ def _decoded(name: str, fields: Mapping[str, str]) -> bytes:
     try:
         found = base64.b64decode(fields[name], validate=True)
     except (KeyError, binascii.Error, ValueError):
-        raise SaslError("the broker's challenge is not as RFC 5802 says") from None
+        raise SaslError("the broker's challenge violates RFC 5802") from None
     if not found:
-        raise SaslError("the broker's challenge is not as RFC 5802 says")
+        raise SaslError("the broker's challenge violates RFC 5802")
     return found
 
 
 def _iterations(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise SaslError("the broker's challenge is not as RFC 5802 says")
+        raise SaslError("the broker's challenge violates RFC 5802")
     count = int(text)
     if not _LEAST_ITERATIONS <= count <= _MOST_ITERATIONS:
         raise SaslError(
