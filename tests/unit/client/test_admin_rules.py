@@ -46,7 +46,7 @@ def test_a_mapping_sets_and_deletes():
         ([ConfigChange("a", None, ConfigOperation.APPEND)], "a of t: APPEND with value None"),
         ({"a": 5}, "a of t is 5; it must be text"),
         ({"\ud800": "1"}, "cannot be encoded as UTF-8"),
-        ([ConfigChange("a", "1"), ConfigChange("a", "2", ConfigOperation.APPEND)], "a is given twice"),
+        ([ConfigChange("a", "1"), ConfigChange("a", "2", ConfigOperation.APPEND)], "a is changed twice"),
     ],
 )
 def test_changes_that_no_broker_could_read(change, sentence):
