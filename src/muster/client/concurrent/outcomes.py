@@ -34,7 +34,7 @@ class HandlerFailedError(MusterError):
 
 
 def check_returned(result: object) -> None:
-    """Refuse a result that is not finished: the record of a coroutine that nobody awaits would count as handled.
+    """Refuse a result that is not finished: the record of a coroutine that is never awaited would count as handled.
 
     Raises:
         ConfigError: the handler is of the wrong kind.
