@@ -105,7 +105,10 @@ def test_a_truststore_of_another_form_is_refused_with_what_to_do(tmp_path, conte
         ({"ssl_keystore_location": "none.pem"}, "none.pem cannot be read: No such file"),
         ({"ssl_keystore_location": "-----BEGIN PRIVATE KEY-----\nhush"}, "for PEM text use ssl_keystore_key$"),
         ({"ssl_truststore_location": "-----BEGIN CERTIFICATE-----\n"}, "for PEM text use ssl_truststore_certificates$"),
-        ({"ssl_truststore_location": "a.jks", "ssl_truststore_type": "JKS"}, "is JKS, which is not supported; convert it"),
+        (
+            {"ssl_truststore_location": "a.jks", "ssl_truststore_type": "JKS"},
+            "is JKS, which is not supported; convert it",
+        ),
         ({"ssl_keystore_location": "a.p12", "ssl_keystore_type": "PKCS12"}, "-out a.pem"),
         ({"ssl_keystore_location": "a", "ssl_keystore_type": "BKS"}, "is BKS, which is not supported; PEM is"),
         ({"ssl_truststore_location": "a", "ssl_truststore_certificates": "b"}, "both set"),
