@@ -29,7 +29,7 @@ MODULES = {
     "coordinator": "parts runtime",
     "coordinator/groups": "classic classic_group classic_join config effects failures group kinds offsets shard topics"
     " wall_time",
-    "coordinator/shards": "clocks loading log_store reply served_shard shards store",
+    "coordinator/shards": "clocks loading log_store served_shard shards store",
     "log": "due index partition placing positions producer_state record_walk segment validation",
     "protocol": "admin_messages api codec draft_messages group_messages group_partitions group_records messages"
     " primitives ready_codecs sasl_messages",

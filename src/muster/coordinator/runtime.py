@@ -15,12 +15,11 @@ from functools import partial
 from typing import Any
 
 from muster.coordinator.groups.config import GroupConfig
-from muster.coordinator.groups.counts import GroupCounts
 from muster.coordinator.groups.effects import Effects, GroupEvent, Origin
 from muster.coordinator.groups.failures import refused, spoiled
 from muster.coordinator.groups.group_pattern import GroupPattern
 from muster.coordinator.groups.offsets import Granted
-from muster.coordinator.groups.shard import GroupShard
+from muster.coordinator.groups.shard import GroupCounts, GroupShard
 from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
 from muster.coordinator.shards.served_shard import Answer, ServedShard

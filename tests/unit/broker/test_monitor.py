@@ -20,7 +20,7 @@ from muster.broker.groups.coordination import Alone
 from muster.broker.monitor import Monitor
 from muster.broker.operators import metrics as gathering
 from muster.coordinator.groups import effects
-from muster.coordinator.groups.counts import GroupCounts
+from muster.coordinator.groups.shard import GroupCounts
 from muster.log import Files
 from muster.log.results import Traffic
 from muster.metrics.families import value_of

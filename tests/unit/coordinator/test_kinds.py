@@ -12,7 +12,7 @@ from muster.coordinator.groups.effects import Effects, Origin
 from muster.coordinator.groups.kinds import Group
 from muster.coordinator.groups.shard import GroupShard
 from muster.coordinator.shards.clocks import NEVER
-from muster.coordinator.shards.reply import Reply, Ticket
+from muster.coordinator.shards.served_shard import Reply, Ticket
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, Written

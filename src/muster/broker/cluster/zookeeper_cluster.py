@@ -69,7 +69,7 @@ log = logging.getLogger("muster.broker")
 LISTENER = "PLAINTEXT"
 
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What a disk says that may take it the next time."""
+"""Errors of a disk that may recover."""
 
 
 class Parts(NamedTuple):
@@ -92,7 +92,7 @@ class ZooKeeperCluster(Follower):
         super().__init__(self.member.broker_id, session, self.member.image)
         self._config = config
         self._had: DataDir | None = None
-        """The folder with which this broker was registered last."""
+        """The folder with which this broker last registered."""
         self._standstill: Standstill | None = None
         self._parts: Parts
         self._former: FormerTopics
@@ -104,7 +104,7 @@ class ZooKeeperCluster(Follower):
         self._creating: set[str] = set()
         self._disk_refused = False
         self._notes_are_read = False
-        """Whether this broker has dealt with the deletions that were noted while it was away."""
+        """Whether this broker has handled the deletions noted while it was down."""
         self._ids = range(0)
         self._next_ids = range(0)
 
@@ -116,7 +116,7 @@ class ZooKeeperCluster(Follower):
     # ----------------------------------------------------------------------------------------------- start and stop
 
     async def connect(self) -> str:
-        """Begin the session, and look around. Returns the cluster's id.
+        """Start the session, and read the cluster's id, which is returned.
 
         Raises:
             MusterError: ZooKeeper does not answer, or has a cluster of other brokers.
@@ -164,10 +164,10 @@ class ZooKeeperCluster(Follower):
         coordination: Coordination,
         fetches: ParkedFetches,
     ) -> None:
-        """Register, and follow the cluster from now on. When this returns, the image was read.
+        """Register, and follow the cluster from now on. The image has been read when this returns.
 
         Raises:
-            BrokerIdTakenError: another broker has this id, for longer than a session that has died could.
+            BrokerIdTakenError: another live broker has this id (it outlived the session timeout).
         """
         self._parts = Parts(topics, changes, partitions, coordination, fetches)
         self._former = FormerTopics(topics, changes, partitions, fetches)
@@ -229,7 +229,7 @@ class ZooKeeperCluster(Follower):
     # ----------------------------------------------------------------------------------------------- following
 
     async def _follow(self) -> None:
-        """Make this broker what the image says."""
+        """Apply the image to this broker."""
         wanted = {name: topic for name, topic in self.image.topics.items() if _is_usable(name, topic)}
         try:
             await self._remove(wanted)
@@ -252,7 +252,7 @@ class ZooKeeperCluster(Follower):
         asyncio.get_running_loop().call_later(follower.PAUSE_S, self.wake)
 
     async def _remove(self, wanted: Mapping[str, TopicImage]) -> None:
-        """Part with topics that are gone, or whose names belong to new ones."""
+        """Remove topics that are gone, or whose names belong to new ones."""
         gone = [topic for topic in self._parts.topics if self._is_gone(topic, wanted.get(topic.name))]
         if not gone and self._notes_are_read:
             return
@@ -278,7 +278,7 @@ class ZooKeeperCluster(Follower):
         return not self.image.has_topic(topic.name)
 
     def _adopt(self, wanted: Mapping[str, TopicImage]) -> None:
-        """Have the catalogue know what exists, before any log of it is made."""
+        """Add existing topics to the catalogue, before their logs are created."""
         topics, parts = self._parts.topics, self._parts
         new = [
             NewTopic(name, _count(topic), topic.settings, _id(topic))
@@ -308,7 +308,7 @@ class ZooKeeperCluster(Follower):
                 parts.partitions.configure(topic)
 
     async def _lead(self, wanted: Mapping[str, TopicImage]) -> None:
-        """Lead what this broker leads, and resign from what it does not."""
+        """Start leading the partitions that are this broker's, and resign from the others."""
         due: list[tuple[Topic, int, int]] = []
         raising = []
         for name, image in wanted.items():
@@ -366,7 +366,7 @@ class ZooKeeperCluster(Follower):
         return False
 
     def _resign(self, name: str, index: int) -> None:
-        """Lead a partition no longer, if this broker does."""
+        """Stop leading a partition, if this broker does."""
         led = self._led.pop((name, index), None)
         if led is None:
             return
@@ -469,7 +469,7 @@ class ZooKeeperCluster(Follower):
         self._spawn(self._alterations.alter(wanted, done))
 
     def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
-        """Create topics that were asked for, without telling when they are there."""
+        """Create requested topics, without reporting when they exist."""
         names = [name for name in names if name not in self._creating and invalid_name(name) is None]
         if not names or not self.image.brokers:
             return
@@ -484,7 +484,7 @@ class ZooKeeperCluster(Follower):
         self.create([NewTopic(name, partitions, dict(settings)) for name in names], {}, 30_000, done)
 
     def own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
-        """Have this broker lead a partition of a topic, soon: a new one, of a new topic if it does not exist."""
+        """Give this broker a new partition of a topic to lead, soon; creates the topic if it does not exist."""
         if topic in self._creating or not self.member.is_registered:
             return
         self._creating.add(topic)
@@ -499,7 +499,7 @@ class ZooKeeperCluster(Follower):
             self._creating.discard(topic)
 
     async def _until(self, timeout_ms: int, left: Callable[[], list[str]]) -> list[str]:
-        """Wait until nothing is left; what is when the time is over."""
+        """Wait until nothing is left; returns what is left at the timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while (found := left()) and loop.time() < deadline:

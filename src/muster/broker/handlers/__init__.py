@@ -48,7 +48,7 @@ class Elsewhere(cluster_topics.Elsewhere, create_partitions.Elsewhere, alter_con
 
 
 class Rooms(NamedTuple):
-    """The parts of a broker from which each handler is given what it needs."""
+    """The parts of a broker; each handler gets those that it needs."""
 
     config: BrokerConfig
     cluster: ClusterView
@@ -68,7 +68,7 @@ class Rooms(NamedTuple):
 
 
 def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
-    """Which function serves a request. Everything else that is advertised goes to the group coordinator."""
+    """The function for each request. All other advertised requests go to the group coordinator."""
     cluster, topics, changes, partitions = rooms.cluster, rooms.topics, rooms.changes, rooms.partitions
     produced = _produced(rooms)
     fetched = fetch.Needs(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
@@ -113,7 +113,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
 
 
 def _of_groups(cluster: ClusterView, groups: Groups) -> dict[ApiKey, Callable[..., Any]]:
-    """What needs no topics and no logs."""
+    """The functions that need neither topics nor logs."""
     return {
         ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.Needs(cluster, groups)),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
@@ -129,7 +129,7 @@ _TO_COORDINATORS = (
     ApiKey.LEAVE_GROUP,
     ApiKey.OFFSET_DELETE,
 )
-"""Requests of those that look after groups, which the group coordinator answers."""
+"""Administrative requests that the group coordinator answers."""
 
 
 def _produced(rooms: Rooms) -> produce.Needs:
@@ -171,15 +171,14 @@ _MOST_ELEMENTS = {
     ApiKey.DESCRIBE_PRODUCERS: 20_000,
     ApiKey.DELETE_TOPICS: 20_000,
 }
-"""The most array elements in one request; a request with more ends its connection before it is decoded. For a handler
-that works in one go the number bounds its time to that of some ten thousand partitions; for one that works in slices,
-its memory."""
+"""The most array elements in one request; a larger request closes its connection before it is decoded. This bounds the
+time of a handler that works in one go, to about ten thousand partitions, and the memory of one that works in slices."""
 
 _MOST_OF_OTHERS = 2_000
 
 
 def table(rooms: Rooms) -> dict[int, Api]:
-    """What serves each request."""
+    """The handlers of a broker, by API key."""
     fast = {
         ApiKey.HEARTBEAT: coordinators.fast_heartbeat(rooms.groups),
         ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
@@ -189,7 +188,7 @@ def table(rooms: Rooms) -> dict[int, Api]:
 
 
 class _NoChanges:
-    """No topic is created or deleted here."""
+    """A coordinator without topics: none is created or deleted."""
 
     def is_cleaning_up(self, name: str) -> bool:
         return False
@@ -199,8 +198,7 @@ class _NoChanges:
 
 
 def groups_table(cluster: ClusterView, topics: metadata.Topics, groups: Groups) -> dict[int, Api]:
-    """What serves each request where there are groups, but no records: for those that look after groups. Members come
-    by the draft's listener."""
+    """The handlers of a coordinator with groups but no records, for administration. Members use the draft listener."""
     group_request = partial(coordinators.group_request, groups)
     serve = dict.fromkeys(_TO_COORDINATORS, group_request) | _of_groups(cluster, groups)
     described = metadata.Needs(cluster, topics, _NoChanges())

@@ -1,7 +1,7 @@
 """AlterConfigs (33) and IncrementalAlterConfigs (44, KIP-339): settings of topics and brokers, changed while they run.
 
-AlterConfigs puts what it brings in place of all that a resource had; the other one changes single settings. Checks,
-their order and their messages are Kafka's. What is granted holds from the answer on, and is on disk.
+AlterConfigs replaces all settings of a resource; the other one changes single settings. Checks, their order and their
+messages are Kafka's. Once answered, a change is in effect, and on disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("muster.broker")
 
 Settings = Mapping[str, str]
 Rule = Callable[[Settings], dict[str, str]]
-"""Other settings in place of those that a resource has. Raises KafkaError or ConfigError."""
+"""Computes a resource's new settings from its present ones. Raises KafkaError or ConfigError."""
 
 
 class Elsewhere(Protocol):
@@ -57,7 +57,7 @@ class Needs(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What is asked for one resource; of AlterConfigs all settings that it is to have."""
+    """The request for one resource; with AlterConfigs, all of its settings."""
 
     kind: int
     name: str
@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
 
 
 class _Result:
-    """What becomes of it."""
+    """Its outcome."""
 
     def __init__(self, asked: _Asked) -> None:
         self.asked = asked
@@ -73,7 +73,7 @@ class _Result:
 
 
 def alter_configs(here: Needs, request: AlterConfigsRequest, call: Call) -> Sliced | None:
-    """Give resources the settings of the request, and none beside them; each may fail by itself."""
+    """Replace the settings of resources by those in the request; each may fail separately."""
     asked = [
         _Asked(one.resource_type, one.resource_name, [(each.name, Operation.SET, each.value) for each in one.configs])
         for one in request.resources
@@ -87,7 +87,7 @@ def alter_configs(here: Needs, request: AlterConfigsRequest, call: Call) -> Slic
 
 
 def incremental_alter_configs(here: Needs, request: IncrementalAlterConfigsRequest, call: Call) -> Sliced | None:
-    """Change settings of resources; each resource may fail by itself, and then keeps all of its own."""
+    """Change settings of resources; each may fail separately, and then keeps all of its settings."""
     asked = [
         _Asked(
             one.resource_type,
@@ -111,7 +111,7 @@ def _told(result: _Result) -> tuple[int, str | None, int, str]:
 
 
 class _Work:
-    """One request. `whole`: what it brings is all that a resource is to have."""
+    """One request. `whole`: it replaces all settings of a resource."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Work:
         changed = []
         for name, (result, rule) in self._topics.items():
             topic = self._here.topics.get(name)
-            try:  # other requests may have had their turn since the checks
+            try:  # other requests may have run since the checks
                 if topic is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
                 changed.append((topic, topic.partitions, rule(topic.settings)))
@@ -249,7 +249,7 @@ class _Work:
     def _change_brokers(self) -> Generator[None, None, None]:
         for source, (result, rule) in self._brokers.items():
             try:
-                settings = rule(self._here.given.of(source))  # other requests may have had their turn since the checks
+                settings = rule(self._here.given.of(source))  # other requests may have run since the checks
                 self._here.given.put(source, settings)
             except KafkaError as error:
                 result.error = error

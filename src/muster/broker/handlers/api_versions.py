@@ -1,7 +1,7 @@
-"""ApiVersions (18): what this broker speaks.
+"""ApiVersions (18): the APIs and versions of this broker.
 
-v3: the client says its name and version. v4: as v3. The answer always has header version 0; if the version asked for is
-not known, the answer itself is v0 (KIP-511).
+v3: the client sends its name and version. v4: as v3. The answer always has header version 0; if the requested version
+is unknown, the answer itself is v0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _answer(served: ApiVersionsResponse, request: ApiVersionsRequest, version: i
 
 
 def fast_api_versions(served: ApiVersionsResponse) -> Fast:
-    """The short way: each answer is encoded once. Every connection begins with this request."""
+    """The fast path: each answer is encoded once. Every connection begins with this request."""
     encoded: dict[tuple[int, int], bytes] = {}
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
@@ -61,7 +61,7 @@ def fast_api_versions(served: ApiVersionsResponse) -> Fast:
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """The answer in v0 to an ApiVersions of an unknown version: it tells the versions that are known."""
+    """The answer, in v0, to an ApiVersions of an unknown version: the supported versions."""
     first, last = ADVERTISED[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         ErrorCode.UNSUPPORTED_VERSION, api_keys=[ApiVersion(int(ApiKey.API_VERSIONS), first, last)]

@@ -97,7 +97,7 @@ def describe_topic_partitions(
 
 
 def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    """The cursor is that of none of the topics, or of no partition."""
+    """The cursor matches none of the topics, or no partition."""
     code = ErrorCode.INVALID_REQUEST
     topics = [
         DescribeTopicPartitionsResponseTopic(code, topic.name, topic_authorized_operations=NOT_ASKED)

@@ -1,11 +1,10 @@
-"""The short way of an OffsetCommit: some partitions of one topic, without metadata, as consumers commit.
+"""The fast path for an OffsetCommit: some partitions of one topic, without metadata, as consumers commit.
 
-Only the wire is shorter here. The sender, its generation and its topic stand in the first bytes of a request, which are
-the same each time: they are decoded once. Whether the commit is allowed, and what it writes, the coordinator's shard
-says by the same rules as on the general way (offsets.py). That takes all that is unusual, and each commit that is
-refused.
+Only decoding and encoding are faster here. The first bytes of a request have the sender, its generation and its topic,
+and are the same each time: they are decoded once. The coordinator's shard decides by the same rules as on the general
+path (offsets.py) whether the commit is allowed and what it writes. Unusual and refused commits take the general path.
 
-The answer is made beforehand, and sent when the log has the records.
+The answer is built in advance, and sent once the log has the records.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from muster.protocol.messages import OffsetCommitRequest, OffsetCommitRequestPar
 from muster.protocol.primitives import ZERO_UUID
 
 MOST_PARTITIONS = 32
-"""Between two looks at the clock a connection may have 64 requests answered this way, so they must be cheap."""
+"""A connection may have 64 requests answered this way between two checks of the clock, so they must be cheap."""
 MOST_KNOWN = 4_096
 """Senders whose first bytes are known."""
 
@@ -37,7 +36,7 @@ _ANSWER = Struct(">iib")
 
 
 class Sender:
-    """What the first bytes of a request say, up to its partitions; and its answer for those that it had last."""
+    """The decoded first bytes of a request, up to its partitions; and the answer for its last partitions."""
 
     __slots__ = ("_answer", "_begins", "partitions", "request")
 
@@ -47,11 +46,11 @@ class Sender:
         self._begins = begins
         """How an answer begins, up to its partitions."""
         self.partitions: tuple[int, ...] = ()
-        """Those that it had last: answers that wait share them."""
+        """Its last partitions: waiting answers share them."""
         self._answer = b""
 
     def answer(self, partitions: tuple[int, ...], correlation_id: int) -> bytes:
-        """The answer when all is committed. A member has the same partitions for as long as it has its generation."""
+        """The answer to a successful commit. A member keeps its partitions for a whole generation."""
         if partitions != self.partitions:
             self.partitions = partitions
             self._answer = self._begins + _answers(len(partitions)).pack(*partitions)
@@ -99,7 +98,7 @@ def _answers(count: int) -> Struct:
 
 
 def short_commit(groups: Groups) -> Short:
-    """Has a commit decided, from frame, position of the body and call; False: it must take the general way."""
+    """Handles a commit, from frame, position of the body and call; False: it must take the general path."""
     known: dict[tuple[int, bytes], Sender] = {}
     commit, may_serve = groups.runtime.commit, groups.may_serve
 

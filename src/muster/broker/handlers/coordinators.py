@@ -1,7 +1,7 @@
 """FindCoordinator (10) and the requests that go to the group coordinator.
 
 FindCoordinator v1: kinds of keys. v4: several keys at once. v6: share groups.
-Requests of groups are handed to the coordinator's runtime, which answers them.
+Requests of groups are passed to the coordinator's runtime, which answers them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TRANSACTION = 1
 SHARE = 2
 
 _AT_ONCE = 200
-"""More groups than this are asked about in parts."""
+"""Requests for more groups than this are handled in parts."""
 
 
 class Needs(NamedTuple):
@@ -54,8 +54,8 @@ class Needs(NamedTuple):
 def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
     """The coordinator of groups; share groups have none here.
 
-    This broker for transactions too, although it then refuses them (`producer_ids`): without a coordinator, clients
-    would ask again until their timeout, and never learn the reason.
+    For transactions it is this broker, although it then refuses them (`producer_ids`): without a coordinator, clients
+    would retry until their timeout, and never learn the reason.
     """
     if call.version >= 4:
         steps = _coordinators(here, request, call.version)
@@ -138,7 +138,7 @@ def _in_parts(
     submit: Callable[[list[str], Callable[[list[T]], None]], None],
     reply: Callable[[list[T]], None],
 ) -> Sliced | None:
-    """Hand over many groups a few at a time; call `reply` with all answers, in order, when the last has come."""
+    """Handle many groups a few at a time; call `reply` with all answers, in order, after the last."""
     parts = [group_ids[start : start + _AT_ONCE] for start in range(0, len(group_ids), _AT_ONCE)] or [[]]
     found: list[list[T]] = [[] for _ in parts]
     missing = len(parts)
@@ -166,12 +166,12 @@ def _in_parts(
 
 
 def group_request(groups: Groups, request: Request[Any], call: Call) -> None:
-    """Hand a request to the coordinator, which answers it now or when its group is ready."""
+    """Pass a request to the coordinator, which answers it now or when its group is ready."""
     submit(groups, request, call, call.reply)
 
 
 def submit(groups: Groups, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
-    """Hand a request to the coordinator; `reply` is called once with the answer, now or later."""
+    """Pass a request to the coordinator; `reply` is called once with the answer, now or later."""
     if not groups.serving or (groups.may_serve is not None and not groups.may_serve()):
         groups.ensure()
     groups.runtime.submit(request, _client(call.client_id, call.connection.client_host, call.version), reply)
@@ -187,7 +187,7 @@ _ANSWER_V4 = Struct(">iibihb")
 
 
 def fast_heartbeat(groups: Groups) -> Fast:
-    """The short way of a heartbeat: decode, one call of the coordinator's rule, a literal answer."""
+    """The fast path for a heartbeat: decode, one call of the coordinator's rule, a literal answer."""
     heartbeat, may_serve = groups.runtime.heartbeat, groups.may_serve
     decode = codec.decode
 

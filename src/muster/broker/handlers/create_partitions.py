@@ -1,7 +1,7 @@
-"""CreatePartitions (37): more partitions for topics that exist (KIP-195). Checks and messages are those of Kafka's
+"""CreatePartitions (37): more partitions for existing topics (KIP-195). Checks and messages are those of Kafka's
 controller.
 
-Partitions are only added: records stay where they are, and a key may go to another partition from then on.
+Partitions are only added: records stay where they are, and keys may map to other partitions from then on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Found(NamedTuple):
 def create_partitions(
     elsewhere: Elsewhere | None, here: Needs, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse | Sliced | None:
-    """Add partitions; each topic may fail by itself. With validate_only, only say what would happen."""
+    """Add partitions; each topic may fail separately. With validate_only, only check."""
     if elsewhere is None:
         steps = _growing(here, request)
         new = sum(max(asked.count - here.topics.partition_count(asked.name), 0) for asked in request.topics)
@@ -70,8 +70,8 @@ def _growing(here: Needs, request: CreatePartitionsRequest) -> Generator[None, N
     response = CreatePartitionsResponse(results=found.results)
     if request.validate_only or not found.wanted:
         return response
-    # No other request has a turn between the checks above and the first step of this: one that had given a topic more
-    # partitions, or deleted it, would be undone.
+    # No other request runs between the checks above and the first step of this: one that added partitions to a topic,
+    # or deleted it, would be undone.
     try:
         yield from here.changes.growing(found.wanted)
     except OSError as error:

@@ -63,8 +63,7 @@ class Needs(NamedTuple):
 
 
 def create_topics(here: Needs, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
-    """Create topics; each may fail by itself. With validate_only, only say what would happen. Too many are refused
-    together."""
+    """Create topics; each may fail separately. With validate_only, only check. Too many are refused together."""
     few = len(request.topics) <= _FEW and sum(_asked_partitions(here, asked) for asked in request.topics) <= _FEW
     few = few and not any(here.changes.is_cleaning_up(asked.name) for asked in request.topics)
     return at_once(_creating(here, request, call.version)) if few else _creating(here, request, call.version)
@@ -75,15 +74,14 @@ def _creating(here: Needs, request: CreateTopicsRequest, version: int) -> Genera
     found = plans(here, request)
     if isinstance(found, CreateTopicsResponse):
         return found
-    # No other request has a turn between the checks above and the first step of this.
+    # No other request runs between the checks above and the first step of this.
     wanted = [] if request.validate_only else [plan for plan in found if isinstance(plan, Plan)]
     created = (yield from _create_all(here, wanted)) if wanted else {}
     return (yield from answering(here, request, found, created, version))
 
 
 def plans(here: Needs, request: CreateTopicsRequest) -> list[Plan | CreatableTopicResult] | CreateTopicsResponse:
-    """What can be created of the topics that are named once, and why the others cannot; the answer if it is too much
-    for one request."""
+    """The topics that can be created, and errors for the others; the answer, if it is too much for one request."""
     times = Counter(topic.name for topic in request.topics)
     single = [asked for asked in request.topics if times[asked.name] == 1]
     if sum(_asked_partitions(here, asked) for asked in single) > MAX_PER_REQUEST:
@@ -139,8 +137,7 @@ def _plan(here: Needs, asked: CreatableTopic) -> Plan | CreatableTopicResult:
 
 
 def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
-    """Create topics with one write of the catalogue; if that fails, one by one. Returns for each its id, or its error
-    result."""
+    """Create topics with one write of the catalogue; if that fails, one by one. Returns each topic's id or error."""
     wanted = [NewTopic(plan.asked.name, plan.partitions, plan.settings) for plan in plans]
     try:
         topics = yield from here.changes.creating(wanted)
@@ -232,7 +229,7 @@ def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
 
 
 def check_replicas(cluster: ClusterView, broker_ids: list[int]) -> None:
-    """Make sure that brokers named for a partition are there, each once. Raises KafkaError."""
+    """Check that the brokers named for a partition are registered, each once. Raises KafkaError."""
     if not broker_ids:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     seen = set()
@@ -293,7 +290,7 @@ def _deleting(
 ) -> Generator[None, None, DeleteTopicsResponse]:
     found: dict[str, Topic] = {}
     results = [to_delete(here, each, found) for each in asked]
-    # No other request has a turn between the checks above and the first step of this.
+    # No other request runs between the checks above and the first step of this.
     try:
         if found:
             yield from here.changes.deleting(list(found.values()))

@@ -1,9 +1,9 @@
-"""The requests of Kafka's drafts for groups whose coordinator assigns (A2 to A6), on a listener of their own.
+"""The requests of Kafka's draft protocol for groups whose coordinator assigns (A2 to A6), on a separate listener.
 
     ConsumerMetadata (10), JoinGroup (11) with the assignment in its answer, Heartbeat (12), LeaveGroup (13)
 
-OffsetCommit and OffsetFetch are those of the other listener. There is no ApiVersions: it came with Kafka 0.10. A member
-of this kind is a member of the same group as those that come through the other listener.
+OffsetCommit and OffsetFetch are those of the other listener. There is no ApiVersions: it came with Kafka 0.10. Members
+on both listeners share one group.
 """
 
 from __future__ import annotations

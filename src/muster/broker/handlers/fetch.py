@@ -35,7 +35,7 @@ class Needs(NamedTuple):
 
 
 def fetch(here: Needs, request: FetchRequest, call: Call) -> FetchResponse | Sliced | None:
-    """Answer with the records there are, or park the request."""
+    """Answer with the available records, or park the request."""
     steps = _fetch(here, request, call)
     return steps if here.sessions.size(request) > fetches.MANY else at_once(steps)
 
@@ -48,7 +48,7 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
     if size >= request.min_bytes or request.max_wait_ms <= 0 or failed:
         return (yield from _answer(here, plan, results, call.version, failed))
     # Among very many partitions, one that was read some slices ago may have grown since. Its new records then wait
-    # until the fetch's time is over.
+    # until the fetch's timeout.
     again = partial(_read_again, here, plan, request, call.version)
     waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again)
     if here.fetches.park(waiting, here.loop):
@@ -61,7 +61,7 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
 def _read_again(
     here: Needs, plan: FetchPlan, request: FetchRequest, version: int
 ) -> Generator[None, None, FetchResponse]:
-    """The records there are when the wait is over."""
+    """The records available when the wait is over."""
     results, _, failed = yield from here.reader.read(plan, request)
     return (yield from _answer(here, plan, results, version, failed))
 

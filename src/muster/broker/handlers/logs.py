@@ -1,10 +1,10 @@
-"""What an admin asks about the logs of partitions: DeleteRecords (21), AlterReplicaLogDirs (34), DescribeLogDirs (35),
+"""Administration of partitions' logs: DeleteRecords (21), AlterReplicaLogDirs (34), DescribeLogDirs (35),
 DescribeProducers (61).
 
-DeleteRecords moves the beginning of a log (KIP-107). The answer goes out when the new beginning is on disk; the bytes
-before it go with the next look for old records. AlterReplicaLogDirs (KIP-113) has one folder to which a partition may
-be moved: that in which it is. DescribeLogDirs v3: an error for all. v4: sizes of the disk (KIP-827).
-DescribeProducers (KIP-664) tells of idempotent producers; there are no transactions.
+DeleteRecords moves the start of a log (KIP-107). The answer goes out when the new start offset is on disk; the bytes
+before it are removed with the next retention check. AlterReplicaLogDirs (KIP-113) can move a partition only to the
+folder in which it already is. DescribeLogDirs v3: an error for all. v4: sizes of the disk (KIP-827). DescribeProducers
+(KIP-664) tells of idempotent producers; there are no transactions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Needs(NamedTuple):
 
 
 def delete_records(here: Needs, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse | None:
-    """Have each partition begin at an offset. A partition that is named twice is answered once, as in Kafka."""
+    """Set each partition's log start offset. A partition that is named twice is answered once, as in Kafka."""
     asked = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
     by_topic: dict[str, DeleteRecordsTopicResult] = {}
     done: list[tuple[PartitionLog, DeleteRecordsPartitionResult]] = []
@@ -128,7 +128,7 @@ def _keep(here: Needs, done: list[tuple[PartitionLog, DeleteRecordsPartitionResu
 def alter_replica_log_dirs(
     here: Needs, request: AlterReplicaLogDirsRequest, call: Call
 ) -> Generator[None, None, AlterReplicaLogDirsResponse]:
-    """Whether each partition is in the folder where it is wanted. The last folder that is named for one counts."""
+    """Check that each partition is in the requested folder. The last folder named for a partition counts."""
     wanted = {
         TopicPartition(topic.name, index): one.path
         for one in request.dirs
@@ -165,7 +165,7 @@ def _folder(here: Needs) -> str:
 
 
 def describe_log_dirs(here: Needs, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse | Sliced:
-    """The one folder with logs: of each partition that is kept here its size."""
+    """The one log directory, with the size of each partition in it."""
     steps = _describe_log_dir(here, request)
     return steps if len(here.partitions) > _FEW else at_once(steps)
 

@@ -47,7 +47,7 @@ class Topics(Protocol):
 
 
 class Changes(Protocol):
-    """What becomes of topics that are asked for (topics/changes.py)."""
+    """Creates requested topics (topics/changes.py)."""
 
     def is_cleaning_up(self, name: str) -> bool: ...
 
@@ -63,12 +63,12 @@ class Needs(NamedTuple):
 
 
 def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
-    """The brokers, and the topics asked for."""
+    """The brokers, and the requested topics."""
     asked = request.topics
     if asked and call.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
         return _refused(asked, ErrorCode.INVALID_REQUEST)
     if asked is not None and any(topic.name is None and topic.topic_id == ZERO_UUID for topic in asked):
-        return _refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka is surprised by it
+        return _refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR)  # an unexpected error in Kafka
     if asked is None or (not asked and call.version == 0):
         asked = [MetadataRequestTopic(name=topic.name) for topic in here.topics]
     steps = _metadata(here, request, asked)
@@ -77,7 +77,7 @@ def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataRespo
 
 
 def _partitions(here: Needs, asked: MetadataRequestTopic) -> int:
-    """Partitions of a topic that is asked for; counted as many if a deleted topic of its name must be removed first."""
+    """A requested topic's partitions; counted as many if a deleted topic of its name must be removed first."""
     if asked.name and here.changes.is_cleaning_up(asked.name):
         return SMALL + 1
     topic = here.topics.get(asked.name) if asked.name else here.topics.by_id(asked.topic_id)
@@ -114,7 +114,7 @@ def _metadata(
 
 
 def _asked_for(here: Needs, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
-    """The answer about a topic; the name of a topic that could be created is added to `unknown`."""
+    """The answer for a topic; the name of a topic that could be created is added to `unknown`."""
     if asked.topic_id != ZERO_UUID:
         topic = here.topics.by_id(asked.topic_id)
         if topic is None:
@@ -125,7 +125,7 @@ def _asked_for(here: Needs, asked: MetadataRequestTopic, unknown: list[str]) -> 
     if topic is None:
         if invalid_name(name):
             return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
-        # The topic is created after the answer, as in Kafka; clients expect this, and ask again.
+        # The topic is created after the answer, as in Kafka; clients expect this, and retry.
         unknown.append(name)
         return MetadataResponseTopic(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, is_internal=name == GROUP_METADATA_TOPIC

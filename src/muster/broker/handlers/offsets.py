@@ -1,4 +1,4 @@
-"""OffsetCommit (8) and OffsetFetch (9): handed to the coordinator; a request of very many partitions share by share.
+"""OffsetCommit (8) and OffsetFetch (9): passed to the coordinator; a request with very many partitions in shares.
 
 Other connections are served between two shares; the request's own connection waits. A commit is answered when all its
 shares are durable. Each share is one batch of the log, so after a crash the log may hold a part of a large commit that
@@ -25,7 +25,7 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import TooManyElementsError
 
 SHARE = 1_000
-"""Partitions that the coordinator is asked about in one go."""
+"""The most partitions passed to the coordinator in one go."""
 
 _GROUPS_SINCE = 8
 
@@ -77,7 +77,7 @@ class Shared:
 
 
 def offset_commit(groups: Groups, request: OffsetCommitRequest, call: Call) -> Sliced | None:
-    """Have offsets committed."""
+    """Commit offsets."""
     partitions = 0
     for topic in request.topics:
         partitions += len(topic.partitions) + 1
@@ -93,7 +93,7 @@ def offset_commit(groups: Groups, request: OffsetCommitRequest, call: Call) -> S
 
 
 def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sliced | None:
-    """Have committed offsets looked up."""
+    """Look up committed offsets."""
     asked_for = [request] if call.version < _GROUPS_SINCE else request.groups
     if sum(len(topic.partition_indexes) + 1 for each in asked_for for topic in each.topics or ()) <= SHARE:
         group_request(groups, request, call)
@@ -116,12 +116,12 @@ def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sli
 
 
 _FEW = 64
-"""Elements of a request that is answered the short way."""
+"""The most elements of a request on the fast path."""
 
 
 def fast_offset_fetch(groups: Groups) -> Fast:
-    """The short way of a look-up of few offsets, from frame, position of the body, version and correlation id: the
-    general way without what an answer needs that has to wait for the log. None: it has to, or it is about more."""
+    """The fast path for looking up a few offsets, from frame, position of the body, version and correlation id. None if
+    the answer must wait for the log, or the request is too large."""
     look_up, may_serve = groups.runtime.look_up, groups.may_serve
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:

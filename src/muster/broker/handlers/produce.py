@@ -1,8 +1,8 @@
 """Produce (0): batches into the log.
 
 v5: log_start_offset. v8: errors of single records (KIP-467). v10: the current leader. v13: topic ids instead of names.
-acks=0 is not answered. As there is one replica, acks=1 and acks=all wait for the same thing: that the log calls the
-records durable.
+acks=0 is not answered. As there is one replica, acks=1 and acks=all both wait until the log reports the records as
+durable.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse
 def _examine_beside(
     here: Needs, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> None:
-    """Have the thread examine the batches that were not examined yet, and then write all."""
+    """Let the thread examine the remaining batches, and then write all."""
     call.blocks = True
 
     def examine() -> Generator[None, None, None]:
@@ -204,7 +204,7 @@ def _topic_name(here: Needs, asked: TopicProduceData, version: int) -> str | Non
 
 
 def _tell_leader(hint: LeaderHint, result: PartitionProduceResponse, response: ProduceResponse) -> None:
-    """Tell which broker leads a partition (KIP-951): the producer need not ask for metadata."""
+    """Add the partition's leader to the answer (KIP-951): the producer need not fetch metadata."""
     leader, epoch, node = hint
     result.current_leader = ProduceResponseLeaderIdAndEpoch(leader, epoch)
     if node is not None and all(told.node_id != leader for told in response.node_endpoints):
@@ -244,7 +244,7 @@ def _accept(
     if name in INTERNAL_TOPICS and call.client_id != ADMIN_CLIENT_ID and _is_internal(here, name):
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return result
-    # Bytes behind the batch that are not a batch are left out, as in Kafka.
+    # Bytes after the batch that are not a batch are ignored, as in Kafka.
     batch = asked.records if size == len(asked.records) else memoryview(asked.records)[:size]
     appends.append(Append(found, batch, result))
     return result

@@ -1,11 +1,11 @@
-"""The short way of a Produce: one small batch for one partition, as producers of single records send it.
+"""The fast path for a Produce: one small batch for one partition, as sent by producers of single records.
 
-Only the wire is shorter here: the request is read, and its answer written, without a message in between. Whether a
-batch may be written, and where it goes, is said by the same rules as on the general way (produce.py), which takes all
-that is unusual, before anything was written: it decides again, and so says why a batch is refused.
+Only decoding and encoding are faster here: the request is read, and its answer written, without message objects. The
+same rules as on the general path (produce.py) decide whether a batch may be written, and where. Anything unusual takes
+the general path before anything is written: it decides again, and so reports why a batch is refused.
 
-Between two looks at the clock a connection may have 64 requests answered this way, so they must be cheap: no batch that
-is compressed or has more than MOST_RECORDS.
+A connection may have 64 requests answered this way between two checks of the clock, so they must be cheap: no
+compressed batches, and none with more than MOST_RECORDS.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BESIDE = 5 + _OFFSETS.size + len(_BEHIND_OFFSETS)
 
 
 class Target(NamedTuple):
-    """What the first bytes of a request say, up to the batch: where it goes, and how its answer begins."""
+    """The decoded first bytes of a request, up to the batch: where it goes, and how its answer begins."""
 
     name: str
     topic_id: bytes
@@ -60,7 +60,7 @@ class Target(NamedTuple):
 
 
 class Known:
-    """What the first bytes of requests say that came before, by these bytes: MOST_KNOWN at most."""
+    """The decoded first bytes of earlier requests, by these bytes: MOST_KNOWN at most."""
 
     __slots__ = ("_by_id", "_by_name", "_here")
 
@@ -104,7 +104,7 @@ class Known:
 
 
 def fast_produce(here: Needs) -> Fast:
-    """Answers a Produce, from frame, position of the body, version and correlation id; None: take the general way."""
+    """Answers a Produce, from frame, position of the body, version and correlation id; None: take the general path."""
     read, examine, appended_to = Known(here).read, validation.examine, here.fetches.appended
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
@@ -118,7 +118,7 @@ def fast_produce(here: Needs) -> Fast:
         now = now_ms()
         try:
             examined = examine(batch, log.config, now, "client", log.topic_partition)
-        except Exception:  # the general way tells what is wrong
+        except Exception:  # the general path reports what is wrong
             return None
         try:
             appended = log.append(batch, now=now, examined=examined)
@@ -138,7 +138,7 @@ def fast_produce(here: Needs) -> Fast:
 
 
 def _target(here: Needs, head: bytes, version: int) -> Target | None:
-    """Where a request goes that begins so, if the short way may serve it."""
+    """The target of a request with these first bytes, if the fast path may serve it."""
     transactional_id, acks, _, topics, _ = _START.unpack_from(head)
     if transactional_id != _NO_ID or acks not in (-1, 1) or topics != _ONE or head[-5] != _ONE:
         return None

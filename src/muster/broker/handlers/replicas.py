@@ -1,9 +1,9 @@
-"""What an admin asks about the replicas of partitions: ElectLeaders (43), AlterPartitionReassignments (45),
+"""Administration of partitions' replicas: ElectLeaders (43), AlterPartitionReassignments (45),
 ListPartitionReassignments (46). Checks, their order and their messages are those of Kafka's controller.
 
-A partition has one replica with records, which stays where it is. So an election is not needed, or has no broker to
-elect while that broker is away; a reassignment is to where the partition is already, or refused; and none is ever in
-progress. Each broker of a cluster answers from its own image of it.
+A partition has one replica with records, which never moves. So an election is not needed, or has no broker to elect
+while that broker is down; a reassignment is to the present broker, or refused; and none is ever in progress. Each
+broker of a cluster answers from its own image of it.
 
 ElectLeaders v1: unclean elections too (KIP-460). AlterPartitionReassignments v1: the replication factor may be kept
 (KIP-860).
@@ -55,7 +55,8 @@ class Needs(NamedTuple):
 
 
 def elect_leaders(here: Needs, request: ElectLeadersRequest, call: Call) -> Generator[None, None, ElectLeadersResponse]:
-    """Why nothing is elected, for each partition. Of all partitions, those that want no election are left out."""
+    """Why nothing is elected, for each partition. A request for all partitions leaves out those that need no
+    election."""
     kind = request.election_type
     if kind not in (PREFERRED, UNCLEAN) and request.topic_partitions != []:  # of nothing, no kind is wrong
         return _unknown_kind(request)
@@ -99,7 +100,7 @@ def _elected(here: Needs, kind: int, name: str, index: int) -> PartitionResult:
 
 
 def why_no_election(kind: int, nodes: Leadership) -> ErrorCode:
-    """Why no other replica becomes the leader of a partition: the one with its records leads it, or is away."""
+    """Why no other replica becomes a partition's leader: the one with its records leads it, or is down."""
     if kind == UNCLEAN:
         lacks = nodes.leader == NO_LEADER
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if lacks else ErrorCode.ELECTION_NOT_NEEDED
@@ -114,7 +115,7 @@ def why_no_election(kind: int, nodes: Leadership) -> ErrorCode:
 def alter_partition_reassignments(
     here: Needs, request: AlterPartitionReassignmentsRequest, call: Call
 ) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
-    """Whether each partition is where it is wanted; none is moved."""
+    """Check that each partition is on the requested brokers; none is moved."""
     may_change = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=may_change, error_message=None if request.topics else ""
@@ -143,7 +144,7 @@ def _check_reassignment(here: Needs, name: str, asked: ReassignablePartition, ma
     if asked.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     has = here.cluster.leadership(name, index).replicas
-    if has and asked.replicas == has:  # also while that broker is away: in Kafka it stays registered
+    if has and asked.replicas == has:  # also while that broker is down: in Kafka it stays registered
         return
     check_replicas(here.cluster, asked.replicas)
     if not may_change and len(asked.replicas) != len(has):

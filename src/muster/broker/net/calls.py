@@ -1,11 +1,11 @@
-"""Requests under way: the handler of each kind, the sender of a request, and the way of its answer.
+"""Requests in progress: the handler of each type, the sender of a request, and its answer.
 
 A handler returns its response; or None, and calls `Call.reply` later, once; or a generator that yields now and then and
 returns the response: a large request is handled a slice at a time (slices.py).
 
-Every request is answered, or its connection is closed. If a handler raises, at once or when it replies, the connection
-is closed. If only the connection still refers to a parked call, no code is left that could answer it (`forgotten`), and
-the connection is closed too.
+Every request is answered, or its connection is closed. If a handler raises, immediately or when it replies, the
+connection is closed. If only the connection still refers to a parked call, no code is left that could answer it
+(`forgotten`), and the connection is closed too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from muster.protocol.messages import FetchRequest
 from muster.protocol.primitives import Buffer, Request, Response
 
 SMALL = 2_000
-"""Array elements that are decoded or encoded in one go: some two milliseconds."""
+"""Array elements that are decoded or encoded in one go: about two milliseconds."""
 
 _JOIN_BELOW = 4096
 """A buffer of at least this size is written separately, not joined with others."""
@@ -37,7 +37,7 @@ _FLEXIBLE_RESPONSE_HEADER = Struct(">iib")
 
 
 class NoResponse(Response):
-    """What a handler returns for a request that is not to be answered (a produce with acks=0)."""
+    """What a handler returns for a request without an answer (a produce with acks=0)."""
 
     __slots__ = ()
 
@@ -60,10 +60,10 @@ Short = Callable[[bytes, int, "Call"], bool]
 class Api:
     """How a type of request is served: its versions, its handler, whether later requests may be handled meanwhile.
 
-    `fast` is a short way for a hot request: frame, position of the body, version, correlation id -> the whole answer,
-    or None to take the general way. `short` is one for a request whose answer has to wait: frame, position of the body,
-    call -> whether it was taken; it calls `Call.reply_ready`. A request with more than `most_elements` in its arrays
-    ends its connection.
+    `fast` is a fast path for a frequent request: frame, position of the body, version, correlation id -> the whole
+    answer, or None to take the general path. `short` is one for a request whose answer has to wait: frame, position of
+    the body, call -> whether it was handled; it calls `Call.reply_ready`. A request with more than `most_elements` in
+    its arrays closes its connection.
     """
 
     request: type[Request[Any]]
@@ -116,7 +116,7 @@ class Worker(Protocol):
 
 
 class Service(NamedTuple):
-    """What the connections of a broker need."""
+    """The parts that the connections of a broker share."""
 
     apis: dict[int, Api]
     unsupported: Unsupported | None
@@ -124,7 +124,7 @@ class Service(NamedTuple):
     intake: Intake
     slices: Worker
     turn_done: Callable[[], None]
-    """Called when requests were handled."""
+    """Called after requests were handled."""
     clock: Callable[[], float]
 
 
@@ -146,7 +146,7 @@ class Asker(Protocol):
 
 
 class Call:
-    """One request under way: its sender, and where its answer goes."""
+    """One request in progress: its sender, and where its answer goes."""
 
     __slots__ = (
         "answer",
@@ -186,7 +186,7 @@ class Call:
         self.answer: Response | Sliced | None = None
         """What `reply` was called with while the handler ran."""
         self.ready = b""
-        """The whole answer, of a request that was taken the short way: it only waits to be sent."""
+        """The whole answer to a request on the fast path: it only waits to be sent."""
         self.frame: list[Buffer] | None = None
         self.since = 0.0
         """When its last bytes had come, by the connection's clock."""

@@ -59,7 +59,7 @@ PIPELINE_LIMIT = 512
 HIGH_WATER = 64 * 1024
 SLICE_S = 0.002
 _LOOK_EVERY = 64
-"""Frames answered the short way between two checks of the clock and of the answers that wait."""
+"""Frames answered on the fast path between two checks of the clock and of waiting answers."""
 _LEAST_READ = 4096
 
 _LENGTH = Struct(">i")
@@ -307,7 +307,7 @@ class ConnectionCore:
         self._wake_once()
 
     def _handle(self, frame: bytes | memoryview) -> bool:
-        """Handle one frame. Returns whether it was taken the short way."""
+        """Handle one frame. Returns whether it took the fast path."""
         if len(frame) < 10:
             raise ProtocolError(f"a frame of {len(frame)} bytes is too short for a request")
         api_key, version, correlation_id, client_length = _HEADER.unpack_from(frame, 0)
@@ -512,7 +512,7 @@ class ConnectionCore:
 
     @property
     def waiting(self) -> bool:
-        """Whether the peer waits for an answer."""
+        """Whether the peer is waiting for an answer."""
         return bool(self._slots)
 
     def close(self, why: str) -> None:

@@ -1,7 +1,7 @@
 """The port: connections are accepted here, checked now and then, and closed at the end.
 
-When the process runs out of file descriptors, connections wait to be accepted until some are free again. Some are kept
-back for the logs, so that a peer with many connections cannot bring them down.
+When the process runs out of file descriptors, connections wait to be accepted until some are free again. Some are
+reserved for the logs, so that a peer with many connections cannot make them fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOK_S = 5.0
 """Seconds between two searches for requests that no code is left to answer."""
 
 _KEPT_BACK = 64
-"""Descriptors that are kept for the logs; a quarter of all, if there are few."""
+"""Descriptors reserved for the logs; at most a quarter of all."""
 
 _NO_MORE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 

@@ -1,4 +1,4 @@
-"""A thread for work that would block the loop for all other requests: it examines costly batches, one by one.
+"""A thread for work that would block the event loop: it examines costly batches, one by one.
 
 A request's work is a generator that yields after each batch. After each batch it is another topic's turn, and within
 a topic another request's: so a topic that many clients write to, and that takes long, keeps another topic's request

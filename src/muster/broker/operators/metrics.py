@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from muster.broker.net.calls import Api
 from muster.broker.net.connections import Connections
 from muster.coordinator.groups import effects
-from muster.coordinator.groups.counts import GroupCounts
+from muster.coordinator.groups.shard import GroupCounts
 from muster.coordinator.runtime import CoordinatorRuntime
 from muster.log import PartitionLog, Traffic
 from muster.metrics.families import Family, Kind, counter, gauge

@@ -2,7 +2,7 @@
 
 A topic exists as long as its line is in the file. The folders of its partitions are created after the line is written,
 and removed after it is gone. A deleted topic is listed as `deleting` until its folders are removed. So a start after a
-crash knows which folders to remove, and takes none for those of a new topic.
+crash knows which folders to remove, and mistakes none for those of a new topic.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_NAME_LENGTH = 249
 _PARTITION = re.compile(r".+-\d+\Z")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 EVENTS_MARK = {"cleanup.policy": "delete", "compression.type": "producer", "message.timestamp.type": "CreateTime"}
-"""Settings by which the topic of events is known that brokers have made. They are the defaults; no user sets all."""
+"""Settings that identify an events topic created by brokers. They are the defaults; no user sets all of them."""
 
 
 def invalid_name(name: str) -> str | None:
-    """Why Kafka refuses the name, None if it does not."""
+    """Why Kafka rejects the name, None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -69,7 +69,7 @@ class Topic:
     partitions: int
     settings: dict[str, str] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
-    """The newest epoch under which this broker, among others, has led each partition."""
+    """In a cluster: the newest epoch under which this broker has led each partition."""
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
@@ -78,7 +78,7 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """Whether it is a topic of the broker's own. One that a user made before muster had events is the user's."""
+        """Whether it is an internal topic. An events topic that a user created is not."""
         if self.name == GROUP_EVENTS_TOPIC:
             return self.settings.items() >= EVENTS_MARK.items()
         return self.name in INTERNAL_TOPICS
@@ -91,15 +91,15 @@ class NewTopic(NamedTuple):
     partitions: int
     settings: dict[str, str]
     topic_id: bytes | None = None
-    """Given by a cluster; a broker alone makes one."""
+    """Given by a cluster; a standalone broker generates one."""
 
 
 class TopicCatalogue:
-    """The topics that exist. Answers the coordinator's questions about them too (`TopicResolver`)."""
+    """The existing topics. Also a `TopicResolver` for the coordinator."""
 
     def __init__(self, folder: Path, files: Files = DISK) -> None:
         self.reserve = Reserve(folder, files)
-        """Space for what removes topics and records."""
+        """Space reserved for removing topics and records."""
         self._path = folder / FILE
         self._files = files
         self._by_name: dict[str, Topic] = {}
@@ -137,11 +137,11 @@ class TopicCatalogue:
         return len(self._by_name)
 
     def get(self, name: str) -> Topic | None:
-        """The topic of a name."""
+        """A topic by its name."""
         return self._by_name.get(name)
 
     def by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic of an id."""
+        """A topic by its id."""
         return self._by_id.get(topic_id)
 
     def colliding(self, name: str) -> str | None:
@@ -191,8 +191,8 @@ class TopicCatalogue:
             raise
 
     def note_epochs(self, led: Iterable[tuple[Topic, int, int]]) -> None:
-        """Keep under which epochs partitions are led; durable when this returns. Raises OSError; a later change of any
-        topic makes it durable too."""
+        """Store the epochs under which partitions are led; durable when this returns. Raises OSError; a later change of
+        any topic makes it durable too."""
         for topic, index, epoch in led:
             topic.epochs[index] = epoch
         self._save()
@@ -220,7 +220,7 @@ class TopicCatalogue:
             raise
 
     def let_go(self, topics: Collection[Topic]) -> None:
-        """Know topics no longer, all or none, whose folders were set aside; durable when this returns.
+        """Forget topics whose folders were set aside, all or none; durable when this returns.
 
         Raises:
             OSError: the catalogue could not be written; the topics are still there.
@@ -240,7 +240,7 @@ class TopicCatalogue:
         return list(self._deleting.values())
 
     def deleting_of(self, name: str) -> Topic | None:
-        """The topic of that name whose folders are still to be removed."""
+        """The deleted topic of that name whose folders must still be removed."""
         return self._deleting.get(name)
 
     def deleted(self, topic: Topic) -> None:
@@ -254,7 +254,7 @@ class TopicCatalogue:
         return self._by_name
 
     def partition_count(self, topic: str) -> int:
-        """Partitions of a topic, 0 if there is none of that name."""
+        """A topic's number of partitions, 0 if there is no such topic."""
         found = self._by_name.get(topic)
         return found.partitions if found is not None else 0
 

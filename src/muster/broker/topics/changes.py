@@ -25,30 +25,30 @@ class GroupsOfTopics(Protocol):
     """The groups, which are notified of changes of topics (groups/service.py)."""
 
     def ensure(self) -> bool:
-        """Have what groups need, such as their topic. Returns whether it is there; why not is logged."""
+        """Create what groups need, such as their topic. Returns whether it exists; a failure is logged."""
 
     def topic_created(self, topic: Topic) -> None:
         """A topic was created, and its partitions are open."""
 
     def topic_deleted(self, name: str) -> None:
-        """A topic is deleted; its logs are still there."""
+        """A topic is being deleted; its logs still exist."""
 
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
-        """Topics came, went or have other partitions or leaders; None: any may have."""
+        """Topics were created or deleted, or their partitions or leaders changed; None means any topic."""
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Topics were deleted: forget their committed offsets, a slice at a time."""
 
 
 class EventsTopic(Protocol):
-    """What keeps events of groups in a topic (event_topic.py)."""
+    """Writes events of groups to a topic (event_topic.py)."""
 
     def ensure(self) -> None:
-        """Have the topic."""
+        """Create the topic if need be."""
 
 
 class Growth(NamedTuple):
-    """A topic that is to have more partitions."""
+    """More partitions for a topic."""
 
     topic: Topic
     first: int
@@ -70,14 +70,14 @@ def check_count(name: str, had: int, count: int) -> None:
 
 
 class TopicPendingError(MusterError):
-    """A topic is being created, and will be there in a moment."""
+    """A topic is being created, and will exist in a moment."""
 
 
 class Elsewhere(Protocol):
-    """Where topics are created and deleted, if not here (zookeeper_cluster.py)."""
+    """A cluster, which creates and deletes topics for all brokers (zookeeper_cluster.py)."""
 
     def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
-        """Create topics that were asked for, without telling when they are there."""
+        """Create requested topics, without reporting when they exist."""
 
 
 class TopicChanges:
@@ -90,7 +90,7 @@ class TopicChanges:
         self.groups: GroupsOfTopics
         self.elsewhere: Elsewhere | None = None
         self.events: EventsTopic | None = None
-        """Where events of groups are kept; None if they are not."""
+        """Writes events of groups; None if they are turned off."""
         self._config = config
         self._topics = topics
         self._partitions = partitions

@@ -35,11 +35,11 @@ WORK_S = REST_S = 0.005
 
 
 class Waiting(Protocol):
-    """A wait that is over when a record is durable, or can never be."""
+    """Waits until a record is durable, or never will be."""
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Whether the wait is over."""
 
 
 class Durability:
@@ -78,7 +78,7 @@ class Durability:
         self._tasks.append(loop.create_task(self._keep("compaction", self._store.clean, cleaning_ms)))
 
     async def stop(self) -> None:
-        """End. A running sync is waited for, a running compaction is broken off."""
+        """Stop. A running sync is waited for, a running compaction is cancelled."""
         self._stopping.set()
         for task in self._tasks:
             task.cancel()
@@ -98,7 +98,7 @@ class Durability:
         self._wanted.set()
 
     def want(self) -> None:
-        """Ask for a sync, if the policy is one in which requests wait for syncs."""
+        """Request a sync, if the policy makes requests wait for syncs."""
         self._wanted.set()
 
     async def _sync(self) -> None:
@@ -177,7 +177,7 @@ class Durability:
                 log.exception("%s failed; trying again in %.0f s", what, every_s)
 
     def _breathe(self) -> None:
-        """Rest for a moment; long work calls it between small pieces."""
+        """Pause for a moment; long work calls it between small pieces."""
         if self._stopping.is_set():
             raise CompactionStopped
         if time.monotonic() - self._rested_at > WORK_S:

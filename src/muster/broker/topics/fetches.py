@@ -1,4 +1,4 @@
-"""The fetches that wait: for more bytes, or for their time to be over.
+"""Parked fetches, which wait for more bytes or for their timeout.
 
 A fetch that would get less than min_bytes is parked until appends bring that much, or until max_wait_ms is over.
 """
@@ -19,7 +19,8 @@ MANY = 1_000
 """A fetch of more partitions than this is handled in slices."""
 
 MOST_KEPT = 100_000
-"""Partitions of parked fetches without a session, some 300 bytes each. Beyond that a fetch is answered at once."""
+"""The most partitions of parked fetches without a session, about 300 bytes each. Beyond that a fetch is answered
+immediately."""
 
 PartitionKey = tuple[str, int]
 
@@ -39,7 +40,7 @@ class Loop(Protocol):
 
 
 class ParkedFetch:
-    """A fetch that waits for `missing` more bytes, or for its time to be over.
+    """A fetch that waits for `missing` more bytes, or for its timeout.
 
     It keeps the keys of its partitions. A fetch of more than MANY does not; it is asked whether it waits for one.
     """
@@ -100,7 +101,7 @@ class ParkedFetch:
             self._call.reply(steps if self.is_large else at_once(steps))
 
     def cancel(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._done = True
         if self._fetches is not None:
             self._fetches.forget(self)
@@ -143,7 +144,7 @@ class ParkedFetches:
         return True
 
     def forget(self, fetch: ParkedFetch) -> None:
-        """Forget a fetch that waits no longer."""
+        """Forget a fetch that no longer waits."""
         self._of_groups.pop(fetch, None)
         if fetch in self._large:
             del self._large[fetch]

@@ -1,4 +1,4 @@
-"""The logs of the topics' partitions, and the settings that each is kept by."""
+"""The logs of the topics' partitions, and their settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEWEST = 2**31 - 1
 
 
 class Partitions:
-    """The partitions that this broker leads, by topic and index. A broker alone leads all."""
+    """The partitions that this broker leads, by topic and index. A standalone broker leads all."""
 
     def __init__(self, config: BrokerConfig, topics: TopicCatalogue, store: LogStore) -> None:
         self._config = config
@@ -34,12 +34,12 @@ class Partitions:
         self._store = store
         self._open: dict[str, dict[int, PartitionLog]] = {}
         self.former = Traffic()
-        """What went through logs that are not led any more."""
+        """The traffic of logs that this broker no longer leads."""
         self.is_doubtful: Callable[[], bool] | None = None
-        """Whether another process may have this broker's place; None: there is no other."""
+        """Whether another process may have taken this broker's place; None for a standalone broker."""
 
     def get(self, topic: str, index: int) -> PartitionLog | None:
-        """The log of a partition, None if there is no such partition, or this broker does not lead it."""
+        """The log of a partition, None if it does not exist or this broker does not lead it."""
         if self.is_doubtful is not None and self.is_doubtful():
             return None
         found = self._open.get(topic)
@@ -68,7 +68,7 @@ class Partitions:
         return frozenset((uuid_text(topic.topic_id), index) for topic, index in found if topic is not None)
 
     def take_offline(self, topic: Topic, index: int, error: OSError) -> None:
-        """A partition cannot be led here: leave it alone from now on."""
+        """A partition cannot be led here: do not touch it from now on."""
         self._store.take_offline(TopicPartition(topic.name, index), error)
 
     def keep_starts(self, cut: Iterable[PartitionLog]) -> None:
@@ -135,7 +135,7 @@ class Partitions:
         return self._store.open_aside(TopicPartition(topic.name, index), topic.topic_id, config, now_ms())
 
     def put_back(self, log: PartitionLog) -> None:
-        """Have a partition that was set aside: it may be led again."""
+        """Restore a partition that was set aside: it may be led again."""
         self._store.put_back(log)
 
     def delete_aside(self, topic_ids: Collection[bytes]) -> None:
@@ -157,7 +157,7 @@ class Partitions:
             yield
 
     def resign(self, topic: str, index: int) -> None:
-        """Lead a partition no longer: `get` does not find its log, which stays."""
+        """Stop leading a partition: `get` no longer finds its log, which stays."""
         self._retire(self._open.get(topic, {}).pop(index, None))
 
     def is_there(self, topic: Topic) -> bool:
@@ -184,7 +184,7 @@ class Partitions:
 
 
 def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
-    """How the log of a topic with these settings is kept."""
+    """The log settings of a topic with these settings."""
     values = topic_settings.values(settings, config)
     compression = _CODECS[str(values["compression.type"])]
     return LogConfig(

@@ -72,7 +72,7 @@ from muster.coordinator.groups.group import (
     GroupState,
 )
 from muster.coordinator.shards.clocks import NEVER
-from muster.coordinator.shards.reply import Ticket
+from muster.coordinator.shards.served_shard import Ticket
 from muster.errors import NONE, ErrorCode
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import GroupMetadataRecord

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster.coordinator.shards.reply import Reply, Ticket
+from muster.coordinator.shards.served_shard import Reply, Ticket
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.group_records import Written
 from muster.protocol.primitives import Struct

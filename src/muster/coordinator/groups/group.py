@@ -14,7 +14,7 @@ from typing import Final
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.server_assignment import COORDINATOR_LEADS, ServerAssignment
 from muster.coordinator.shards.clocks import NEVER, NO_TIMESTAMP
-from muster.coordinator.shards.reply import Ticket
+from muster.coordinator.shards.served_shard import Ticket
 from muster.errors import ProtocolError
 from muster.model import CONSUMER_PROTOCOL_TYPE
 from muster.protocol.group_partitions import in_hash_order, java_hash

@@ -14,7 +14,6 @@ from muster.coordinator.groups import classic, offsets
 from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.classic_join import join
 from muster.coordinator.groups.config import GroupConfig
-from muster.coordinator.groups.counts import GroupCounts
 from muster.coordinator.groups.effects import Effects, Origin
 from muster.coordinator.groups.failures import not_joined, spoiled
 from muster.coordinator.groups.group import GroupState
@@ -25,7 +24,7 @@ from muster.coordinator.groups.server_assignment import ServerAssignment
 from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.groups.wall_time import shifted
 from muster.coordinator.shards.clocks import NEVER, NO_TIMESTAMP
-from muster.coordinator.shards.reply import Reply, Ticket
+from muster.coordinator.shards.served_shard import Reply, Ticket
 from muster.errors import NONE, ErrorCode
 from muster.protocol.admin_messages import OffsetDeleteRequest, OffsetDeleteResponse
 from muster.protocol.group_records import (
@@ -57,6 +56,18 @@ from muster.protocol.records.record_batch import BatchBuilder
 MAX_NAME_LENGTH = 8_000
 """The longest name in characters that a record can hold: its strings have 32,767 bytes. Requests can carry longer
 ones."""
+
+
+class GroupCounts:
+    """Counters of all shards of a coordinator since it started: for operators, unused by the rules.
+
+    Plain integers, updated with every commit. `offsets_deleted` counts offsets of deleted topics.
+    """
+
+    __slots__ = ("offsets_committed", "offsets_deleted", "offsets_expired")
+
+    def __init__(self) -> None:
+        self.offsets_committed = self.offsets_expired = self.offsets_deleted = 0
 
 
 class GroupShard:

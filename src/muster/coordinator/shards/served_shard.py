@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from muster.coordinator.shards.reply import Reply
 from muster.coordinator.shards.store import Journal
 from muster.errors import ErrorCode
 from muster.protocol.primitives import Struct
 from muster.protocol.records.record_batch import BatchBuilder
 
 Answer = Callable[[Any], None]
+
+Ticket: TypeAlias = Any
+"""Stands for a request that must be answered. The rules keep it and hand it back; to them it is opaque."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """The answer to a ticket: a response; one group's part of it if the request is about several groups; or, on a fast
+    path, what the ticket makes the response from."""
+
+    ticket: Ticket
+    response: Any
 
 
 class Decision(Protocol):

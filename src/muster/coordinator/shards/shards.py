@@ -46,8 +46,7 @@ from typing import Any, Generic
 
 from muster.coordinator.shards.clocks import NEVER, shift_between
 from muster.coordinator.shards.loading import Loading
-from muster.coordinator.shards.reply import Reply
-from muster.coordinator.shards.served_shard import Answer, Decision, S, ServedShard
+from muster.coordinator.shards.served_shard import Answer, Decision, Reply, S, ServedShard
 from muster.coordinator.shards.store import FencedError, Store
 from muster.errors import ErrorCode, MusterError
 from muster.protocol.records.record_batch import BatchBuilder
