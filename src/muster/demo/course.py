@@ -1,4 +1,4 @@
-"""The course of the pipeline: its queries' batches and watermarks, and the lag of every group, as they were seen."""
+"""The course of the pipeline: its queries' batches and watermarks, and the lag of every group, as observed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which something did not serve, such as the broker."""
+    """A time in which something was down, such as the broker."""
 
     start_ms: int
     end_ms: int
@@ -19,7 +19,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of a query. Times of events are milliseconds since the epoch, None where the query has no watermark."""
+    """One batch of a query. Event times are milliseconds since the epoch, None if the query has no watermark."""
 
     at_ms: int
     number: int
@@ -28,25 +28,25 @@ class Batch:
     watermark_ms: int | None
     newest_ms: int | None
     dropped: int
-    """Rows that the watermark kept out of the state."""
+    """Rows dropped by the watermark."""
     state_rows: int
 
 
 @dataclass
 class Course:
-    """Collects it."""
+    """Collects the course."""
 
     batches: dict[str, list[Batch]] = field(default_factory=dict)
-    """By query. Of very short batches some are missing: a program looks a few times a second."""
+    """By query. Some very short batches are missing: a program polls only a few times a second."""
     looked_ms: int = 0
     lags: dict[str, int] = field(default_factory=dict)
-    """As last seen, at `looked_ms`."""
+    """The last observed lags, at `looked_ms`."""
     lag_over_time: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """By group: times and records that were written and not yet committed."""
+    """By group: times, and records written but not yet committed."""
     outages: list[Outage] = field(default_factory=list)
 
     def on_batch(self, at_ms: int, message: Mapping[str, Any]) -> None:
-        """A program has reported a batch."""
+        """Record a batch that a program reported."""
         batch = Batch(
             at_ms,
             message["batch"],
@@ -60,7 +60,7 @@ class Course:
         self.batches.setdefault(message["query"], []).append(batch)
 
     def on_lags(self, at_ms: int, lags: Mapping[str, int]) -> None:
-        """The lags of groups were seen."""
+        """Record observed lags of groups."""
         self.looked_ms = at_ms
         self.lags = dict(lags)
         for group, lag in lags.items():
@@ -72,7 +72,7 @@ class Course:
         return batches[-1].at_ms if batches else 0
 
     def total_lag(self, *groups: str) -> int | None:
-        """The lag of some groups together, None while one has not been seen."""
+        """The total lag of some groups; None until each has been observed."""
         if not self.lags.keys() >= set(groups):
             return None
         return sum(self.lags[group] for group in groups)
@@ -83,7 +83,7 @@ class Course:
         return max((batch.number + 1 for batch in batches), default=0)
 
     def rate(self, query: str) -> float:
-        """Records per second of the time in which a query's batches ran."""
+        """Records per second of a query's batch time."""
         batches = self.batches.get(query, ())
         took_ms = sum(batch.took_ms for batch in batches)
         return sum(batch.rows for batch in batches) * 1_000 / took_ms if took_ms else 0.0

@@ -65,10 +65,10 @@ def test_every_step_that_takes_a_member_away_or_adds_one_has_a_cause() -> None:
 def test_a_rebalance_that_one_of_the_two_has_not_or_explains_otherwise_is_a_difference() -> None:
     one = row(Cause.LEFT)
     assert differences([one], [one]) == []
-    assert differences([one], []) == ["delays generation 7: left, says Spark alone"]
+    assert differences([one], []) == ["delays generation 7: left, according to Spark only"]
     assert differences([one], [replace(one, cause=Cause.JOINED)]) == [
-        "delays generation 7: joined, says the doctor alone",
-        "delays generation 7: left, says Spark alone",
+        "delays generation 7: joined, according to the doctor only",
+        "delays generation 7: left, according to Spark only",
     ]
 
 

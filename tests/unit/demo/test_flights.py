@@ -106,7 +106,7 @@ def test_ties_keep_the_order_of_the_file_and_those_that_never_left_go_by_schedul
 
 
 def test_another_file_is_refused() -> None:
-    with pytest.raises(SourceError, match="begins with the columns"):
+    with pytest.raises(SourceError, match="starts with the columns"):
         next(parse(["month,day\n", "1,2\n"]))
 
 

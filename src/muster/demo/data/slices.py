@@ -9,7 +9,7 @@ from pathlib import Path
 from muster.demo.data.events import Event
 
 MOST = 3_000
-"""Records of one file. One batch of the feed reads one file: within it records may be read out of order, by far fewer
+"""Records of one file. A batch of the feed reads one file, possibly out of order, but by far fewer
 days than the pipeline's watermark allows."""
 
 
@@ -20,13 +20,13 @@ class Slices:
         self._folder = folder
         self._topics = topics
         self.files = 0
-        """How many there are."""
+        """Files written so far."""
         folder.mkdir(parents=True)
 
     def write(self, events: Iterable[Event]) -> None:
         """Write one file."""
         rows = ({"topic": self._topics[each.stream], "key": each.key, "value": each.value} for each in events)
-        # Spark passes over names that begin with a dot.
+        # Spark skips names that start with a dot.
         draft = self._folder / f".{self.files:06}.json"
         draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         draft.rename(self._folder / draft.name.removeprefix("."))

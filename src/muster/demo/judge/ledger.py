@@ -1,15 +1,15 @@
-"""The demo's books: which member handled which record, and the judgement on that.
+"""The demo's ledger: which member handled which record, and the judgement on that.
 
-Theory. At-least-once promises that nothing is lost and says where duplicates may come from. A member writes a line for
-each record before it commits the record's offset, and a line for each commit that was acknowledged. So its file tells,
-for each time that it owned a partition, what it had handled and how much of that was safely committed when the
-ownership ended. Records behind that mark may be handled again by the next owner. There are three such windows:
+At-least-once delivery promises that nothing is lost, and limits where duplicates come from. A member writes a line for
+each record before it commits the record's offset, and a line for each acknowledged commit. So its file says,
+for each time that it owned a partition, what it had handled and how much of that was committed when the
+ownership ended. Records after that mark may be handled again by the next owner. There are three such windows:
 
 * killed: the member was killed; what it had handled since its last acknowledged commit;
-* broker down: the ownership ended without the commit being acknowledged, because the broker was away;
+* broker down: the ownership ended before the commit was acknowledged, because the broker was down;
 * Spark batch: Spark lost a partition by force while a batch held it; at most that one batch.
 
-A duplicate that lies in none of them is an error. So is a record that was never handled, and so are records of a
+A duplicate in none of them is an error. So is a record that was never handled, and so are records of a
 partition that were handled out of order within one ownership.
 """
 
@@ -27,7 +27,7 @@ class Ending(StrEnum):
     """How an ownership ended."""
 
     OPEN = "open"
-    """The member was stopped at the end of the run, or is still there."""
+    """The member was stopped at the end of the run, or is still running."""
     REVOKED = "revoked"
     LOST = "lost"
     KILLED = "killed"
@@ -43,9 +43,9 @@ class Window(StrEnum):
 
 @dataclass(slots=True)
 class Ownership:
-    """One member's hold on one partition, from assignment to its end: the offsets it handled, in its order.
+    """One member's ownership of one partition, from assignment to its end: the offsets it handled, in order.
 
-    `committed` is the offset behind the last record whose commit was acknowledged, -1 if none was. `commit_failed`
+    `committed` is the offset after the last record whose commit was acknowledged, -1 if none was. `commit_failed`
     says that the last commit was not acknowledged.
     """
 
@@ -57,7 +57,7 @@ class Ownership:
     ending: Ending = Ending.OPEN
 
     def in_window(self, offset: int) -> Window | None:
-        """The window that allows another member to handle this offset again, None if there is none."""
+        """The window that allows another member to handle this offset again; None if there is none."""
         if offset < self.committed:
             return None
         if self.ending is Ending.KILLED:
@@ -67,7 +67,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one Spark batch held of one partition: offsets from `start` to before `end`."""
+    """What one Spark batch read of one partition: `start` is inclusive, `end` exclusive."""
 
     batch: int
     partition: int
@@ -77,7 +77,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Judgement:
-    """What the books say."""
+    """What the ledger shows."""
 
     produced: int
     handled: int
@@ -89,12 +89,12 @@ class Judgement:
 
     @property
     def duplicate_count(self) -> int:
-        """Records that were handled again, each time counted."""
+        """How often records were handled again."""
         return self.handled - self.distinct
 
     @property
     def ok(self) -> bool:
-        """Whether at-least-once was kept, with order, and duplicates only where they may be."""
+        """Whether nothing was lost or out of order, and duplicates are only where they may be."""
         return not self.lost and not self.unexplained and not self.disorder
 
 
@@ -128,14 +128,14 @@ def _entry(line: str, member: str, *, torn_is_fine: bool) -> dict[str, Any] | No
             pass
     if torn_is_fine:
         return None
-    raise ValueError(f"the file of {member} has a line that is cut short: {line[:80]!r}")
+    raise ValueError(f"the file of {member} has a truncated line: {line[:80]!r}")
 
 
 def _handle(open_now: dict[int, Ownership], member: str, entry: Mapping[str, Any]) -> None:
     partition = entry["partition"]
     ownership = open_now.get(partition)
     if ownership is None:
-        # A record of a partition that the member was never told it has: kept as an ownership of its own, and judged.
+        # A record of a partition that was never assigned to the member: kept as a separate ownership, and judged.
         ownership = open_now[partition] = Ownership(member, partition)
     ownership.offsets.append(entry["offset"])
 
@@ -173,7 +173,7 @@ def read_claims(batches: Mapping[int, str], topic: str) -> list[Claim]:
 def suspects(claims: Sequence[Claim]) -> dict[int, list[Claim]]:
     """For each partition the batches that may have been handled again by the next owner.
 
-    Those are the last ones before the partition went to another member: the next claim does not begin where this one
+    These are the last ones before the partition went to another member: the next claim does not start where this one
     ends, or none follows.
     """
     by_partition: dict[int, list[Claim]] = defaultdict(list)
@@ -223,7 +223,7 @@ def judge(
 def _excuse(
     times: Counter[tuple[int, int]], ownerships: Sequence[Ownership], batches: Mapping[int, Sequence[Claim]]
 ) -> tuple[dict[Window, int], list[tuple[int, int]]]:
-    """Find the window of each repetition: one handling of a record is due, each further one needs an excuse."""
+    """Find the window of each repetition: a record is handled once, each further time needs an excuse."""
     repeated = {key for key, count in times.items() if count > 1}
     excuses: dict[tuple[int, int], list[Window]] = defaultdict(list)
     for ownership in ownerships:
@@ -268,7 +268,8 @@ def _claim_disorder(claims: Sequence[Claim]) -> list[str]:
 
 
 def _rows_outside(claims: Sequence[Claim], spark_rows: Mapping[int, Sequence[int]]) -> list[str]:
-    """Spark's output against its claims: each claimed record once, and nothing else (exactly once into its sink)."""
+    """Compare Spark's output with its claims: each claimed record once, and nothing else (exactly once into its
+    sink)."""
     claimed: Counter[tuple[int, int]] = Counter()
     for claim in claims:
         claimed.update((claim.partition, offset) for offset in range(claim.start, claim.end))

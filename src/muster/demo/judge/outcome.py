@@ -1,4 +1,4 @@
-"""The end of the demo: everything that came out compared with the source, as figures, a table, a page."""
+"""The demo's outcome: all results compared with the source, as figures, a table and a page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def compare(run: Run) -> Outcome:
-    """Compare what the run's files have with the truth."""
+    """Compare the run's files with the truth."""
     expected = run.truth
     rows = list(_lines(run.collected / "shared.jsonl"))
     read = list(_records(run.options.out / f"{READER}.jsonl"))
@@ -63,7 +63,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records in a member's file, which has notes too, and perhaps a torn last line."""
+    """The records in a member's file, which also has notes, and perhaps a truncated last line."""
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         yield from (json.loads(line) for line in lines if line.startswith('{"topic":') and line.endswith("\n"))
 
@@ -82,9 +82,9 @@ def books(run: Run, spark_rows: Iterable[Mapping[str, Any]]) -> Judgement:
 
 
 def claims(checkpoint: Path, topic: str) -> list[Claim]:
-    """What each batch of the query held, from its offset log (a version, a line of metadata, a line for the source).
+    """What each batch of the query read, from its offset log (a version, a line of metadata, a line for the source).
 
-    Only batches in the commit log count: one that was planned and never finished is in no output.
+    Only batches in the commit log count: one that was planned but never finished is in no output.
     """
     done = {path.name for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()}
     batches = {
@@ -146,7 +146,7 @@ def _said(compared: Compared, otherwise: str) -> str:
 
 
 def _causes(run: Run) -> Figure:
-    """How many of the steps were found in the records of the groups, each with its cause."""
+    """How many of the steps were found in the history of the groups, each with its cause."""
     assert run.examination is not None
     found = run.examination.found
     wrong = [f"{each.expected.deed.step}: {each}" for each in found if not each.ok]
@@ -172,7 +172,7 @@ def _outages(run: Run) -> str:
 
 
 def conclude(run: Run, console: Console) -> bool:
-    """Check, print, write the page; whether all is as it must be."""
+    """Check, print, and write the pages; returns whether all checks passed."""
     outcome = compare(run)
     table = figures(run, outcome)
     page = run.options.out / "report.html"
@@ -247,7 +247,7 @@ def last_line(run: Run, outcome: Outcome, ok: bool) -> dict[str, Any]:
 
 
 def report(run: Run, outcome: Outcome, table: dict[str, Figure]) -> DemoReport:
-    """The page's contents: the pipeline with its figures, what came out, the story as it was seen."""
+    """The page's contents: the pipeline with its figures, the results, and the story."""
     rows = list(_lines(run.collected / "delays.jsonl"))
     return DemoReport(
         group=run.options.group,
@@ -267,7 +267,7 @@ def report(run: Run, outcome: Outcome, table: dict[str, Figure]) -> DemoReport:
 
 
 def boxes(run: Run, outcome: Outcome) -> dict[str, Box]:
-    """What stands in the picture of the pipeline."""
+    """The boxes in the picture of the pipeline."""
     course, names = run.course, run.options.names
     written = {
         "files": f"{run.sent + run.hours:,} records",

@@ -1,9 +1,9 @@
-"""What came out of the pipeline, held against the truth record by record. Pure: rows come in as dictionaries.
+"""Compares the pipeline's results with the truth, record by record. Pure: rows come in as dictionaries.
 
 The pipeline promises, whatever is killed: every record that was sent is in its topic; each window of the table and of
 the compacted topic has exactly the good flights of its day; each good flight is joined with its hour's weather once;
-each late or damaged flight is a dead letter with its fault. Dead letters are written at least once: where a batch was
-written again after a kill, a letter may be there twice, and is counted.
+each late or damaged flight is a dead letter with its fault. Dead letters are written at least once: if a batch was
+written again after a kill, a letter may occur twice, which is counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ID = re.compile(r'\{"id":(\d+),')
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was wrong, a sentence each, and how many records were there more than once."""
+    """What was wrong, a sentence each, and how many records occurred more than once."""
 
     right: int
     wrong: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Compared:
 
 
 def flight_id(value: str) -> int | None:
-    """The id of a flight's record, also of one that is cut short."""
+    """The ID of a flight's record, even if it is truncated."""
     found = _ID.match(value)
     return int(found[1]) if found else None
 
@@ -70,7 +70,7 @@ def windows(rows: Iterable[Mapping[str, Any]], truth: Truth) -> Compared:
 
 
 def last_values(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What a compacted topic says: for each key its last record, key and value as one row."""
+    """The contents of a compacted topic: each key's last record, key and value as one row."""
     last: dict[str, Mapping[str, Any]] = {}
     for record in sorted(records, key=lambda each: (each["partition"], each["offset"])):
         last[record["key"]] = record

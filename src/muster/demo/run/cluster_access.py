@@ -1,6 +1,6 @@
-"""The way to a cluster: its address, and a file of client settings as Kafka's own tools take it, for TLS and SASL.
+"""How to reach a cluster: its address, and a file of client settings as for Kafka's own tools, for TLS and SASL.
 
-Processes are given the file's name, and read it themselves: command lines are no place for passwords.
+Processes get the file's name, and read it themselves: passwords do not belong on command lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, Prod
 from muster.errors import ConfigError
 
 _OWN = ("bootstrap.servers", "client.id")
-"""What the demo decides by itself. Settings of consumers and producers alone are not taken: the demo has its own."""
+"""Settings that the demo decides. Settings of consumers or producers only are ignored: the demo has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Way:
 
     @classmethod
     def given(cls, bootstrap: str | None, file: str | None) -> Way | None:
-        """What the command line says; None means a broker of the demo's own.
+        """The access that the command line describes; None means that the demo starts a broker.
 
         Raises:
-            ConfigError: the file cannot be used, or does not say where the cluster is where nothing else does.
+            ConfigError: the file is not usable, or neither it nor `bootstrap` says where the cluster is.
         """
         if file is None:
             return None if bootstrap is None else cls(bootstrap)
@@ -51,20 +51,20 @@ class Way:
         }
 
     def options(self) -> dict[str, str]:
-        """The same as options of a Spark source."""
+        """The settings as options of the Spark source."""
         return {f"kafka.{name}": value for name, value in self.settings().items()}
 
     def arguments(self) -> list[str]:
-        """The same for the command line of one of the demo's processes."""
+        """The settings as command-line arguments for one of the demo's processes."""
         return ["--bootstrap", self.bootstrap, *(() if self.file is None else ("--client-settings", self.file))]
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Way:
-        """What `arguments` has said."""
+        """Read what `arguments` wrote."""
         return cls(arguments.bootstrap, arguments.client_settings)
 
     @staticmethod
     def add_to(parser: argparse.ArgumentParser) -> None:
-        """Have a parser understand `arguments`."""
+        """Make a parser understand `arguments`."""
         parser.add_argument("--bootstrap", required=True)
         parser.add_argument("--client-settings")

@@ -1,9 +1,9 @@
-"""The groups of the demo looked at: what was done must be found, with its cause, in `__consumer_offsets`.
+"""Examines the demo's groups: each step must be found, with its cause, in `__consumer_offsets`.
 
-Two look at the same records: Spark's job, which makes the history of all groups as tables, and the doctor. They must
-find the same. The causes of the steps are inferred from the records alone, as on any cluster. muster's broker wrote
-what it saw to `__group_events` as well; where it did, what was inferred is held against that too, so that a cause is
-not found for a wrong reason.
+Two programs read the same records: the Spark job that makes the history of all groups, and the doctor. They must
+agree. The causes of the steps are inferred from the records alone, as on any cluster. muster's broker also wrote
+what it saw to `__group_events`; where it did, the inference is compared with that too, so that a cause is
+not found for the wrong reason.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CAUSES = {
     Step.DRIVER: Cause.SESSION_EXPIRED,
     Step.LEAVE: Cause.LEFT,
 }
-"""What a step must be found as. A killed executor and a restarted broker cause no rebalance: members outlive them."""
+"""The cause of each step. A killed executor and a restarted broker cause no rebalance: members survive them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A step, and what it must have caused in which group."""
+    """A step, and the cause expected in a group."""
 
     deed: Deed
     group: str
@@ -42,32 +42,32 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rebalance, as far as it matters here."""
+    """The relevant fields of a rebalance."""
 
     group: str
     generation: int
     at_ms: int
     cause: str
     source: str = "records"
-    """`events` where the broker told the cause."""
+    """`events` if the broker reported the cause."""
     alternatives: frozenset[str] = frozenset()
-    """What else the records allow: at rest, a member that left looks like one that expired."""
+    """Other causes that the records allow: in an idle group, a member that left looks like one that expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was made of one step: the causes that were inferred, and those that the broker told."""
+    """What was found for one step: the inferred causes, and those that the broker reported."""
 
     expected: Expected
     inferred: tuple[Row, ...]
-    told: tuple[str, ...]
+    reported: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether the cause is there, alone or as one of those that the records allow, and the broker saw it so."""
+        """Whether the cause was inferred, alone or among those that the records allow, and the broker agrees."""
         cause = self.expected.cause
         found = any(cause == row.cause or cause in row.alternatives for row in self.inferred)
-        return found and (not self.told or cause in self.told)
+        return found and (not self.reported or cause in self.reported)
 
     def __str__(self) -> str:
         return ", ".join(" or ".join([row.cause, *sorted(row.alternatives)]) for row in self.inferred) or "no rebalance"
@@ -75,12 +75,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The doctor's report of all groups, what was found of each step, and whether Spark and the doctor agree."""
+    """The doctor's report on all groups, what was found for each step, and whether Spark and the doctor agree."""
 
     report: Report
     found: tuple[Found, ...]
     rebalances: int
-    """Those of all groups in Spark's tables."""
+    """Rebalances of all groups in Spark's tables."""
     disagreements: tuple[str, ...]
 
 
@@ -92,13 +92,13 @@ def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Ex
         seen = look.at_cluster(admin, config, look.Asked(list(groups)), None, _unheard)
     report, inferred = seen.report(), seen.report(with_events=False)
     spark = read_rows(tables.read_text(encoding="utf-8").splitlines())
-    told = [row for row in spark if row.source == "events"]
-    found = findings(expected, [_row(each, with_alternatives=True) for each in inferred.rebalances], told)
+    reported = [row for row in spark if row.source == "events"]
+    found = findings(expected, [_row(each, with_alternatives=True) for each in inferred.rebalances], reported)
     return Examination(report, tuple(found), len(spark), tuple(differences(spark, map(_row, report.rebalances))))
 
 
 def _unheard(_sentence: str) -> None:
-    """The demo shows a summary; what could not be read stands among the report's warnings."""
+    """The demo shows a summary; what could not be read is in the report's warnings."""
 
 
 def _row(rebalance: Rebalance, *, with_alternatives: bool = False) -> Row:
@@ -114,9 +114,11 @@ def read_rows(lines: Iterable[str]) -> list[Row]:
     return [Row(row["group"], row["generation"], row["at_ms"], row["cause"], row["source"]) for row in found]
 
 
-def findings(expected: Iterable[Expected], inferred: Sequence[Row], told: Sequence[Row]) -> list[Found]:
-    """Each step that must have caused something, with the causes of its group's rebalances while it was done."""
-    return [Found(each, _during(each, inferred), tuple(row.cause for row in _during(each, told))) for each in expected]
+def findings(expected: Iterable[Expected], inferred: Sequence[Row], reported: Sequence[Row]) -> list[Found]:
+    """Each step with an expected cause, and the causes of its group's rebalances during the step."""
+    return [
+        Found(each, _during(each, inferred), tuple(row.cause for row in _during(each, reported))) for each in expected
+    ]
 
 
 def _during(expected: Expected, rebalances: Sequence[Row]) -> tuple[Row, ...]:
@@ -125,7 +127,9 @@ def _during(expected: Expected, rebalances: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def differences(spark: Iterable[Row], doctor: Iterable[Row]) -> list[str]:
-    """Rebalances that only one of the two has found, or with another cause."""
+    """Rebalances that only one of the two found, or with another cause."""
     one, other = set(spark), set(doctor)
     alone = [(row, who) for rows, who in ((one - other, "Spark"), (other - one, "the doctor")) for row in rows]
-    return sorted(f"{row.group} generation {row.generation}: {row.cause}, says {who} alone" for row, who in alone)
+    return sorted(
+        f"{row.group} generation {row.generation}: {row.cause}, according to {who} only" for row, who in alone
+    )

@@ -1,12 +1,12 @@
-"""The demo's second program for Spark: it feeds the topics, and is a member of the group that Python shares.
+"""The demo's second Spark program: it feeds the topics, and is a member of the group shared with Python.
 
 Two queries: `feed` reads the files that the demo puts into a folder and writes their records with muster's sink, one
-file in each batch, so that ids rise within a partition; `shared` is a member beside Python processes, and writes what
-it handles as Parquet. When all is done, this program reads what the pipeline has written, and makes the history of all
-groups from `__consumer_offsets`.
+file in each batch, so that ids rise within a partition; `shared` is a member alongside Python processes, and writes
+what it handles as Parquet. When all is done, this program reads what the pipeline has written, and makes the history of
+all groups from `__consumer_offsets`.
 
-It prints `ready`, and a line for each batch; told to `stop`, it ends its queries; told to `collect`, it writes what
-the judgement needs as files.
+It prints `ready`, and a line for each batch. On the command `stop` it ends its queries; on `collect` it writes what
+the judgement needs to files.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def start_shared(spark: SparkSession, way: Way, out: Path, group: str, topic: st
 
 
 def collect(spark: SparkSession, way: Way, out: Path, groups: Sequence[str]) -> None:
-    """Write to OUT/collected what the judgement reads, as lines of JSON: the table, the joined flights, what the shared
-    query has handled, and each rebalance of the groups."""
+    """Write to OUT/collected, as lines of JSON, what the judgement reads: the table, the joined flights, what the
+    shared query has handled, and each rebalance of the groups."""
     _write(spark.read.schema("partition INT, offset LONG, value STRING").parquet(str(out / "shared")), out, "shared")
     _write(latest(spark, str(out / "delays"), KEYS), out, "delays")
     joined = spark.read.parquet(str(out / "weather")).select("id", "dep_delay", "precip", "wind_speed", "visib")
@@ -78,7 +78,7 @@ def collect(spark: SparkSession, way: Way, out: Path, groups: Sequence[str]) -> 
 
 
 def _write(rows: DataFrame, out: Path, name: str) -> None:
-    """One file in the driver: it is read by a process that may not share a folder with the executors."""
+    """Write one file on the driver: the process that reads it may not share a folder with the executors."""
     folder = out / "collected"
     folder.mkdir(exist_ok=True)
     with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
@@ -86,7 +86,7 @@ def _write(rows: DataFrame, out: Path, name: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run both queries until told to stop."""
+    """Run both queries until the command to stop."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.run.feed")
     Way.add_to(parser)
     for name in ("group", "topic", "out", "master"):
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(program: Program, arguments: argparse.Namespace) -> None:
-    """Start both queries, and do what the demo says."""
+    """Start both queries, and obey the demo's commands."""
     way, out = Way.of(arguments), Path(arguments.out)
     spark = session("muster demo: feed", arguments.master, **SETTINGS)
     queries = [start_shared(spark, way, out, arguments.group, arguments.topic), start_feed(spark, way, out)]

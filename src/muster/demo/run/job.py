@@ -1,4 +1,4 @@
-"""The main job: a pipeline on Spark and a group that Python shares with it, changed under load, checked to the end."""
+"""The demo's run: a pipeline on Spark and a group that Spark shares with Python, changed under load and checked."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PIPELINE = "pipeline"
 READER = "reader"
 
 Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
-"""What happens, in order, and what does it."""
+"""The steps, in order, each with the function that does it."""
 
 _START_TIMEOUT_S = 300
 _STALL_TIMEOUT_S = 240
 _SLICE_EVERY_S = 0.5
 _FILES_AHEAD = 2
 _LEAST = 250
-"""Flights of one file: a batch of the feed takes as long for a few as for a thousand."""
+"""Minimum flights of one file: a batch of the feed takes as long for a few as for a thousand."""
 
 
 class DemoError(MusterError):
@@ -50,7 +50,7 @@ class DemoError(MusterError):
 
 @dataclass(slots=True)
 class Options:
-    """What the command line says. `way` None means a broker of the demo's own."""
+    """What the command line says. Without `way` the demo starts a broker."""
 
     out: Path
     data_dir: Path
@@ -67,7 +67,7 @@ class Options:
 
     @property
     def duration_s(self) -> float:
-        """How long sending them takes, if nothing holds it back."""
+        """How long sending takes if nothing holds it back."""
         return 24.0 if self.quick else 120.0
 
     @property
@@ -78,7 +78,7 @@ class Options:
 
 @dataclass
 class Run:
-    """What a run leaves behind for the judgement and the report."""
+    """What a run leaves for the judgement and the report."""
 
     options: Options
     story: Story
@@ -92,19 +92,19 @@ class Run:
     truth: Truth = field(default_factory=Truth)
     """What must come of them, collected before anything is done with them."""
     hours: int = 0
-    """Records of weather."""
+    """Weather records."""
     wall_time_s: float = 0.0
     deeds: list[Deed] = field(default_factory=list)
     examination: Examination | None = None
 
     @property
     def spark_out(self) -> Path:
-        """Where the Spark queries keep their output and their checkpoints."""
+        """Where the Spark queries keep their output and checkpoints."""
         return self.options.out / "spark"
 
     @property
     def collected(self) -> Path:
-        """Where the results lie as lines of JSON, and the rebalances as Spark found them."""
+        """Where the results are as lines of JSON, and the rebalances that Spark found."""
         return self.spark_out / "collected"
 
     @property
@@ -115,7 +115,7 @@ class Run:
 
 
 class Job:
-    """Runs it. `run` returns when everything was handled and all processes have ended; it ends them in any case."""
+    """Runs the demo. `run` returns when everything is handled and all processes have ended; it always ends them."""
 
     def __init__(self, options: Options, view: View) -> None:
         self._options = options
@@ -140,7 +140,7 @@ class Job:
         return self.run_record.course
 
     async def run(self) -> Run:
-        """Run the job to its end."""
+        """Run the demo to its end."""
         started = time.monotonic()
         async with self._stack:
             await self._start_broker()
@@ -186,7 +186,7 @@ class Job:
             for topic in topics:
                 if topic.name in there:
                     raise DemoError(
-                        f"the topic {topic.name} exists already: name another with --topic, and a new --group"
+                        f"topic {topic.name} already exists: choose another with --topic, and a new --group"
                     )
             await admin.create_topics(topics)
 
@@ -235,7 +235,7 @@ class Job:
     # --- what is watched ---------------------------------------------------------------------------------------------
 
     async def _read(self, process: Process) -> None:
-        """Take what a Spark program prints into account: batches, and answers to what it was told."""
+        """Process what a Spark program prints: batches, and answers to commands."""
         try:
             while (line := await process.next_line()) is not None:
                 await self._take(process, _message(process, line))
@@ -252,10 +252,10 @@ class Job:
                 await self._answers.put(message)
 
     async def _ask(self, key: str, timeout_s: float, **command: Any) -> None:
-        """Tell a Spark program to do something, and wait until it has.
+        """Send a Spark program a command, and wait until it is done.
 
         Raises:
-            DemoError: it has not answered in time.
+            DemoError: it did not answer in time.
         """
         await self._members[key].say(json.dumps(command))
         try:
@@ -296,7 +296,7 @@ class Job:
             await asyncio.sleep(0.5)
 
     async def _until(self, done: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Wait for something that the snapshots show."""
+        """Wait for something that snapshots show."""
         give_up = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() > give_up:
@@ -317,7 +317,7 @@ class Job:
     # --- what happens ------------------------------------------------------------------------------------------------
 
     async def _feed(self, pace: Pace) -> None:
-        """Write the records to files at the pace, as many flights as are due, each with the weather before it."""
+        """Write records to files at the given pace: the flights that are due, with the weather before them."""
         started, run = time.monotonic(), self.run_record
         rest = run.truth.watch(events(self._options.events))
         while run.sent < self._options.events:
@@ -332,7 +332,7 @@ class Job:
         self._view.note(f"all {run.sent:,} flights are on their way, with {run.hours:,} hours of weather")
 
     def _feed_keeps_up(self) -> bool:
-        """Whether the feed, which reads one file in each batch, has at most a few left. Fewer files are larger ones."""
+        """Whether the feed, which reads one file per batch, has at most a few left. Fewer files means larger ones."""
         return self._slices.files - self._course.count("feed") <= _FILES_AHEAD
 
     def _steps(self) -> Steps:
@@ -354,7 +354,7 @@ class Job:
             self._view.note(f"→ {step}")
             began = wall_clock_ms()
             await act()
-            if step is not Step.DRIVER:  # which goes on beside the next ones
+            if step is not Step.DRIVER:  # which continues during the next steps
                 self.run_record.deeds.append(Deed(step, began, wall_clock_ms()))
             self._steps_done += 1
 
@@ -368,7 +368,7 @@ class Job:
         await self._settled(4, "the four that are left")
 
     async def _kill_driver(self) -> None:
-        """Kill it while it has state; it starts again while the group of the Python members changes."""
+        """Kill the driver while it has state; it restarts while the group of the Python members changes."""
         await self._until_each(lambda query: self._course.count(query) > 0)
         down = wall_clock_ms()
         await self._members[PIPELINE].kill()
@@ -389,7 +389,7 @@ class Job:
         await self._batches_of_pipeline()
 
     async def _batches_of_pipeline(self) -> None:
-        """Wait until each query of the pipeline has done one more batch. One that has nothing left to read does none:
+        """Wait until each query of the pipeline has done one more batch. A query with nothing left to read does none:
         on a slow machine the data runs dry before a step is done."""
         since, groups, course = wall_clock_ms(), self._options.names.groups, self._course
 
@@ -422,7 +422,7 @@ class Job:
     # --- how it ends -------------------------------------------------------------------------------------------------
 
     async def _wait_until_handled(self) -> None:
-        """Wait until every group has committed everything. What is left shrinks, or it has stopped."""
+        """Wait until every group has committed everything. If the rest stops shrinking, the groups are stuck."""
         best, give_up = -1, 0.0
         while True:
             latest = self._story.latest
@@ -435,11 +435,13 @@ class Job:
             if written - (left or 0) > best:
                 best, give_up = written - (left or 0), time.monotonic() + _STALL_TIMEOUT_S
             if time.monotonic() > give_up:
-                raise DemoError(f"the groups stopped with {written:,} records written and lags of {self._course.lags}")
+                raise DemoError(
+                    f"the groups are stuck with {written:,} records written and lags of {self._course.lags}"
+                )
             await asyncio.sleep(0.2)
 
     async def _finish(self) -> None:
-        """End the queries, let the reader of their results read to the end, and collect."""
+        """End the queries, let the reader read their results to the end, and collect."""
         await self._ask(PIPELINE, _STALL_TIMEOUT_S, do="finish")
         await self._members[PIPELINE].close_input()
         await self._read_results()
@@ -457,7 +459,7 @@ class Job:
         )
 
     def _expected(self) -> list[Expected]:
-        """What the history must have of the steps: in the shared group, and in those of the pipeline's queries."""
+        """What the history must show of the steps: in the shared group, and in those of the pipeline's queries."""
         shared, pipeline = self._options.group, self._options.names.group("windows")
         return [
             Expected(deed, shared if deed.step is not Step.DRIVER else pipeline, CAUSES[deed.step])
@@ -466,7 +468,7 @@ class Job:
         ]
 
     async def _read_results(self) -> None:
-        """Wait until the reader has committed all results of the pipeline, which writes no more."""
+        """Wait until the reader has committed all results of the finished pipeline."""
         ended, group = wall_clock_ms(), self._options.names.reader_group
         await self._until(
             lambda: self._course.looked_ms > ended and self._course.lags.get(group) == 0,
@@ -479,10 +481,10 @@ def _message(process: Process, line: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(line)
     except ValueError:
-        raise DemoError(f"{process.name} printed {line[:200]!r} in place of a message") from None
+        raise DemoError(f"{process.name} printed {line[:200]!r} instead of a message") from None
     return found
 
 
 def _take(rest: Iterator[Event], most: int) -> list[Event]:
-    """The next records, so many at most."""
+    """The next records, at most `most`."""
     return list(islice(rest, most))

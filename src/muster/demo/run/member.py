@@ -1,7 +1,7 @@
-"""One Python member of a group of the demo: reads records, writes them as JSON lines, commits.
+"""A Python member of one of the demo's groups: reads records, writes them as JSON lines, commits.
 
-Each record is written and flushed before its offset is committed, each acknowledged commit is noted after it: the
-file says what this member had handled, and how much of it was safe, whenever it ended (`ledger.py` reads it). The
+Each record is written and flushed before its offset is committed, and each acknowledged commit is noted afterwards: the
+file says what this member had handled, and how much of it was committed, whenever it ended (`ledger.py` reads it). The
 process ends cleanly on SIGTERM, and when its standard input closes, which it does when the demo itself dies.
 """
 
@@ -26,7 +26,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 
 
 class Book:
-    """The member's file. Every line is handed to the operating system before the next step is taken."""
+    """The member's file. Every line is flushed to the operating system before the next step."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -37,7 +37,7 @@ class Book:
         self._stream.flush()
 
     def records(self, partition: TopicPartition, records: Iterable[Any]) -> None:
-        """Note what is handled of one partition."""
+        """Note the records of one partition that are handled."""
         for record in records:
             self._write(
                 {
@@ -56,7 +56,7 @@ class Book:
 
 
 class Listener(RebalanceListener):
-    """Notes what is assigned and taken away."""
+    """Notes what is assigned, revoked and lost."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -80,7 +80,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def run(consumer: Consumer, topics: list[str], book: Book, stop: threading.Event) -> None:
-    """Handle records until told to stop, then leave the group."""
+    """Handle records until `stop` is set, then leave the group."""
     consumer.subscribe(topics, listener=Listener(book))
     while not stop.is_set():
         batches = consumer.poll(timeout_ms=300)
@@ -92,7 +92,7 @@ def run(consumer: Consumer, topics: list[str], book: Book, stop: threading.Event
 
 
 def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -> None:
-    """Commit what was written. A commit that is not acknowledged is noted; the partition's owner goes on all the
+    """Commit what was written. A commit that is not acknowledged is noted; the partition's owner continues all the
     same."""
     numbers = {str(partition.partition): offset for partition, offset in offsets.items()}
     try:

@@ -5,12 +5,12 @@
               │                                             └─ late, damaged ── a topic of dead letters
     weather ──┴─ good flights joined with the weather of their hour ── Parquet
 
-Which flights are late is in the records (events.py), so it is the same however Spark cuts its batches, and whatever is
-killed meanwhile. Spark's watermark only says when state may go: WATERMARK is longer than good flights can be out of
+The records determine which flights are late (events.py), so it is the same however Spark cuts its batches, and whatever
+is killed. Spark's watermark only says when state may be dropped: WATERMARK is longer than good flights can be out of
 order, so it drops none.
 
-Killed at any time and started again on the same folder, the program continues where it was. Told `lose an executor`, it
-lets a task kill the executor that runs it; told `finish`, it reads to the end (program.py).
+Killed at any time and restarted on the same folder, the program continues where it was. On the command `lose an
+executor` it lets a task kill its own executor; on `finish` it reads to the end (program.py).
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ WEATHER = "station STRING, hour TIMESTAMP, temp DOUBLE, wind_speed DOUBLE, preci
 WATERMARK = "14 days"
 
 _SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""With one compiler only the code cache has 48 MB. Full, it ends compilation, and says so on standard output."""
+"""With a single compiler the code cache is 48 MB. When full, it stops compilation, and says so on standard output."""
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": 2,
     "spark.ui.enabled": False,
     "spark.sql.session.timeZone": "UTC",
-    # For a run of a minute or three on small batches: compiling well costs more than it gains.
+    # For a run of a few minutes on small batches, optimizing compilation costs more than it gains.
     "spark.driver.extraJavaOptions": _SMALL,
     "spark.executor.extraJavaOptions": _SMALL,
-    # The demo judges batches by their offsets, and Spark would forget those before the last hundred.
+    # The demo judges batches by their offsets, of which Spark would keep only the last hundred.
     "spark.sql.streaming.minBatchesToRetain": 1_000_000,
-    # For demos on clusters: two programs share one.
+    # For demos on Spark clusters, which two programs share.
     "spark.executor.cores": 1,
     "spark.cores.max": 2,
 }
 
 
 class Pipeline:
-    """The three queries. How they read and write is in methods of their own, and so is when: another connector can take
-    their places."""
+    """The three queries. Separate members say how and when they read and write: another connector can take
+    their place."""
 
     trigger: Mapping[str, Any] = {"processingTime": "2 seconds"}
 
@@ -96,7 +96,7 @@ class Pipeline:
 
         @stoppable
         def write(batch: DataFrame, number: int) -> None:
-            batch.persist()  # else each sink would compute the windows anew
+            batch.persist()  # otherwise each sink would compute the windows again
             into_table(batch, number)
             into_results(batch, number)
             batch.unpersist()
@@ -127,7 +127,7 @@ class Pipeline:
         return rows.writeStream.format("muster").options(**self._way.options(), topic=topic)
 
     def _flights(self, query: str) -> DataFrame:
-        """Flights as a query reads them: their records, their columns, and `fault`, which is null for good ones."""
+        """Flights as a query reads them: records, columns, and `fault`, which is null for good ones."""
         records = self._source(query, self._names.flights)
         flight = f.from_json(f.col("value").cast("string"), FLIGHT, {"columnNameOfCorruptRecord": "damaged"})
         parsed = records.select("topic", "partition", "offset", "key", "value", flight.alias("flight"))
@@ -159,7 +159,7 @@ class Pipeline:
 
 
 def read_topic(spark: SparkSession, way: Way, topic: str, group: str, client_id: str, checkpoint: str) -> DataFrame:
-    """A topic's records, as a member of a group reads them from their beginning on."""
+    """A topic's records, read from the beginning by a member of a group."""
     return (
         spark.readStream.format("muster")
         .options(**way.options())
@@ -176,7 +176,7 @@ def read_topic(spark: SparkSession, way: Way, topic: str, group: str, client_id:
 
 
 def _named(spark: SparkSession, names: Mapping[str, str], code: str, name: str) -> DataFrame:
-    """A static table. From Arrow it is a part of the plan, which costs a batch no job of its own."""
+    """A static table. Made from Arrow it is part of the plan, and costs a batch no separate job."""
     return spark.createDataFrame(pa.table({code: list(names), name: list(names.values())}))
 
 
@@ -188,14 +188,14 @@ def _header(name: str, value: Column) -> Column:
 
 
 def lose_executor(spark: SparkSession) -> None:
-    """Kill an executor of this program with SIGKILL, wherever it runs; Spark tries its tasks again. In `local` mode, in
+    """Kill an executor of this program with SIGKILL, wherever it runs; Spark retries its tasks. In `local` mode, in
     which the driver runs tasks, its Python workers are killed."""
     keeps_jvm = spark.sparkContext.master.startswith("local")
     spark.sparkContext.parallelize([keeps_jvm], 1).foreachPartition(_kill_executor)
 
 
 def _kill_executor(keeps_jvm: Iterable[bool]) -> None:
-    """A task that kills its executor; tried again, it does nothing."""
+    """A task that kills its executor; when retried, it does nothing."""
     context = TaskContext.get()
     if context is None or context.attemptNumber() > 0:
         return
@@ -207,7 +207,7 @@ def _kill_executor(keeps_jvm: Iterable[bool]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the pipeline until told to finish."""
+    """Run the pipeline until the command to finish."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.run.pipeline")
     Way.add_to(parser)
     for name in ("topic", "out", "master"):
@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(program: Program, arguments: argparse.Namespace) -> None:
-    """Start the pipeline, and do what the demo says."""
+    """Start the pipeline, and obey the demo's commands."""
     spark = session("muster demo: pipeline", arguments.master, **SETTINGS)
     pipeline = Pipeline(spark, Way.of(arguments), Names.of(arguments.topic), Path(arguments.out))
     queries = pipeline.start()

@@ -1,7 +1,7 @@
-"""What happens in the demo, and when: the steps of the story and the pace of the data.
+"""What happens in the demo, and when: the steps and the pace of the data.
 
-The data must flow while the group changes, and must not run out before the last step is done. So each step begins at a
-share of the data, and while it is not done the pace falls towards a trickle as the next step's share comes near.
+Data must flow while the group changes, and must not run out before the last step is done. So each step starts at a
+share of the data, and until it is done the pace drops to a trickle as the next step's share approaches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Step(StrEnum):
-    """What is done, in this order."""
+    """The steps, in this order."""
 
     JOIN = "a fourth Python member joins"
     DRIVER = "the pipeline's Spark driver is killed with SIGKILL and started again"
@@ -23,7 +23,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """A step that was done: from when it began until all was seen at rest again."""
+    """A step that was done: from its start until everything had settled again."""
 
     step: Step
     start_ms: int
@@ -32,21 +32,21 @@ class Deed:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many of `events` may have been sent: over `duration_s` seconds, held back by the steps that are not done."""
+    """How many of `events` may be sent by when: over `duration_s` seconds, held back by unfinished steps."""
 
     events: int
     duration_s: float
     steps: int
 
     def share_of(self, step: int) -> float:
-        """The share of the data after which a step begins: the first at a tenth, the last well before the end."""
+        """The share of the data after which a step starts: the first at a tenth, the last well before the end."""
         return 0.1 + 0.7 * step / max(1, self.steps)
 
     def allowed(self, elapsed_s: float, steps_done: int) -> int:
         """How many events may have been sent by now."""
         share = elapsed_s / self.duration_s
         if steps_done < self.steps:
-            # Above the ceiling time counts a twentieth: data flows on, slowly, until the step is done.
+            # Above the ceiling time counts a twentieth: data keeps flowing, slowly, until the step is done.
             ceiling = self.share_of(steps_done + 1)
             share = min(share, ceiling + max(0.0, share - ceiling) / 20, 0.98)
         return min(self.events, int(self.events * share))

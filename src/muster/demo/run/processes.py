@@ -1,8 +1,8 @@
-"""The demo's processes: the broker, the Python members, the Spark query. Started, watched, ended, whatever happens.
+"""The demo's processes: the broker, the Python members, the Spark programs. They are started, watched and always ended.
 
-Each runs in a session of its own, so that Ctrl-C reaches only the demo itself and a process can be ended with all that
-it started (Spark's Python starts a JVM). Their standard input is a pipe: it closes when the demo dies, and they end.
-The broker has a keeper (`muster.local`) that ends it then.
+Each runs in its own session, so that Ctrl-C reaches only the demo itself and a process can be ended with everything
+that it started (Spark's Python starts a JVM). Their standard input is a pipe: when the demo dies it closes, and they
+end. The broker has a keeper (`muster.local`) that ends it then.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from muster.local.kept import held
 
 
 class ProcessFailedError(MusterError):
-    """A process of the demo ended by itself, or did not start."""
+    """A process of the demo ended unexpectedly, or did not start."""
 
 
 @dataclass
 class Process:
-    """One process. What it prints on standard error goes to `log`; standard output can be read line by line."""
+    """One process. Its standard error goes to `log`; its standard output can be read line by line."""
 
     name: str
     log: Path
@@ -38,7 +38,7 @@ class Process:
 
     @classmethod
     async def start(cls, name: str, command: Sequence[str], log: Path, env: dict[str, str] | None = None) -> Process:
-        """Start `command` with this Python where it begins with -m."""
+        """Start this Python with the arguments `command`."""
         stream = log.open("ab")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -75,7 +75,7 @@ class Process:
         return line.decode().rstrip("\n")
 
     async def next_line(self) -> str | None:
-        """The next line that it prints, however long that takes; None when it has ended."""
+        """The next line that it prints, however long that takes; None if it has ended."""
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
         if not line:
@@ -90,7 +90,7 @@ class Process:
             await self.process.stdin.drain()
 
     def check(self) -> None:
-        """Raise where it ended without being told to."""
+        """Raise if it ended unexpectedly."""
         if not self.running and not self.expected_to_end:
             raise ProcessFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
 
@@ -108,7 +108,7 @@ class Process:
         return "\n".join(f"  {line}" for line in text[-lines:]) or "  (nothing)"
 
     async def close_input(self) -> None:
-        """Close its standard input, which asks it to end."""
+        """Close its standard input, which makes it end."""
         assert self.process.stdin is not None
         self.expected_to_end = True
         self.process.stdin.close()
@@ -116,22 +116,22 @@ class Process:
             await self.process.stdin.wait_closed()
 
     def freeze(self) -> None:
-        """SIGSTOP: it stands still, with all that it started."""
+        """SIGSTOP, to it and all that it started."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT: it goes on."""
+        """SIGCONT, to it and all that it started."""
         self._signal(signal.SIGCONT)
 
     async def kill(self) -> None:
-        """SIGKILL, to all that it started as well."""
+        """SIGKILL, to it and all that it started."""
         self.expected_to_end = True
         self._signal(signal.SIGKILL)
         await self.process.wait()
         self._stream.close()
 
     async def stop(self, patience_s: float = 10.0) -> None:
-        """Ask it to end; after `patience_s`, or where the wait for it is cancelled, it is killed."""
+        """Send SIGTERM; kill it after `patience_s`, or if waiting is cancelled."""
         self.expected_to_end = True
         try:
             if self.running:
@@ -149,7 +149,7 @@ class Process:
 
 
 class EmbeddedBroker:
-    """The demo's own broker, which is killed and started again on its folder and port. It ends when the demo dies."""
+    """The demo's own broker, which is killed and restarted on its folder and port. It ends when the demo dies."""
 
     def __init__(self, data_dir: Path, logs: Path) -> None:
         self.data_dir = data_dir
@@ -160,35 +160,35 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Where it listens, once it was started."""
+        """Where it listens, once started."""
         return self._broker.bootstrap
 
     async def start(self) -> None:
-        """Start it, the first time on a free port; returns when clients may come."""
+        """Start it, the first time on a free port; returns when clients may connect."""
         self._held.close()
         self._held.enter_context(held(self._broker.users))
         await asyncio.to_thread(self._broker.start)
         self._expected_to_end = False
 
     def check(self) -> None:
-        """Raise where it ended without being told to."""
+        """Raise if it ended unexpectedly."""
         if not self._expected_to_end and (ending := self._broker.ending):
             raise ProcessFailedError(f"the broker ended with {ending}; its last words:\n{self._broker.last_words()}")
 
     async def kill(self) -> None:
-        """SIGKILL: nothing is written, closed or said."""
+        """SIGKILL: nothing is flushed or closed."""
         self._expected_to_end = True
         await asyncio.to_thread(self._broker.kill)
 
     async def stop(self) -> None:
-        """Stop it in good order."""
+        """Stop it cleanly."""
         self._expected_to_end = True
         await asyncio.to_thread(self._broker.stop)
         self._held.close()
 
 
 class _Broker(LocalBroker):
-    """With its data where the user wants it, and its log among those of the demo."""
+    """A broker with its data where the user wants it, and its log with the demo's."""
 
     def __init__(self, data_dir: Path, logs: Path, events: Path) -> None:
         # Kafka waits three seconds for more members of a new group; the demo has five groups to start, some twice.

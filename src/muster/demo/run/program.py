@@ -1,7 +1,7 @@
-"""A program for Spark, as the demo runs it: what the two say to each other, and how the program ends.
+"""One of the demo's Spark programs: the messages between the two, and how the program ends.
 
-Commands come as lines of JSON on standard input; batches, and answers to commands, go out as lines of JSON. The program
-ends when standard input is closed, as it is when the demo dies, whatever it does at that moment.
+Commands arrive as lines of JSON on standard input; batches, and answers to commands, are printed as lines of JSON. The
+program ends when standard input is closed, as happens when the demo dies, whatever it is doing then.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Say: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 LOOK_EVERY_S = 0.4
 PATIENCE_S = 30.0
-"""How long a program may take to end once its standard input is closed: a query may wait for a broker that has gone."""
+"""How long a program may take to end once its standard input is closed: a query may wait for a dead broker."""
 
 
 class Program:
-    """This process's side of the talk. To be made first of all, before there is a JVM; an error that ends its block is
-    said too."""
+    """This process's side of the conversation. Create it first, before the JVM; an error that ends its block is
+    reported too."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which decides
-        # The JVM would inherit standard output, and prints what it likes there, in the midst of a line too.
+        # The JVM would inherit standard output and print there, even within a line.
         self._out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._writing = threading.Lock()
@@ -48,13 +48,13 @@ class Program:
             self.say(failed(error))
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """Say something to the demo."""
+        """Send the demo a message."""
         with self._writing:
             self._out.write(json.dumps(message) + "\n")
             self._out.flush()
 
     def commands(self) -> Iterator[dict[str, Any]]:
-        """What the demo says, until it has no more to say."""
+        """The demo's commands, until it closes the input."""
         while (line := self._commands.get()) is not None:
             yield json.loads(line)
 
@@ -63,16 +63,16 @@ class Program:
             self._commands.put(line)
         self._commands.put(None)
         threading.Event().wait(PATIENCE_S)
-        os._exit(1)  # the JVM ends with the pipe that it has from this process
+        os._exit(1)  # the JVM ends when this process's pipe closes
 
 
 def failed(error: Exception) -> dict[str, Any]:
-    """The message that says so."""
+    """The message about a failure."""
     return {"event": "failed", "error": sentence(str(error)) or repr(error)}
 
 
 class Reporter:
-    """Says what each batch of some queries was, until the queries end."""
+    """Reports each batch of some queries, until they end."""
 
     def __init__(self, queries: Sequence[StreamingQuery], say: Say) -> None:
         self._queries = queries
@@ -87,8 +87,8 @@ class Reporter:
             while not self._stopped.wait(LOOK_EVERY_S):
                 for query in self._queries:
                     self._look(query)
-        except Exception as error:  # such as of a JVM that has died
-            self._say(failed(MusterError(f"it cannot ask Spark about its queries: {error!r}")))
+        except Exception as error:  # for example, the JVM has died
+            self._say(failed(MusterError(f"cannot ask Spark about its queries: {error!r}")))
 
     def _look(self, query: StreamingQuery) -> None:
         if (error := query.exception()) is not None:
@@ -101,7 +101,7 @@ class Reporter:
             self._say({"event": "batch", "query": query.name, **_shown(progress)})
 
     def stop(self) -> None:
-        """Say no more."""
+        """Stop reporting."""
         self._stopped.set()
         self._thread.join()
 

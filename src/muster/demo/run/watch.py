@@ -1,4 +1,4 @@
-"""Looking at the group while the demo runs: snapshots by asking the cluster, events from the broker's own file."""
+"""Watches the groups while the demo runs: snapshots from the cluster, events from the broker's file."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ LOOK_EVERY_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one moment: the shared group, and the lag of every group that has committed."""
+    """A snapshot of the shared group, and the lag of every group that has committed."""
 
     shared: Snapshot
     lags: dict[str, int]
 
 
 class Watcher:
-    """Asks the cluster about some groups, again and again; a cluster that is away is asked again."""
+    """Polls the cluster about some groups; an unreachable cluster is asked again."""
 
     def __init__(self, way: Way, shared: str, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
-        """`shared` is the group that is looked at closely; `partitions` are those that each group reads."""
+        """`shared` is the group to describe in detail; `partitions` has those that each group reads."""
         self._admin = AsyncAdmin(way.settings(), client_id="muster-demo-watch", request_timeout_ms=5_000)
         self._shared = shared
         self._partitions = partitions
 
     async def run(self, on_look: Callable[[Look], None]) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         async with self._admin:
             while True:
                 try:
                     async with asyncio.timeout(5):
                         look = await self.look()
                 except (MusterError, TimeoutError):
-                    pass  # the broker is away: the next look tells
+                    pass  # the broker is down: try again
                 else:
                     on_look(look)
                 await asyncio.sleep(LOOK_EVERY_S)
@@ -84,7 +84,7 @@ def _offsets(found: Mapping[TopicPartition, OffsetAndMetadata | KafkaError]) -> 
 
 
 async def tail_events(path: Path, on_event: Callable[[dict[str, Any]], None]) -> None:
-    """Hand over the events that the broker appends to its file, until cancelled."""
+    """Pass on the events that the broker appends to its file, until cancelled."""
     position = 0
     while True:
         position = _read_events(path, position, on_event)
@@ -92,7 +92,7 @@ async def tail_events(path: Path, on_event: Callable[[dict[str, Any]], None]) ->
 
 
 def _read_events(path: Path, position: int, on_event: Callable[[dict[str, Any]], None]) -> int:
-    """Read whole lines from a position on; one that is still being written waits. Returns the position behind them."""
+    """Read complete lines from a position on. Returns the position after them."""
     if not path.exists():
         return position
     with path.open("rb") as file:

@@ -12,14 +12,14 @@ from muster.pages.charts import WIDTH, tag, text
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One stage: its name, and what is said of it below, a line each."""
+    """One stage: its name, and the lines below it."""
 
     title: str
     lines: Sequence[str] = ()
 
 
 class Stage(NamedTuple):
-    """Where a stage stands, and what it is: files, a topic, a query on Spark, or processes of Python."""
+    """Where a stage is, and its kind: files, a topic, a query on Spark, or Python processes."""
 
     column: int
     row: float
@@ -64,7 +64,7 @@ _COLUMN, _ROW, _WIDE, _HIGH = 181, 82, 148, 64
 
 
 def picture(title: str, boxes: Mapping[str, Box]) -> str:
-    """The picture, as one `<svg>`. Stages that `boxes` does not name stand there without figures."""
+    """The picture, as one `<svg>`. Stages that `boxes` does not name have no figures."""
     shapes = [_TIP, *(_flow(STAGES[start], STAGES[end]) for start, end in FLOWS)]
     shapes += [_stage(stage, boxes.get(name, Box(name))) for name, stage in STAGES.items()]
     spoken = "; ".join(f"{box.title}: {', '.join(box.lines)}" for box in boxes.values())

@@ -1,8 +1,8 @@
-"""The demo's last word: one HTML page with the pipeline, what came out of it, the story of the shared group and the
-figures that were checked.
+"""The demo's report: an HTML page with the pipeline, its results, the story of the shared group and the
+checked figures.
 
-The page needs nothing but itself: no script, no font, no address. `render` takes a `DemoReport`, which `outcome.py`
-fills in; times are milliseconds of one clock, and the page counts them from the first moment in the report.
+The page is self-contained: no scripts, fonts or addresses. `render` takes a `DemoReport`, which `outcome.py`
+fills in; times are milliseconds of one clock, which the page counts from the first moment in the report.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from muster.pages.document import document, scroll, section, table, tiles, value
 
 UNIT = "min"
 NOT_KNOWN = "not known"
-"""The cause of a rebalance of which the cluster tells none."""
+"""The cause of a rebalance for which the cluster reports none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayRow:
-    """The mean departure delay of some flights; `mean_minutes` is None where none of them left."""
+    """The mean departure delay of some flights; `mean_minutes` is None if none of them left."""
 
     label: str
     flights: int
@@ -33,7 +33,7 @@ class DelayRow:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipSpan:
-    """How long one member owned one partition without a break."""
+    """How long one member owned one partition without interruption."""
 
     partition: int
     member: str
@@ -43,7 +43,7 @@ class OwnershipSpan:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One rebalance: the generation it led to, and why it was."""
+    """One rebalance: the generation it led to, and its cause."""
 
     at_ms: int
     duration_ms: int
@@ -53,7 +53,7 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table: what was counted, and whether that is as it must be (None: nothing to compare with)."""
+    """One line of the table: what was counted, and whether it is correct (None: nothing to compare with)."""
 
     value: int | float | str
     ok: bool | None = None
@@ -62,7 +62,7 @@ class Figure:
 
 @dataclass(slots=True)
 class DemoReport:
-    """Everything the page shows. The first figures named in `headline` stand large at its top."""
+    """Everything the page shows. The figures named in `headline` are shown large at its top."""
 
     group: str
     boxes: Mapping[str, Box]
@@ -79,7 +79,7 @@ class DemoReport:
     topic: str = "flights"
     footer: str = ""
     members: Sequence[str] = field(default=())
-    """The members in the order of the legend; owners that are not named here come after them."""
+    """The members in the order of the legend; other owners follow."""
 
 
 def render(report: DemoReport) -> str:
@@ -191,7 +191,7 @@ def _queries(course: Course) -> str:
 
 
 def _lags(report: DemoReport) -> str:
-    """The lag of the groups over time, those that had any."""
+    """The lag over time of the groups that had any."""
     charts = []
     for group, points in report.course.lag_over_time.items():
         if len(points) > 1 and any(lag for _, lag in points):
@@ -206,7 +206,7 @@ def _lags(report: DemoReport) -> str:
 
 
 def _watermarks(report: DemoReport) -> str:
-    """How far the watermark of the windows is behind the newest event, in days of 2013."""
+    """How far the watermark of the windows is from the newest event, in days of 2013."""
     batches = report.course.batches.get("windows", ())
     points = [
         (batch.at_ms, (batch.newest_ms - batch.watermark_ms) / 86_400_000)

@@ -1,7 +1,7 @@
-"""What was seen of the group while the demo ran: the owners of each partition, each rebalance with its cause.
+"""What was observed of the group during the demo: the owners of each partition, each rebalance with its cause.
 
 Snapshots come from asking the cluster, as any operator could; causes and exact times come from the events that muster's
-own broker writes. A cluster that writes none still shows its rebalances, between two looks, with a cause "not known".
+own broker writes. Without these, rebalances still show between two snapshots, with the cause "not known".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Snapshot:
 
     @property
     def lag(self) -> int:
-        """Records that are written and not yet committed as handled."""
+        """Records that are written but not yet committed."""
         return total(lag(self.positions.get(partition, 0), end) for partition, end in self.ends.items())
 
     @property
@@ -42,7 +42,7 @@ class Snapshot:
 
 @dataclass
 class Story:
-    """Collects what happened. `has_events` says that the broker tells of its rebalances itself."""
+    """Collects what happened. `has_events` means that the broker reports its rebalances."""
 
     group: str
     has_events: bool
@@ -56,7 +56,7 @@ class Story:
     _started_at: int | None = None
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        """Take a look at the group into account."""
+        """Process a snapshot of the group."""
         if not self.has_events:
             self._notice_rebalance(snapshot)
         if snapshot.state == STABLE:
@@ -66,7 +66,7 @@ class Story:
         self.latest = snapshot
 
     def on_event(self, event: dict[str, Any]) -> Rebalance | None:
-        """Take an event of the broker into account; a rebalance that it completes is returned."""
+        """Process an event of the broker; returns the rebalance that it completes, if any."""
         if event.get("group_id") != self.group:
             return None
         if event["event"] == "RebalanceStarted":
@@ -82,7 +82,7 @@ class Story:
         return None
 
     def finish(self, at_ms: int) -> None:
-        """Close what is still open: the group is empty, or the demo ends."""
+        """Close open spans: the group is empty, or the demo ends."""
         for partition, span in self._open_spans.items():
             self.spans.append(OwnershipSpan(partition, span.member, span.start_ms, max(span.end_ms, at_ms)))
         self._open_spans = {}

@@ -22,7 +22,7 @@ _NOTES = 14
 
 
 class View(Protocol):
-    """Shows how far the demo is."""
+    """Shows the demo's progress."""
 
     def __enter__(self) -> Self: ...
 
@@ -41,7 +41,7 @@ def open_view(console: Console) -> View:
 
 
 class PlainView:
-    """A line for each thing that happens, and one about the progress every few seconds."""
+    """A line for each event, and one about the progress every few seconds."""
 
     def __init__(self, console: Console, every_ms: int = 5_000) -> None:
         self._console = console
@@ -82,7 +82,7 @@ class PlainView:
 
 
 class LiveView:
-    """A table of the partitions that is redrawn in place, over the last things that happened."""
+    """A table of the partitions, redrawn in place, above the last events."""
 
     def __init__(self, console: Console) -> None:
         self._notes: deque[str] = deque(maxlen=_NOTES)
