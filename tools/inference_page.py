@@ -23,21 +23,21 @@ LIVES = "## In random lives\n"
 HEAD = """\
 # How often an inferred cause is right
 
-Apache Kafka does not write why it rebalances: the cause is inferred from `__consumer_offsets`
-([history.md](history.md)). Here what the rules find is held against what is known otherwise. In stories, on Apache
-Kafka, that is what was done to the group. muster's broker writes why it rebalances
-([group-events.md](group-events.md)): in recordings and in random lives the rules are shown the records that it wrote,
-without its events, and these events are what is true.
+Apache Kafka does not record why it rebalances: the cause is inferred from `__consumer_offsets`
+([history.md](history.md)). This page compares the rules' results with what is known from other sources. In stories, on
+Apache Kafka, that is what was done to the group. muster's broker records why it rebalances
+([group-events.md](group-events.md)): in recordings and in random lives the rules read its records without these events,
+and the events are the truth.
 
 In those two:
 
-- **True** is the cause that the event of the rebalance's beginning has; where it cannot tell (a client that gives no
-  reason to leave) what was done on purpose. A pattern is true if it was played on purpose, or all events together say
-  so by the words of history.md. **Found** is what the rules say, **recall** how much of what is true is found,
-  **precision** how much of what is found is true.
-- **Named**: the true cause is the row's, or one of its alternatives; or the row's cause is another thing that the
-  broker saw happen in that rebalance. A member that joins while another one is dead has the group wait for it until it
-  expires: that is one rebalance with two causes, and the records do not always show which was first.
+- **True** is the cause in the event that starts the rebalance; if that is not conclusive (a client that leaves without
+  a reason), what was done on purpose. A pattern is true if it was played on purpose, or if all events together fit its
+  definition in history.md. **Found** is the rules' result, **recall** the share of true causes that are found,
+  **precision** the share of found causes that are true.
+- **Named**: the true cause is the row's, or one of its alternatives; or the row's cause is something else that the
+  broker saw in that rebalance. A member that joins while another one is dead makes the group wait until that one
+  expires: one rebalance with two causes, and the records do not always show which came first.
 - The second phase of a cooperative rebalance has the cause of its first, and is not counted.
 
 `python -m tools.inference_page` writes this page.

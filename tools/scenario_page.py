@@ -13,22 +13,23 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "history-sce
 HEAD = """\
 # Scenarios, and the causes found
 
-What the history says about each thing that was done to a group in a recorded scenario (`tests/history`): real clients
-on a real cluster, of which the rules were shown `__consumer_offsets` alone, not what the brokers knew (their log,
-muster's events). `python -m tools.scenario_page` writes this page; a test checks that it is up to date.
+The causes that the history finds for each action on a group in a recorded scenario (`tests/history`): real clients on a
+real cluster, of which the rules only read `__consumer_offsets`, not what the brokers knew (their log, muster's events).
+
+`python -m tools.scenario_page` writes this page; a test checks that it is up to date.
 
 A scenario is recorded with several clients: Java's consumer and librdkafka (through confluent-kafka) by all protocols,
 `range` (eager), `cooperative` (sticky) and `consumer` (KIP-848); kafka-python, aiokafka and muster's consumer; members
-that are no plain consumers by protocols of their own (`connect`, `sr`, `share`, `streams`). "On
+that are not plain consumers, with their own protocols (`connect`, `sr`, `share`, `streams`). "On
 muster" is `muster serve`; all others are Apache Kafka 4.2. `python -m tests.history.record` records
 them again.
 
 Some scenarios (`unseen_*_plays.py`) were written by someone who had not read the rules, and measured before the rules
 were changed on them: [history.md](history.md#how-they-do-on-what-they-have-not-seen) has those figures.
 
-Where a row has two causes, the records allow both (a member that never commits may have left or crashed): the history
-names the first with little confidence, the other as its alternative, and says what would tell them apart. "Part of"
-is the pattern that the rebalances of a row make together, scripted and found.
+If a row has two causes, the records fit both (a member that never commits may have left or crashed): the history names
+the first with low confidence and the other as an alternative, with what would tell them apart. "Part of" is the pattern
+that the rebalances of a row form together, scripted and found.
 
 """
 

@@ -49,7 +49,7 @@ def judge(results: Results) -> list[Check]:
 
 def _of_differing(run: Run) -> Iterator[Check]:
     """The flaws must show. Members that see different members try in vain while all sessions live; the session that
-    ZooKeeper has ended goes on, as its server does not hear of it."""
+    ZooKeeper has ended continues, as its server does not learn of it."""
     yield _check(run, "no record is lost while a server lags", run.lost == 0, f"{run.handled:,} of {run.produced:,}")
     tries = sum(step.work.failed_tries for step in run.of_kind(Kind.LATE))
     yield _check(run, "tries fail while members see different members", tries > 0, f"{tries:,}")

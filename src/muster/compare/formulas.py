@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 
 def start_rebalances(members: int) -> int:
-    """How often members rebalance while so many start one after another, each after the last one has converged."""
+    """How often members rebalance while this many start one after another, each once the group has converged."""
     return members * (members + 1) // 2
 
 
@@ -136,7 +136,7 @@ def requests_curve(scheme: Scheme) -> Curve:
 
 
 def start_reads_curve(scheme: Scheme, partitions: int, brokers: int) -> Curve:
-    """ZooKeeper's reads while so many members start one after another: the sum over the changes, about N³/3."""
+    """ZooKeeper's reads while this many members start one after another: the sum over the changes, about N³/3."""
     change = reads_curve(scheme, partitions, brokers)
     return lambda members: sum(change(size) for size in range(1, members + 1))
 

@@ -39,9 +39,9 @@ TO_COORDINATORS = frozenset(
 )
 
 Tell = Callable[[frozenset[int]], None]
-"""Told the partitions that the member reads from now on."""
+"""Called with the partitions that the member reads from now on."""
 Lost = Callable[[], None]
-"""Told that the member's session has ended, against its will."""
+"""Called when the member's session has ended unexpectedly."""
 
 
 class Member(Protocol):

@@ -1,4 +1,4 @@
-"""A process with one consumer of Apache Kafka 0.8.2.2, which says and is told what a `host` says and is told.
+"""A process with one consumer of Apache Kafka 0.8.2.2, with the same input and output as a `host`.
 
 The consumer is Kafka's own ConsoleConsumer in a JVM. Its log says what it owns, its output what it has read: the values
 are the numbers that `load.py` writes to all partitions in turn, which say partition and offset.

@@ -38,7 +38,7 @@ class Frozen(NamedTuple):
 
 
 class Awake(NamedTuple):
-    """A member that stood still goes on."""
+    """A paused member continues."""
 
     at_ms: int
     member: str

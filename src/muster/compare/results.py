@@ -107,7 +107,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class Run:
-    """One scheme with so many members. Times are milliseconds since it began."""
+    """One scheme with this number of members. Times are milliseconds since it began."""
 
     scheme: Scheme
     size: int

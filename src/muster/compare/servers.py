@@ -108,7 +108,7 @@ class Servers:
         raise NotImplementedError
 
     async def stop_zookeeper(self) -> None:
-        """Kill ZooKeeper. Its sessions go on when it is back."""
+        """Kill ZooKeeper. Its sessions continue when it is back."""
         raise NotImplementedError
 
     async def start_zookeeper(self) -> None:

@@ -48,7 +48,7 @@ def page(families: Iterable[Family], accept: str = "") -> Page:
 
     try:
         encoder, content_type = choose_encoder(accept)
-    except Exception:  # a version that is none, say
+    except Exception:  # for example an invalid version
         encoder, content_type = choose_encoder("")
     return Page(200, content_type, encoder(_Registry(families)))  # type: ignore[arg-type]
 

@@ -95,7 +95,7 @@ def clock(milliseconds: int) -> str:
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round values (steps of 1, 2 or 5) that cover low to high in about so many steps."""
+    """Round values (steps of 1, 2 or 5) that cover low to high in about this many steps."""
     raw = max(high - low, 1e-9) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
@@ -110,7 +110,7 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10
 
 
 def times_of_day(origin_ms: int, length_ms: float, about: int) -> list[tuple[float, str]]:
-    """Round times in UTC after an origin, in about so many steps: milliseconds behind the origin, and the name."""
+    """Round times in UTC after an origin, in about this many steps: milliseconds since the origin, and the label."""
     days = max(1, math.ceil(length_ms / 86_400_000 / about))
     step_ms = next((step * 1_000 for step in _STEPS_S if step * 1_000 * about >= length_ms), days * 86_400_000)
     shown = "%H:%M:%S" if step_ms < 60_000 else "%H:%M" if step_ms < 86_400_000 else "%d %b"

@@ -63,7 +63,7 @@ def test_the_page_names_every_column(name: str):
 @pytest.mark.parametrize("column", ["moved_partitions", "stopped", "alternatives", "joined", "left"])
 def test_the_page_names_the_fields_of_lists(column: str):
     text = PAGE.read_text()
-    said = set(re.findall(r"`(\w+)`", text[text.index("What they hold") : text.index("## In Spark")]))
+    said = set(re.findall(r"`(\w+)`", text[text.index("Their contents") : text.index("## In Spark")]))
     kind: Any = schema_of(Rebalance).field(column).type.value_type
     assert pa.types.is_struct(kind)
     assert said >= {field.name for field in kind}

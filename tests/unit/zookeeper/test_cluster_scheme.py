@@ -208,7 +208,7 @@ def test_the_first_broker_names_the_cluster(world):
 def test_a_cluster_without_a_readable_id_is_refused(world, data):
     world.run(ensure_path("/cluster"))
     world.do(Create(CLUSTER_ID, data))
-    with pytest.raises(ConfigError, match="holds no id"):
+    with pytest.raises(ConfigError, match="is not a cluster id"):
         world.run(cluster_id("x"))
 
 

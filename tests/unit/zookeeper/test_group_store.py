@@ -451,7 +451,7 @@ def test_an_epoch_that_is_not_the_slots_is_fenced(world, epoch):
     store = GroupStore(runner(world.nodes[1].session), lambda: None, lambda *what: fenced.append(what))
     journal = store.load(0, epoch)
     world.until(lambda: journal.failed is not None)
-    with pytest.raises(FencedError, match=re.escape("slot 0 has the epoch 1")):
+    with pytest.raises(FencedError, match=re.escape("slot 0 has epoch 1")):
         journal.read(1)
     assert fenced == [(0, epoch)]
 

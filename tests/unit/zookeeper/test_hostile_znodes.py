@@ -48,7 +48,7 @@ def test_an_expression_that_takes_too_long_is_told_and_passed_over(monkeypatch: 
     world.rest(watcher)
     assert len(watcher.reads) == 5
     (message,) = told(watcher)
-    assert message.startswith("passed over: /consumers/g/ids/g_a cannot be read: ")
+    assert message.startswith("skipped: /consumers/g/ids/g_a cannot be read: ")
     assert "takes too long to match" in message
 
 
@@ -213,6 +213,6 @@ def test_a_topic_of_a_name_that_no_broker_takes_is_claimed_as_others_expect_but_
     }
     assert all(set(world.owners(name)) == {0} for name in names)
     messages = {message for watcher in watchers for message in told(watcher)}
-    assert {
-        f"passed over: /brokers/topics/{name} cannot be read: no topic of Kafka has such a name" for name in names
-    } <= (messages)
+    assert {f"skipped: /brokers/topics/{name} cannot be read: no topic of Kafka has such a name" for name in names} <= (
+        messages
+    )

@@ -62,14 +62,14 @@ def test_a_session_is_doubted_after_two_thirds_of_its_timeout() -> None:
 @pytest.mark.parametrize(
     ("theirs", "said"),
     [
-        (kazoo_errors.SessionClosedRequireSaslError, "ZooKeeper wants SASL of its clients, and closed the session: "),
+        (kazoo_errors.SessionClosedRequireSaslError, "ZooKeeper requires SASL and closed the session: "),
         (kazoo_errors.NoAuthError, "the ACL of /a in ZooKeeper does not permit it: "),
     ],
 )
 def test_a_zookeeper_that_wants_proof_is_told_of_in_a_sentence(theirs: type[Exception], said: str) -> None:
     error = link._translated(theirs(), "/a")
     assert isinstance(error, NotPermittedError)
-    assert str(error) == f"{said}muster speaks to ZooKeeper without TLS and without authentication"
+    assert str(error) == f"{said}muster connects to ZooKeeper without TLS and authentication"
 
 
 @pytest.mark.parametrize(

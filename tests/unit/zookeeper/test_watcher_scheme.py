@@ -398,8 +398,8 @@ def test_an_id_that_cannot_be_read_is_told_once_and_passed_over() -> None:
     world.clock.advance(1_000)
     world.rest(watcher)
     assert watcher.reads == {TopicPartition("t", n) for n in range(5)}
-    assert [text.split(":")[0] for text in told(watcher)] == ["passed over"] * 2
-    assert "passed over: /consumers/g/ids/g_bad cannot be read: it is no JSON" in told(watcher)
+    assert [text.split(":")[0] for text in told(watcher)] == ["skipped"] * 2
+    assert "skipped: /consumers/g/ids/g_bad cannot be read: it is not valid JSON" in told(watcher)
 
 
 def test_an_id_that_stops_javas_consumers_counts_and_is_told() -> None:
@@ -450,8 +450,8 @@ def test_topics_and_brokers_that_cannot_be_read_are_passed_over() -> None:
     watcher = world.at_rest("a", Subscription.to_topics({"t": 1, "u": 1}))
     assert watcher.reads == set()
     assert told(watcher) == [
-        "passed over: /brokers/ids/0 cannot be read: it is no JSON",
-        "passed over: /brokers/topics/t cannot be read: it is no JSON",
+        "skipped: /brokers/ids/0 cannot be read: it is not valid JSON",
+        "skipped: /brokers/topics/t cannot be read: it is not valid JSON",
     ]
 
 

@@ -185,7 +185,7 @@ def test_a_member_is_told_from_one_that_would_stop_every_java_consumer() -> None
         assert (found.poison is not None) is is_beyond
     fraction = znodes.read_member("/i", b'{"version":1.0,"subscription":{"t1":1},"pattern":"static","timestamp":"1"}')
     assert isinstance(fraction, MemberRegistration)
-    assert fraction.poison == "'1.0' is no whole number"
+    assert fraction.poison == "'1.0' is not an integer"
     assert fraction.timestamp_ms == 1
     extra = b'{"version":1,"subscription":{"t1":1},"pattern":"static","timestamp":"1","more":{"deep":[1]}}'
     read = znodes.read_member("/i", extra)
@@ -259,17 +259,17 @@ BAD_JSON: list[bytes | None] = [
 MORE_BAD = [
     ("broker", b'{"version":0,"host":"h","port":1}', "its version is below 1"),
     ("broker", b'{"version":1,"host":null,"port":1}', "host is not text"),
-    ("broker", b'{"version":1,"host":"h","port":65536}', "port is no port"),
-    ("broker", b'{"version":2,"endpoints":["h:1"]}', "'h:1' is no listener"),
+    ("broker", b'{"version":1,"host":"h","port":65536}', "port is not a valid port"),
+    ("broker", b'{"version":2,"endpoints":["h:1"]}', "'h:1' is not a listener"),
     ("broker", b'{"version":4,"endpoints":["A://h:1"],"listener_security_protocol_map":{"A":1}}', "is not text"),
     ("broker", b'{"version":4,"endpoints":["PLAINTEXT://h:1"],"rack":"\\ud800"}', "rack is not text"),
     ("broker", b'{"version":4,"endpoints":["PLAINTEXT://h:1"],"rack":"%s"}' % (b"r" * 40_000), "rack is not text"),
-    ("broker", b'{"version":4,"endpoints":["PLAINTEXT://%s:1"]}' % (b"h" * 40_000), "is no listener"),
-    ("broker", b'{"version":1,"host":"%s","port":1}' % (b"h" * 9_000), "is no host"),
-    ("topic", b'{"version":1,"partitions":{"-1":[0]}}', "'-1' is no partition"),
-    ("topic", b'{"version":1,"partitions":{"2147483648":[0]}}', "is no partition"),
-    ("topic", b'{"version":1,"partitions":{"0":0}}', "replicas is no list"),
-    ("topic", b'{"version":1,"partitions":{"0":[4294967296]}}', "32 bits"),
+    ("broker", b'{"version":4,"endpoints":["PLAINTEXT://%s:1"]}' % (b"h" * 40_000), "is not a listener"),
+    ("broker", b'{"version":1,"host":"%s","port":1}' % (b"h" * 9_000), "is not a host name"),
+    ("topic", b'{"version":1,"partitions":{"-1":[0]}}', "'-1' is not a partition number"),
+    ("topic", b'{"version":1,"partitions":{"2147483648":[0]}}', "is not a partition number"),
+    ("topic", b'{"version":1,"partitions":{"0":0}}', "replicas is not a list"),
+    ("topic", b'{"version":1,"partitions":{"0":[4294967296]}}', "32-bit integer"),
     ("config", b'{"version":1,"config":{"a":1}}', "a setting is not text"),
     ("config", b'{"version":1,"config":{"\\udfff":"x"}}', "a setting is not text"),
     ("config", b'{"version":1,"config":{"a":"\\ud83d"}}', "a setting is not text"),
@@ -278,10 +278,10 @@ MORE_BAD = [
     ("member", b'{"version":1,"subscription":{"t1":1.0},"pattern":"static"}', "at least 1"),
     ("member", b'{"version":1,"subscription":{"t1":2147483647},"pattern":"static"}', "more than 10000 streams"),
     ("member", b'{"version":1,"subscription":{"t1":1}}', "pattern is not text"),
-    ("member", b'{"version":1,"pattern":"static"}', "subscription is no object"),
-    ("offset", b"1 ", "no number"),
-    ("offset", b"9223372036854775808", "no number"),
-    ("epoch", "١".encode(), "no number"),
+    ("member", b'{"version":1,"pattern":"static"}', "subscription is not a JSON object"),
+    ("offset", b"1 ", "not a 64-bit integer"),
+    ("offset", b"9223372036854775808", "not a 64-bit integer"),
+    ("epoch", "١".encode(), "not a 64-bit integer"),
 ]
 
 

@@ -69,7 +69,7 @@ class TopicImage:
 
 
 class ClusterImage:
-    """What a session knows of the cluster. `refresh` makes it current, `changed` is told of events."""
+    """What a session knows about the cluster. `refresh` makes it current, `changed` receives events."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerRegistration] = {}
@@ -78,7 +78,7 @@ class ClusterImage:
         self.deletions: set[str] = set()
         """Topics that are asked to be deleted."""
         self.unreadable: dict[str, Unreadable] = {}
-        """What cannot be understood, by path: for the log. The cluster goes on without it."""
+        """What cannot be parsed, by path: for the log. The cluster continues without it."""
         self._roots: dict[str, Callable[[str], Plan[None]]] = {
             BROKER_IDS: self._read_brokers,
             BROKER_TOPICS: self._read_topics,
@@ -92,7 +92,7 @@ class ClusterImage:
 
     @property
     def is_current(self) -> bool:
-        """Whether everything that was told of is read."""
+        """Whether all reported changes have been read."""
         return not self._dirty
 
     def note_deleted(self, names: Iterable[str]) -> None:
@@ -297,8 +297,8 @@ def _children(path: str) -> Plan[list[str]]:
 
 
 def _listed(path: str) -> Plan[tuple[bytes | None, int] | None]:
-    """A znode's data and version, watched; None where there is no such znode. That it is there again is told by the
-    list of which it is."""
+    """A znode's data and version, watched; None if there is no such znode. The watch on its parent's children reports
+    when it exists again."""
     try:
         data, stat = yield from ask(GetData(path, watch=True))
     except NoNodeError:

@@ -293,8 +293,8 @@ class Reconnected(Ask[None]):
 
 
 AT_A_TIME = 100
-"""How many plans go on side by side. What they ask is answered within some tens of milliseconds; then the next is
-looked at, and whatever else the process does has its turn."""
+"""How many plans run concurrently. Their requests are answered within some tens of milliseconds; then the next plans
+run, and the rest of the process gets its turn."""
 
 
 def side_by_side(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
@@ -328,7 +328,8 @@ def side_by_side(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
 
 
 def next_ask(plan: Plan[Any], answer: Any) -> Ask[Any]:
-    """Go on with an answer, or an error, to what a plan asks next; None begins it. Raises StopIteration at its end."""
+    """Send an answer or an error to a plan, and return its next request; None starts it. Raises StopIteration at its
+    end."""
     return plan.throw(answer) if isinstance(answer, Exception) else plan.send(answer)
 
 
@@ -425,7 +426,7 @@ class Watched(NamedTuple):
 
 
 class SessionEvent(Enum):
-    """What becomes of a session; its owner is told in this order."""
+    """What happens to a session; its owner is notified in this order."""
 
     CONNECTED = "connected"
     """The session is there, or there again within its timeout: its ephemeral znodes stand."""

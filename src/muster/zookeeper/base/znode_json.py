@@ -42,7 +42,7 @@ class Json(dict[str, Any]):
     def texts(self, name: str) -> list[str]:
         found = self.get(name)
         if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-            raise BadError(f"{name} is no list of text")
+            raise BadError(f"{name} is not a list of strings")
         return found
 
     def integer(self, name: str) -> int:
@@ -51,17 +51,17 @@ class Json(dict[str, Any]):
     def port(self, name: str) -> int:
         found = self.integer(name)
         if not 0 <= found < 1 << 16:
-            raise BadError(f"{name} is no port")
+            raise BadError(f"{name} is not a valid port")
         return found
 
     def mapping(self, name: str) -> dict[str, Any]:
         found = self.get(name)
         if not isinstance(found, dict):
-            raise BadError(f"{name} is no object")
+            raise BadError(f"{name} is not a JSON object")
         return found
 
     def time(self, name: str) -> int:
-        """Milliseconds since the epoch, -1 where there is none to be read: nothing depends on it."""
+        """Milliseconds since the epoch, -1 if unreadable: nothing depends on it."""
         found = self.get(name, "")
         return int(found) if isinstance(found, str | int) and DECIMAL.match(str(found)) else -1
 
@@ -75,13 +75,13 @@ def text_of(name: str, found: Any) -> str:
 
 def integer(name: str, found: Any) -> int:
     if type(found) is not int or not -INT32 <= found < INT32:
-        raise BadError(f"{name} is no whole number of 32 bits")
+        raise BadError(f"{name} is not a 32-bit integer")
     return found
 
 
 def integers(name: str, found: Any) -> list[int]:
     if not isinstance(found, list):
-        raise BadError(f"{name} is no list")
+        raise BadError(f"{name} is not a list")
     return [integer(name, number) for number in found]
 
 
@@ -90,7 +90,7 @@ def encode(values: Mapping[str, Any]) -> bytes:
 
 
 def reading(path: str, data: bytes | None, read: Callable[[Json], T]) -> T | Unreadable:
-    """What `read` makes of the object in the data."""
+    """The result of `read` for the object in the data."""
     beyond: list[str] = []
 
     def number(text: str) -> float:
@@ -100,7 +100,7 @@ def reading(path: str, data: bytes | None, read: Callable[[Json], T]) -> T | Unr
         return value
 
     def fraction(text: str) -> float:
-        beyond.append(f"{shown(text)} is no whole number")
+        beyond.append(f"{shown(text)} is not an integer")
         return float(text)
 
     try:
@@ -108,18 +108,18 @@ def reading(path: str, data: bytes | None, read: Callable[[Json], T]) -> T | Unr
             raise BadError("it has no data")
         found = json.loads(data.decode(), parse_int=number, parse_float=fraction, parse_constant=_no_constant)
         if not isinstance(found, dict):
-            raise BadError("it is no JSON object")
+            raise BadError("it is not a JSON object")
         values = Json(found)
         values.beyond_java = beyond[0] if beyond else None
         return read(values)
     except BadError as error:
         return Unreadable(path, str(error))
-    except (ValueError, RecursionError):  # what is no JSON, no UTF-8, a number of thousands of digits, or nested deep
-        return Unreadable(path, "it is no JSON")
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, a number of thousands of digits, or nested too deep
+        return Unreadable(path, "it is not valid JSON")
 
 
 def _no_constant(name: str) -> float:
-    raise BadError(f"{name} is no JSON")
+    raise BadError(f"{name} is not valid JSON")
 
 
 def shown(text: str) -> str:

@@ -226,7 +226,7 @@ def _broker(name: str, found: Json) -> BrokerRegistration:
     if version == 1:
         host = found.text("host")
         if not _HOST.match(host):
-            raise BadError(f"{shown(host)} is no host")
+            raise BadError(f"{shown(host)} is not a host name")
         endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, found.port("port")),)
     else:
         protocols = found.mapping("listener_security_protocol_map") if "listener_security_protocol_map" in found else {}
@@ -256,13 +256,13 @@ def _draft_listener(found: Json) -> Endpoint | None:
 
 def _check_id(name: str) -> None:
     if not _NUMBER.match(name) or int(name) >= INT32:
-        raise BadError("its name is no broker id")
+        raise BadError("its name is not a broker id")
 
 
 def _endpoint(text: str, protocols: Mapping[str, Any]) -> Endpoint:
     parts = _ENDPOINT.match(text)
     if parts is None:
-        raise BadError(f"{shown(text)} is no listener")
+        raise BadError(f"{shown(text)} is not a listener")
     listener, host, port = parts.groups()
     protocol = protocols.get(listener, listener)  # before version 4 a listener is named after its protocol
     if not isinstance(protocol, str):
@@ -301,7 +301,7 @@ def _topic(found: Json) -> TopicRegistration:
     partitions: dict[int, list[int]] = {}
     for name, replicas in found.mapping("partitions").items():
         if not _NUMBER.match(name) or int(name) >= INT32:
-            raise BadError(f"{shown(name)} is no partition")
+            raise BadError(f"{shown(name)} is not a partition number")
         partitions[int(name)] = integers("replicas", replicas)
     topic_id = found.text("topic_id") if found.get("topic_id") is not None else None
     return TopicRegistration(dict(sorted(partitions.items())), topic_id, found.integer("version"))
@@ -421,7 +421,7 @@ def _coordinator(name: str, found: Json) -> CoordinatorRegistration:
     _check_id(name)
     host, port = found.text("host"), found.port("port")
     if not _HOST.match(host) or not port:
-        raise BadError(f"{shown(host)} port {port} is no address")
+        raise BadError(f"{shown(host)} port {port} is not an address")
     return CoordinatorRegistration(host, port, _draft_listener(found))
 
 
@@ -489,7 +489,7 @@ def _member(found: Json) -> MemberRegistration:
     if pattern is not Pattern.STATIC:
         subscription = dict(list(subscription.items())[:1])
     if any(type(count) is not int or count < 1 for count in subscription.values()):
-        raise BadError("a number of streams is not a whole number of at least 1")
+        raise BadError("a number of streams is not an integer of at least 1")
     if sum(subscription.values()) > MAX_STREAMS:
         raise BadError(f"it has more than {MAX_STREAMS} streams")
     poison = found.beyond_java
@@ -504,7 +504,7 @@ def read_offset(path: str, data: bytes | None) -> int | Unreadable:
 def _read_decimal(path: str, data: bytes | None) -> int | Unreadable:
     text = (data or b"").decode("latin-1")
     if not DECIMAL.match(text) or not -(1 << 63) <= int(text) < 1 << 63:
-        return Unreadable(path, f"{shown(text)} is no number of 64 bits")
+        return Unreadable(path, f"{shown(text)} is not a 64-bit integer")
     return int(text)
 
 

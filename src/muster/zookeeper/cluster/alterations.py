@@ -40,7 +40,7 @@ Settings = Mapping[str, str]
 
 
 def add_partitions(topic: str, added: Callable[[int], Iterable[list[int]]]) -> Plan[None]:
-    """Give a topic more partitions. `added` is told how many there are, and returns the brokers of each new one; what
+    """Give a topic more partitions. `added` receives their present number and returns the brokers of each new one; what
     it raises ends the plan.
 
     Raises:
@@ -59,7 +59,7 @@ def add_partitions(topic: str, added: Callable[[int], Iterable[list[int]]]) -> P
         except BadVersionError:
             continue
         return
-    raise ZooKeeperError(topic_path(topic), "other brokers change it all the time")
+    raise ZooKeeperError(topic_path(topic), "other brokers keep changing it: try again")
 
 
 def _with(found: TopicRegistration, partitions: dict[int, list[int]]) -> bytes:
@@ -67,8 +67,7 @@ def _with(found: TopicRegistration, partitions: dict[int, list[int]]) -> bytes:
 
 
 def alter_settings(topic: str, change: Callable[[Settings], Settings]) -> Plan[dict[str, str]]:
-    """Give a topic other settings, which are returned. `change` is told those that it has; what it raises ends the
-    plan.
+    """Change a topic's settings, and return them. `change` receives the present ones; what it raises ends the plan.
 
     Raises:
         NoNodeError: there is no such topic any more.
@@ -100,4 +99,4 @@ def alter_settings(topic: str, change: Callable[[Settings], Settings]) -> Plan[d
                 raise
             continue
         return changed
-    raise ZooKeeperError(path, "other brokers change it all the time")
+    raise ZooKeeperError(path, "other brokers keep changing it: try again")

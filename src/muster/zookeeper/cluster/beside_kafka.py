@@ -80,10 +80,10 @@ class BesideKafka:
 
     def _register(self, registration: CoordinatorRegistration) -> Plan[None]:
         if (yield from ask(Exists(OURS))) is not None:
-            raise ConfigError("this ZooKeeper has a cluster of muster's brokers, which coordinate groups themselves")
+            raise ConfigError("this ZooKeeper has a cluster of muster brokers, which coordinate groups themselves")
         taken = yield from ask(Exists(broker_path(self.coordinator_id)))
         if taken is not None and not self._was_registered:
-            raise ConfigError(f"a broker is registered with the id {self.coordinator_id}: give the coordinator another")
+            raise ConfigError(f"a broker already has id {self.coordinator_id}: give the coordinator another id")
         yield from self._learn_cluster()
         yield from ensure_path(COORDINATORS)
         try:

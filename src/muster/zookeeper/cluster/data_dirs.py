@@ -56,7 +56,7 @@ def claim_data_dir(broker_id: int, mine: DataDir, given_up: str | None) -> Plan[
     """Have the broker's folder named. `given_up` is the id of a folder that may be replaced.
 
     Raises:
-        ConfigError: it has another one, or has gone on with a copy of this one.
+        ConfigError: it has another one, or has continued with a copy of this one.
     """
     while True:
         found, version = yield from _read(broker_id)
@@ -78,7 +78,7 @@ def claim_data_dir(broker_id: int, mine: DataDir, given_up: str | None) -> Plan[
 
 
 def refusal(broker_id: int, found: DataDir | None, mine: DataDir | None, given_up: str | None) -> str | None:
-    """Why a broker may not go on with a folder; None if it may. `mine` is None for a folder that is new."""
+    """Why a broker may not use a folder; None if it may. `mine` is None for a new folder."""
     if found is None or found.directory_id == given_up:
         return None
     to_go_on = f"to go on without them, for good: -o replaced.data.dir={found.directory_id}"

@@ -145,7 +145,7 @@ def _check_epoch(slot: int, epoch: int) -> Plan[None]:
     found = yield from surely(Exists(slot_epoch_path(slot)))
     version = -1 if found is None else found.version
     if version != epoch:
-        raise FencedError(f"slot {slot} has the epoch {version}, not {epoch} any more")
+        raise FencedError(f"slot {slot} has epoch {version}, no longer {epoch}")
 
 
 def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[None]:
@@ -165,7 +165,7 @@ def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[Non
             yield from ask(Reconnected())
         except (BadVersionError, NodeExistsError, NoNodeError) as error:
             if error.path == check.path:
-                raise FencedError(f"slot {slot} has another epoch than {epoch}") from error
+                raise FencedError(f"slot {slot} no longer has epoch {epoch}") from error
             if not lost or not (yield from _was_carried_out(slot, epoch, writes[0])):
                 raise
             return
@@ -175,8 +175,8 @@ def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[Non
             return
         size = sum(map(_size_of, writes))
         if lost >= LOST_ANSWERS and size > LARGE_BYTES:
-            told = f"ZooKeeper closed the connection {lost} times at {size} bytes for {writes[0].path}"
-            raise TooLargeError(writes[0].path, f"{told}: is its jute.maxbuffer smaller?")
+            closed = f"ZooKeeper closed the connection {lost} times at {size} bytes for {writes[0].path}"
+            raise TooLargeError(writes[0].path, f"{closed}: is its jute.maxbuffer smaller?")
 
 
 def _size_of(write: Write[Any]) -> int:
@@ -262,7 +262,7 @@ class _Znode:
         """Bytes that would be left if every value were as large as it may be."""
 
     def takes(self, key: bytes) -> bool:
-        """Whether another offset fits, and will go on to."""
+        """Whether another offset fits, now and later."""
         count = len(self.records) + len(self.leaving)
         return count < OFFSETS_OF_A_ZNODE and len(key) + _LARGEST_VALUE <= self.room
 
@@ -306,7 +306,7 @@ class GroupJournal:
         """Of each offset. One that comes again before its removal is written has its former place: a group's znodes
         may go in two multis, and a crash between them must not leave an offset in two places."""
         self._dirty: dict[str, dict[_Znode, int]] = {}
-        """By group: what is to be written, with the position of the first write that made it so."""
+        """Pending writes by group, each with the position of the first write that caused it."""
         self._under_way: dict[_Znode, tuple[int, Write[Any], set[bytes]]] = {}
         """The same of the multi that is under way, with the write, and the keys that it takes away."""
         self._names: deque[str] = deque()
@@ -335,7 +335,7 @@ class GroupJournal:
             if self._plans.pop(number, None) is None:
                 return
             if isinstance(outcome, SessionExpiredError):
-                outcome = FencedError(f"the session that had slot {self.slot} under epoch {self.epoch} has ended")
+                outcome = FencedError(f"the session that held slot {self.slot} with epoch {self.epoch} has ended")
             if isinstance(outcome, TooLargeError):
                 self._room.was_too_much(sum(_size_of(write) for _, write, _ in self._under_way.values()))
             try:
@@ -478,7 +478,7 @@ class GroupJournal:
         self._dirty.setdefault(znode.group, {}).setdefault(znode, self._position)
 
     def _send(self) -> None:
-        """Begin to write what is to be written, if nothing is under way."""
+        """Start the pending writes, unless some are under way."""
         if self._under_way:
             return
         self._gather()

@@ -192,7 +192,9 @@ def join_cluster(fresh: str) -> Plan[str]:
     brokers = yield from _below(BROKER_IDS)
     if (yield from ask(Exists(OURS))) is None:
         if has_controller or brokers[:-1]:
-            raise ConfigError("this ZooKeeper has a cluster of Apache Kafka; give this one a folder: HOST:PORT/FOLDER")
+            raise ConfigError(
+                "this ZooKeeper already has an Apache Kafka cluster; give this one a chroot: HOST:PORT/CHROOT"
+            )
         if (yield from ask(Exists(SLOTS))) is not None:
             raise ConfigError(
                 "this ZooKeeper has coordinators that stand beside Apache Kafka; give this cluster a folder: "
@@ -210,7 +212,7 @@ def check_cluster(expected: str) -> Plan[None]:
     """
     found = yield from _data_of(CLUSTER_ID)
     if found is None or _id_of(found) != expected:
-        raise ConfigError(f"ZooKeeper has lost cluster {expected}: {CLUSTER_ID} holds {found!r}")
+        raise ConfigError(f"ZooKeeper has lost cluster {expected}: {CLUSTER_ID} contains {found!r}")
 
 
 def cluster_id_there() -> Plan[str | None]:
@@ -260,7 +262,7 @@ def _first_free_id(data: bytes | None) -> int:
     try:
         return int(json.loads(data)["block_end"]) + 1
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{PRODUCER_IDS} in ZooKeeper holds no block of producer ids: {data!r}") from None
+        raise ConfigError(f"{PRODUCER_IDS} in ZooKeeper is not a block of producer ids: {data!r}") from None
 
 
 def live_brokers(known: Collection[int]) -> Plan[list[int]]:
@@ -481,7 +483,7 @@ def _id_of(data: bytes | None) -> str:
         found = None
     name = found.get("id") if isinstance(found, dict) else None
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{CLUSTER_ID} in ZooKeeper holds no id of a cluster: {data!r}")
+        raise ConfigError(f"{CLUSTER_ID} in ZooKeeper is not a cluster id: {data!r}")
     return name
 
 

@@ -162,7 +162,7 @@ class SlotKeeper:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was told of is read."""
+        """Whether all reported changes have been read."""
         return self.is_registered and not self._live_is_stale and not self._stale
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class SlotKeeper:
         try:
             yield from create_ephemeral(coordinator_path(self.coordinator_id), address.encode())
         except NodeExistsError:
-            return  # of this coordinator's life before: its going is told, as the list is watched
+            return  # from this coordinator's former session: the watch on the list reports its deletion
         self.is_registered = True
         self._stale.update(range(self._slots))
 
@@ -287,7 +287,7 @@ class SlotKeeper:
         self._preferred = now
 
     def _settle(self, slot: int) -> Plan[None]:
-        """Read which coordinator has a slot, and take it or give it up if that is to be."""
+        """Read which coordinator has a slot, and take it or give it up as required."""
         # Only here, before anything is read: an event that comes during a read marks it again.
         self._stale.discard(slot)
         try:

@@ -46,7 +46,7 @@ class AsyncAssignedReader(forks.StaysHere):
         """There is something for a poll: another reader, an error, the end."""
         self._errors: deque[Exception] = deque()
         self._defect: MusterError | None = None
-        """Why it cannot go on at all."""
+        """Why it cannot continue at all."""
         self._listener: RebalanceListener | None = None
         self._listening: asyncio.Task[None] | None = None
         """The call of the listener that is under way."""

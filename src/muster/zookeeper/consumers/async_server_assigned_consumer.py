@@ -130,7 +130,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
         """
         self._check_open()
         if self._member is not None:
-            raise IllegalStateError("a consumer of this kind subscribes once; make another one")
+            raise IllegalStateError("a ServerAssignedConsumer can subscribe only once; create another one")
         names = [check_topic(topic) for topic in ([topics] if isinstance(topics, str) else topics)]
         if not names:
             raise ConfigError("there are no topics to subscribe to")

@@ -64,9 +64,9 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             async for record in consumer:
                 ...
 
-    Records come at least once. Whatever has ended its session, a member goes on until it learns of that; so two members
-    may hand out the same records for a while, and the commits of the older one may set the group back. That is the
-    scheme's own flaw: `AsyncConsumer`'s groups do not have it.
+    Delivery is at least once. When its session ends, a member continues until it learns of that; so two members may
+    return the same records for a while, and the older one's commits may set the group back. That is a flaw of the
+    scheme: the groups of `AsyncConsumer` do not have it.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[WatcherKeywords]) -> None:
@@ -183,12 +183,13 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         mapping gives each topic a number of its own. As in 0.8 there is one subscription in a consumer's life. The
         pattern is one that Java and Python read alike; commas separate alternatives.
 
-        As with Kafka 0.8's own consumer a rebalance does not wait for a poll. So the listener is called in a task (by a
-        `WatcherConsumer` in a thread) of its own, at any time, while records may still be in the caller's hands. Before
-        `on_partitions_revoked` fetching has stopped, and what is handled is committed if auto commit is on; only behind
-        it the partitions are released, so it may commit. Without offsets its commit writes what auto commit would:
-        records of the last poll are not handled yet. Nothing is handed out before `on_partitions_assigned` has
-        returned, so it may seek. An exception is raised by the next poll, and the rebalance goes on.
+        As in Kafka 0.8's own consumer a rebalance does not wait for a poll. So the listener is called in its own task
+        (by a `WatcherConsumer` in its own thread), at any time, even while the caller is processing records. Before
+        `on_partitions_revoked` fetching has stopped, and processed records are committed if auto commit is on; the
+        partitions are released only after it, so it may commit. Without offsets its commit writes what auto commit
+        would: records of the last poll do not count as processed yet. No records are returned before
+        `on_partitions_assigned` has returned, so it may seek. An exception is raised by the next poll, and the
+        rebalance continues.
 
         Raises:
             ConfigError: the pattern, a topic's name or a number of streams is wrong.
@@ -196,9 +197,9 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         """
         self._check_open()
         if self._member is not None:
-            raise IllegalStateError("a consumer that watches ZooKeeper subscribes once; make another one")
+            raise IllegalStateError("a WatcherConsumer can subscribe only once; create another one")
         if sum(way is not None for way in (topics, pattern, black_list)) != 1:
-            raise IllegalStateError("subscribe to topics, to a pattern, or to all that is not on a black list")
+            raise IllegalStateError("subscribe to topics, to a pattern, or to all topics not on a black list")
         if topics is None:
             subscription = Subscription.to_list(pattern or black_list or "", num_streams, white=pattern is not None)
         else:

@@ -12,14 +12,14 @@ from muster.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAssignedConfig(ConsumerConfig):
-    """The further setting of a consumer whose coordinator assigns its partitions, and what is special here.
+    """The additional setting of a consumer whose coordinator assigns its partitions, and what is different here.
 
-    `coordinator_servers` are the draft listeners of one or more coordinators, `host:port,host:port`: it is needed, and
-    any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of Kafka or muster.
-    `group_id` is needed. `partition_assignment_strategy` names one strategy that the coordinator knows: range or
-    roundrobin. There are no static members (`group_instance_id`), and no bound on the time between two polls:
-    `max_poll_interval_ms` bounds how long a join may wait for the others. `security_protocol` and what belongs to it
-    are for the brokers: a draft listener has neither TLS nor SASL.
+    `coordinator_servers` are the draft listeners of one or more coordinators, `host:port,host:port`: it is required,
+    and any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of Kafka or
+    muster. `group_id` is required. `partition_assignment_strategy` names one strategy of the coordinator: range or
+    roundrobin. There are no static members (`group_instance_id`), and no limit on the time between two polls:
+    `max_poll_interval_ms` limits how long a join waits for the others. `security_protocol` and related settings are for
+    the brokers: a draft listener has neither TLS nor SASL.
     """
 
     coordinator_servers: tuple[str, ...] = ()
@@ -31,12 +31,14 @@ class ServerAssignedConfig(ConsumerConfig):
         if not self.coordinator_servers:
             raise ConfigError("coordinator_servers is empty: name at least one coordinator as host:port")
         if self.group_id is None:
-            raise ConfigError("group_id is not set: a consumer of this kind is always in a group")
+            raise ConfigError("group_id is not set: a ServerAssignedConsumer is always in a group")
         if self.group_instance_id is not None:
-            raise ConfigError("group_instance_id is set, but groups of this kind have no static members")
+            raise ConfigError("group_instance_id is set, but these groups have no static members")
         strategies = self.partition_assignment_strategy
         if len(strategies) != 1 or not isinstance(strategies[0], str):
-            raise ConfigError("partition_assignment_strategy must name one strategy, which the coordinator carries out")
+            raise ConfigError(
+                "partition_assignment_strategy must name exactly one strategy, which the coordinator applies"
+            )
 
     def of_member(self) -> ServerAssignedConfig:
         """Those of the member's connections: what is secret stays away from coordinators, which have no use for it."""

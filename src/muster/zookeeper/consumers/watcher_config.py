@@ -17,13 +17,13 @@ _BROKER_VERSIONS = {1: "0.8", 2: "0.9"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherConfig(ConsumerConfig):
-    """The further settings of a consumer that watches ZooKeeper, with the defaults of Kafka 0.8.2.
+    """The additional settings of a consumer that watches ZooKeeper, with the defaults of Kafka 0.8.2.
 
-    `zookeeper_connect` is `host:port,host:port/chroot`. `group_id` is needed; `consumer_id` is made up unless it is
+    `zookeeper_connect` is `host:port,host:port/chroot`. `group_id` is required; `consumer_id` is generated unless
     given. `partition_assignment_strategy` is range or roundrobin. Brokers are found in ZooKeeper, so there are no
-    `bootstrap_servers`. `watch_brokers` has every broker that comes or goes make a rebalance, which no release of Kafka
-    did. Settings of members of later groups (sessions, heartbeats, static members) mean nothing here.
-    `security_protocol` and what belongs to it are for the brokers: ZooKeeper is spoken to without TLS and SASL.
+    `bootstrap_servers`. `watch_brokers` triggers a rebalance whenever a broker joins or leaves, which no release of
+    Kafka did. Settings for members of later groups (sessions, heartbeats, static members) have no effect.
+    `security_protocol` and related settings are for the brokers: ZooKeeper is accessed without TLS and SASL.
     """
 
     zookeeper_connect: str = "localhost:2181"
@@ -43,13 +43,13 @@ class WatcherConfig(ConsumerConfig):
         if self.bootstrap_servers != ("localhost:9092",):
             raise ConfigError("bootstrap_servers is set, but this consumer finds the brokers in ZooKeeper")
         if len(self.partition_assignment_strategy) != 1:
-            raise ConfigError("partition_assignment_strategy names several; in ZooKeeper there is no vote: name one")
+            raise ConfigError("partition_assignment_strategy must name one strategy: members in ZooKeeper do not vote")
         if self.consumer_id is not None:
             check_name("consumer_id", self.consumer_id)
         self.settings("x")
 
     def settings(self, consumer_id: str) -> WatcherSettings:
-        """Those of the member."""
+        """The settings of the member."""
         assert self.group_id is not None
         return WatcherSettings(
             self.group_id,
@@ -64,7 +64,7 @@ class WatcherConfig(ConsumerConfig):
         )
 
     def of_reader(self, consumer_id: str, brokers: Collection[BrokerRegistration]) -> dict[str, Any]:
-        """Those of the consumer that reads what the member owns, from these brokers."""
+        """The settings of the consumer that reads the member's partitions from these brokers."""
         values = {setting.name: getattr(self, setting.name) for setting in fields(ConsumerConfig)}
         fallback = _BROKER_VERSIONS.get(min((broker.version for broker in brokers), default=3))
         return values | {

@@ -341,7 +341,7 @@ class ServerAssignedMember:
         self._fetching.stop()
         self._move(Happening.FORGOTTEN)
         self._own_nothing("", now)
-        self.events.append(Note(WARNING, f"group {self._group_id} has gone on without this member; it joins anew"))
+        self.events.append(Note(WARNING, f"group {self._group_id} has continued without this member; rejoining"))
 
     def _own_nothing(self, member_id: str, now: int) -> None:
         self.standing, self.offsets.in_force = Standing(OUTSIDE.generation_id, member_id), OUTSIDE

@@ -27,9 +27,7 @@ from muster.zookeeper.server_assigned.coordinator_search import CoordinatorSearc
 _FETCH_VERSION = 1
 
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
-GIVEN_UP = (
-    "the group has been rebalanced, and the partitions were given up: their new owners go on behind the last commit"
-)
+GIVEN_UP = "the group has rebalanced and the partitions were revoked: their new owners continue from the last commit"
 
 
 class Standing(NamedTuple):

@@ -96,7 +96,7 @@ _ERRORS: tuple[tuple[type[Exception], type[ZooKeeperError]], ...] = (
     (kazoo_errors.SessionMovedError, ConnectionLossError),
 )
 _logger = logging.getLogger("muster.zookeeper.kazoo")
-# What it warns of are lost connections: their owner is told by events.
+# It warns of lost connections, which their owner learns from events.
 _logger.setLevel(logging.ERROR)
 
 
@@ -104,7 +104,7 @@ def parse_address(address: str) -> tuple[list[str], str]:
     """The servers and the chroot ("" for none) of `host:port,host:port/chroot`.
 
     Raises:
-        IllegalArgumentError: it is none.
+        IllegalArgumentError: it is not a valid address.
     """
     try:
         hosts, chroot = collect_hosts(address)
@@ -454,12 +454,12 @@ def _stat(stat: ZnodeStat) -> Stat:
     return Stat(stat.version, stat.cversion, stat.ephemeralOwner, stat.czxid, stat.mzxid, stat.numChildren)
 
 
-_WITHOUT_PROOF = "muster speaks to ZooKeeper without TLS and without authentication"
+_WITHOUT_PROOF = "muster connects to ZooKeeper without TLS and authentication"
 
 
 def _translated(error: Exception, path: str) -> ZooKeeperError:
     if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):
-        return NotPermittedError(path, f"ZooKeeper wants SASL of its clients, and closed the session: {_WITHOUT_PROOF}")
+        return NotPermittedError(path, f"ZooKeeper requires SASL and closed the session: {_WITHOUT_PROOF}")
     if isinstance(error, kazoo_errors.NoAuthError):
         return NotPermittedError(path, f"the ACL of {path} in ZooKeeper does not permit it: {_WITHOUT_PROOF}")
     for theirs, ours in _ERRORS:

@@ -66,7 +66,7 @@ class StartFetching(Ask[None]):
 
 
 class Pause(Ask[None]):
-    """Go on after `milliseconds`."""
+    """Continue after `milliseconds`."""
 
     __slots__ = ("milliseconds",)
 

@@ -18,9 +18,9 @@ set flags, so that many changes make one rebalance. Its plans ask for operations
 one is carried out at a time: `attend` whenever `wants_attention`, `commit` and `shut_down`.
 
 Where it differs from 0.8.2.2, and why:
-- An unreadable id, topic or broker is told and passed over, as is a list that takes too long to match. There it ends
-  the rebalance of every member, or keeps it busy.
-- An id that goes while the ids are read is passed over: its member has left, and the watch tells of it. There it costs
+- An unreadable id, topic or broker is logged and skipped, as is a list that takes too long to match. There it ends the
+  rebalance of every member, or keeps it busy.
+- An id that is deleted while the ids are read is skipped: its member has left, and the watch reports it. There it costs
   a try and a back-off.
 - Offsets are read when the partition is claimed, not before: the former owner has committed by then. There, records
   between the two are handled twice.
@@ -327,7 +327,7 @@ class WatcherMember(SessionPlans):
         except SessionExpiredError:
             raise
         except (ZooKeeperError, UnequalSubscriptionsError, TooCostlyError) as error:
-            yield from self._ask(Tell(Level.WARNING, f"a try to rebalance failed: {error}"))
+            yield from self._ask(Tell(Level.WARNING, f"an attempt to rebalance failed: {error}"))
             return False
 
     def _stop_in_vain(self) -> Plan[None]:
@@ -338,7 +338,7 @@ class WatcherMember(SessionPlans):
             except SessionExpiredError:
                 raise
             except ZooKeeperError as error:
-                yield from self._ask(Tell(Level.WARNING, f"after a failed try to rebalance: {error}"))
+                yield from self._ask(Tell(Level.WARNING, f"after a failed attempt to rebalance: {error}"))
 
     def _rebalance(self) -> Plan[bool]:
         """One try: whether all that it should have is claimed."""
@@ -508,10 +508,10 @@ class WatcherMember(SessionPlans):
         return brokers
 
     def _report(self, found: Unreadable) -> Plan[None]:
-        """Tell of it once."""
+        """Log it once."""
         if found not in self._told:
             self._told.add(found)
-            yield from self._ask(Tell(Level.WARNING, f"passed over: {found}"))
+            yield from self._ask(Tell(Level.WARNING, f"skipped: {found}"))
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 

@@ -78,5 +78,5 @@ def _checked(streams: Mapping[str, int]) -> Mapping[str, int]:
     if not streams:
         raise ConfigError("there is no topic to subscribe to")
     if any(type(count) is not int or count < 1 for count in streams.values()) or sum(streams.values()) > MAX_STREAMS:
-        raise ConfigError(f"a topic has 1 stream or more, and a consumer {MAX_STREAMS} at most")
+        raise ConfigError(f"each topic needs at least 1 stream, and a consumer may have at most {MAX_STREAMS}")
     return streams

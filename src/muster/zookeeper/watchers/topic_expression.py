@@ -101,7 +101,7 @@ class _Parser:
 
     def _strange(self) -> ConfigError:
         at = f" (at character {self._at + 1})"
-        return ConfigError(f"{self._regex!r} is no regular expression that Java and Python understand alike{at}")
+        return ConfigError(f"{self._regex!r} is not a regular expression with the same meaning in Java and Python{at}")
 
     def _take(self, text: str) -> bool:
         if not self._regex.startswith(text, self._at):
@@ -174,7 +174,7 @@ class _Parser:
     def _group(self) -> _Part:
         self._nested += 1
         if self._nested > _MOST_NESTED:
-            raise ConfigError(f"{self._regex!r} has groups inside {_MOST_NESTED} others")
+            raise ConfigError(f"{self._regex!r} has groups nested deeper than {_MOST_NESTED}")
         look = next((look for look in ("?=", "?!", "?<=", "?<!") if self._take(look)), "")
         if not look and self._regex.startswith("?", self._at) and not self._take("?:"):
             raise self._strange()
@@ -198,7 +198,7 @@ class _Parser:
     def _class(self) -> _One:
         negated = self._take("^")
         if self._take("]"):
-            raise self._strange()  # Java: the class goes on behind it, or not, by its release
+            raise self._strange()  # in Java it depends on the release whether the class continues after it
         found: set[str] = set()
         while not self._take("]"):
             if _SETS_IN_SETS.match(self._regex, self._at):
@@ -324,7 +324,7 @@ class TopicExpression:
         try:
             self._compiled = re.compile(regex, re.ASCII)
         except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{regex!r} is no regular expression: {error}") from error
+            raise ConfigError(f"{regex!r} is not a valid regular expression: {error}") from error
         self._known: dict[str, bool] = {}
         self._slowly: dict[str, tuple[bool, int]] = {}
         """With the steps that it took."""
