@@ -216,7 +216,7 @@ def test_following_ends_by_ctrl_c(tmp_path: Path) -> None:
             ("--metrics-port", "1", "--json"),
             "muster: lag: --metrics-port prints nothing: omit --follow and --json",
         ),
-        (("--metrics-port", "99999"), "muster: --metrics-port is 0 to 65535, not 99999"),
+        (("--metrics-port", "99999"), "muster: --metrics-port must be 0 to 65535, not 99999"),
         (("--timeout-ms", "300"), "(tried to connect to 127.0.0.1:9; choose another cluster with --bootstrap)"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_broker_that_works_is_seen_working(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (("--metrics-port", "TAKEN"), "muster: cannot serve metrics on 127.0.0.1:TAKEN: Address already in use"),
-        (("--metrics-port", "70000"), "muster: --metrics-port is 0 to 65535, not 70000"),
+        (("--metrics-port", "70000"), "muster: --metrics-port must be 0 to 65535, not 70000"),
         (("--metrics-host", "::1"), "muster: --metrics-host needs --metrics-port"),
     ],
 )

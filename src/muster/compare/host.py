@@ -1,4 +1,4 @@
-"""A process with one or several members. It is told on standard input what to do, and prints what happens, as JSON.
+"""A process with one or several members. It reads commands from standard input and prints events, as JSON.
 
 It ends when its standard input closes. Members that are to be killed or stopped still have a process for themselves.
 One that stands still when the comparison is killed sees nothing of its input: the system ends it, on Linux.
@@ -29,7 +29,7 @@ log = logging.getLogger("muster.compare")
 POLL_MS = 200
 LOOK_EVERY_S = 0.05
 NAP_MS = 3_000
-"""A process that did not run for so long stood still. Half a session, so that no such time is one that matters."""
+"""A process that did not run for this long was paused. Half a session timeout, so that shorter pauses do not matter."""
 RETRY_S = 0.2
 
 
@@ -94,7 +94,7 @@ class Seat:
             say("handled", m=self.name, p=partition.partition, a=first, b=last)
 
     def leave(self) -> None:
-        """Have it leave the group when it has handled what it has."""
+        """Make it leave the group once it has processed what it has."""
         self._leaving = True
 
     async def commit_after_a_nap(self) -> None:
@@ -131,7 +131,7 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Do what standard input says until it ends; then leave with all."""
+        """Execute commands from standard input until it ends; then make all members leave."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

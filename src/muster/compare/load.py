@@ -27,11 +27,11 @@ class Load:
         self._stopped = False
 
     def stop(self) -> None:
-        """Write no more than what is under way."""
+        """Stop after the writes under way."""
         self._stopped = True
 
     def written(self) -> dict[int, int]:
-        """Behind the last acknowledged record of each partition."""
+        """The offset after the last acknowledged record of each partition."""
         return dict(self._ends)
 
     async def run(self) -> None:
@@ -57,7 +57,7 @@ class Load:
             self._ends[written.partition] = max(self._ends.get(written.partition, 0), written.offset + 1)
 
     async def ends(self, admin: AsyncAdmin) -> dict[int, int]:
-        """The ends of the partitions, as the brokers tell them."""
+        """The partitions' ends according to the brokers."""
         partitions = [TopicPartition(self._topic, number) for number in range(self._partitions)]
         found = await admin.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
         ends = {}

@@ -237,7 +237,7 @@ class _Listener(RebalanceListener):
 
 
 def _count(driver: Driver) -> dict[str, int]:
-    """Have a client's requests to coordinators counted, by their names."""
+    """Count a client's requests to coordinators by name."""
     counted: dict[str, int] = {}
     dispatch = driver.dispatch
 

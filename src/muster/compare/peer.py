@@ -45,7 +45,7 @@ def classpath() -> str:
 
 
 class Peer:
-    """The consumer, and what it is told."""
+    """The consumer and its commands."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -56,7 +56,7 @@ class Peer:
         self._left = False
 
     async def run(self) -> None:
-        """Do what standard input says until it ends; then leave."""
+        """Execute commands from standard input until it ends; then leave."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

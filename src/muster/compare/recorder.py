@@ -24,14 +24,14 @@ class Owns(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A member has left or was killed: it reads nothing any more."""
+    """A member has left or was killed: it no longer reads anything."""
 
     at_ms: int
     member: str
 
 
 class Frozen(NamedTuple):
-    """A member stands still."""
+    """A member is paused."""
 
     at_ms: int
     member: str
@@ -145,7 +145,7 @@ def holds(events: Iterable[OwnershipEvent], end_ms: int) -> list[Hold]:
 
 
 def naps(events: Iterable[OwnershipEvent], end_ms: int) -> dict[str, list[Span]]:
-    """The times in which each member stood still."""
+    """The times in which each member was paused."""
     found: dict[str, list[Span]] = defaultdict(list)
     asleep: dict[str, int] = {}
     for event in sorted(events, key=lambda event: event.at_ms):
@@ -159,7 +159,7 @@ def naps(events: Iterable[OwnershipEvent], end_ms: int) -> dict[str, list[Span]]
 
 
 def awake(held: Iterable[Hold], asleep: dict[str, list[Span]]) -> list[Hold]:
-    """The parts of the holds in which their members did not stand still."""
+    """The parts of the holds in which their members were not paused."""
     found = []
     for hold in held:
         start = hold.start_ms
@@ -172,7 +172,7 @@ def awake(held: Iterable[Hold], asleep: dict[str, list[Span]]) -> list[Hold]:
 
 
 def ownerless_ms(held: Iterable[Hold], partitions: int, during: Span) -> int:
-    """For how long partitions were read by no member, added up over the partitions."""
+    """How long no member read a partition, summed over the partitions."""
     covered = 0
     for stretches in _by_partition(held).values():
         covered += sum(span.length_ms for span in _union(_clip(stretches, during)))

@@ -14,7 +14,7 @@ from muster.compare.workload import Kind, Step
 
 @dataclass(slots=True)
 class Work:
-    """What members counted themselves. `requests` are those to coordinators, by their names."""
+    """The members' own counts. `requests` are those to coordinators, by name."""
 
     rebalances: int = 0
     tries: int = 0
@@ -101,7 +101,7 @@ class StepResult:
 
     @property
     def as_meant(self) -> bool:
-        """Whether nothing but the step happened to the group: only then its counts say something."""
+        """Whether nothing but the step happened to the group: only then its counts are meaningful."""
         return self.expired == 0
 
 
@@ -118,7 +118,7 @@ class Run:
     naps: dict[str, list[Span]] = field(default_factory=dict)
     doubles: list[Double] = field(default_factory=list)
     outages: list[tuple[str, Span]] = field(default_factory=list)
-    """When a broker or ZooKeeper was away."""
+    """When a broker or ZooKeeper was down."""
     produced: int = 0
     handled: int = 0
     """Records that were handled, each counted once."""
@@ -169,12 +169,12 @@ class Results:
 
 
 def to_json(results: Results) -> dict[str, Any]:
-    """As values that JSON has."""
+    """As JSON values."""
     return asdict(results)
 
 
 def from_json(found: Mapping[str, Any]) -> Results:
-    """From what `to_json` gave."""
+    """From the result of `to_json`."""
     differing = _run(found["differing"]) if found["differing"] is not None else None
     runs = [_run(run) for run in found["runs"]]
     return Results(runs, found["story"], found["setting"], list(found["left_out"]), differing)

@@ -104,7 +104,7 @@ class Servers:
         raise NotImplementedError
 
     async def start_broker(self) -> None:
-        """Have it back."""
+        """Start it again."""
         raise NotImplementedError
 
     async def stop_zookeeper(self) -> None:
@@ -112,19 +112,19 @@ class Servers:
         raise NotImplementedError
 
     async def start_zookeeper(self) -> None:
-        """Have it back."""
+        """Start it again."""
         raise NotImplementedError
 
     async def be_late(self, delay_ms: int) -> None:
-        """Let the server of the member that has one for itself learn everything so much later. 0: no more."""
+        """Delay everything that the lagging member's own server learns by this much. 0: no delay."""
         raise NotImplementedError
 
     async def lag(self) -> None:
-        """Let the server of the member that has one for itself learn nothing more."""
+        """Stop the lagging member's own server from learning anything."""
         raise NotImplementedError
 
     async def catch_up(self) -> None:
-        """Let it learn all."""
+        """Let it catch up."""
         raise NotImplementedError
 
 
@@ -169,7 +169,7 @@ class LocalServers(Servers):
         await asyncio.to_thread(self._stopped.stop)
 
     async def start_broker(self) -> None:
-        """Have it back."""
+        """Start it again."""
         assert self._stopped is not None
         await asyncio.to_thread(self._stopped.start)
 
@@ -179,7 +179,7 @@ class LocalServers(Servers):
         await asyncio.to_thread(self._server.kill)
 
     async def start_zookeeper(self) -> None:
-        """Have it back."""
+        """Start it again."""
         assert self._server is not None
         await asyncio.to_thread(self._server.start)
 
@@ -293,8 +293,8 @@ async def started_ensemble(folder: Path, lagging: str) -> AsyncIterator[Servers]
 
 
 async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractContextManager[A]) -> A:
-    """Start a server, in a thread. A caller that is cancelled, and be it twice, goes on when the thread is through: a
-    server that starts behind the end of `running` would not be ended with it."""
+    """Start a server in a thread. A caller that is cancelled, even twice, continues once the thread is done: a server
+    that starts after the end of `running` would not be stopped with it."""
     entering = asyncio.ensure_future(asyncio.to_thread(running.enter_context, server))
     kill: Callable[[], None] | None = getattr(server, "kill", None)
     try:
@@ -305,7 +305,7 @@ async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractConte
                 if kill is not None:
                     await asyncio.to_thread(kill)  # it may be long until it serves
                 await asyncio.wait([entering], timeout=LOOK_EVERY_S)
-        entering.exception()  # that of a server that was killed is no news
+        entering.exception()  # a killed server fails, as expected
         raise
 
 

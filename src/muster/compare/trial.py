@@ -48,15 +48,15 @@ QUIET_MS = 400
 REST_MS = 30_000
 PATIENCE_S = 300
 AWAY_S = 3.0
-"""For how long a broker or ZooKeeper is away at least."""
+"""How long a broker or ZooKeeper is down at least."""
 LATE_MS, LATE_FOR_S = 2_500, 5.0
-"""How much later than the others a server learns, and for how long: longer than a back-off of scheme 1."""
+"""The delay of the lagging server, and for how long: longer than a back-off of scheme 1."""
 PER_HOST = 10
 """Members that share a process."""
 
 
 class DidNotConvergeError(MusterError):
-    """A group did not come to rest."""
+    """A group did not converge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Trial:
         self._lost: list[tuple[int, str]] = []
         self._committed: list[str] = []
         self._woken = ""
-        """A member that woke up and has been given no partition since."""
+        """A resumed member that has not been assigned a partition since."""
         self._began = 0
         """When the member that joins began to: a JVM has taken its time before."""
         self._after_waking = 0
@@ -149,8 +149,8 @@ class Trial:
         return self._run
 
     async def _rest(self) -> None:
-        """Wait until ZooKeeper has nothing to do: what servers do for a new topic and a first producer is no step's.
-        One that others use, too, may have no rest."""
+        """Wait until ZooKeeper is idle: what servers do for a new topic and a first producer does not belong to a step.
+        One that others use, too, may never be idle."""
         give_up = monotonic_ms() + REST_MS
         before, now = None, await self._servers.counters()
         while before is None or (now[:3] != before[:3] and monotonic_ms() < give_up):
@@ -198,7 +198,7 @@ class Trial:
             found = [double for double in run.doubles if during.start_ms <= double.start_ms < during.end_ms]
             step.doubled, step.doubled_ms = len(found), union_ms(_spans(found))
 
-    # --- what members tell -------------------------------------------------------------------------------------------
+    # --- events from members -----------------------------------------------------------------------------------------
 
     async def _read(self, host: Process) -> None:
         while (line := await host.next_line()) is not None:
@@ -375,7 +375,7 @@ class Trial:
             await asyncio.sleep(max(rest_ms, 1) / 1000)
 
     async def _count(self) -> None:
-        """Have all members tell what they have done."""
+        """Make all members report what they have done."""
         living = [host for host in self._hosts if host.running and not host.expected_to_end]
         for host in living:
             self._counted[host.name].clear()
@@ -389,7 +389,7 @@ class Trial:
         while not done():
             self._news.clear()
             with suppress(TimeoutError):
-                # Not wait_for, which in Python 3.11 forgets a cancellation that comes with the news.
+                # Not wait_for, which in Python 3.11 loses a cancellation that arrives with the result.
                 async with asyncio.timeout(0.5):
                     await self._news.wait()
             if monotonic_ms() > give_up:

@@ -70,7 +70,7 @@ def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[St
 
 
 def differing_script() -> list[Step]:
-    """Members of which one hears of ZooKeeper through a server of its own: it learns late, then nothing for a while."""
+    """One member uses its own ZooKeeper server, which lags at first and then learns nothing for a while."""
     start = [Step(Kind.JOIN, "m1"), Step(Kind.JOIN, "m2")]
     return [*start, Step(Kind.LATE, "m3"), Step(Kind.BROKER), Step(Kind.LAG, "m2")]
 

@@ -1,4 +1,5 @@
-"""Families in the formats that Prometheus reads. The library prometheus_client knows them, and which is asked for."""
+"""Families in the formats that Prometheus reads. The library prometheus_client encodes them and negotiates the
+format."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ EXTRA = "pip install 'muster-kafka[metrics]'"
 
 
 class Page(NamedTuple):
-    """What is answered to a request for a page."""
+    """The response to a request for a page."""
 
     status: int
     content_type: str
@@ -26,7 +27,7 @@ def text_page(status: int, text: str) -> Page:
 
 
 def check_installed() -> None:
-    """Make sure that the library is there, before a port is opened.
+    """Check that the library is installed, before a port is opened.
 
     Raises:
         ConfigError: it is not.
@@ -36,14 +37,14 @@ def check_installed() -> None:
 
 
 def check_port(port: int, name: str = "--metrics-port") -> None:
-    """Refuse what is no port, before anything is started. Raises MusterError."""
+    """Reject an invalid port before anything is started. Raises MusterError."""
     if not 0 <= port <= 65_535:
-        raise MusterError(f"{name} is 0 to 65535, not {port}")
+        raise MusterError(f"{name} must be 0 to 65535, not {port}")
 
 
 def page(families: Iterable[Family], accept: str = "") -> Page:
-    """The families in the format that the header Accept of a request asks for; with what the library knows of the
-    process itself: its memory, its time on the CPU, its open files."""
+    """The families in the format of a request's Accept header, with the library's own metrics of the process: memory,
+    CPU time, open files."""
     from prometheus_client.exposition import choose_encoder
 
     try:
@@ -54,7 +55,7 @@ def page(families: Iterable[Family], accept: str = "") -> Page:
 
 
 class _Registry:
-    """What the library's encoders want of a registry."""
+    """The part of a registry that the library's encoders use."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
@@ -71,7 +72,7 @@ class _Registry:
 def _metric(family: Family) -> object:
     from prometheus_client.core import Metric
 
-    # The library puts `_total` behind the name of a counter.
+    # The library appends `_total` to the name of a counter.
     name = family.name.removesuffix("_total") if family.kind is Kind.COUNTER else family.name
     metric = Metric(name, family.text, family.kind.value)
     suffix = "_total" if family.kind is Kind.COUNTER else ""

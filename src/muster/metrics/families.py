@@ -1,7 +1,7 @@
-"""Families of samples: what is measured, as values. exposition.py writes them as Prometheus reads them.
+"""Families of samples: measurements as values. exposition.py encodes them for Prometheus.
 
-Names are those that the JMX exporter of Prometheus gives to Kafka's own MBeans (its example `kafka-2_0_0.yml`, and its
-default rule where that has none), so that dashboards and alerts for Kafka work here too.
+Names are those that the JMX exporter of Prometheus gives to Kafka's own MBeans (its example `kafka-2_0_0.yml`,
+otherwise its default rule), so that dashboards and alerts for Kafka work here too.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Labels = Mapping[str, str]
 
 
 class Kind(Enum):
-    """What a number means to Prometheus."""
+    """The type of a metric for Prometheus."""
 
     COUNTER = "counter"
-    """Only grows, until the process starts again; its name ends in `_total`."""
+    """Only grows until the process restarts; its name ends in `_total`."""
     GAUGE = "gauge"
     UNKNOWN = "unknown"
-    """A number under a name that is not Prometheus's own, such as a counter whose name does not end in `_total`."""
+    """A number whose name does not follow Prometheus's conventions, such as a counter without `_total`."""
     HISTOGRAM = "histogram"
 
 
 class Distribution(NamedTuple):
-    """How many values were at most as large as each of some bounds, the last of which is infinite; and their sum."""
+    """The number of values up to each bound, the last of which is infinite; and the sum of all values."""
 
     bounds: Sequence[float]
     counts: Sequence[int]
@@ -37,12 +37,12 @@ class Distribution(NamedTuple):
 
 @dataclass(slots=True)
 class Family:
-    """Samples of one name, each with labels of its own."""
+    """Samples of one name, each with its own labels."""
 
     name: str
     kind: Kind
     text: str
-    """What it is, in a sentence."""
+    """The help text."""
     samples: list[tuple[Labels, float | Distribution]] = field(default_factory=list)
 
     def add(self, value: float | Distribution, **labels: str) -> Family:
@@ -78,16 +78,16 @@ class Buckets:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of values."""
         return sum(self.counts)
 
     def seen(self) -> Distribution:
-        """What was counted."""
+        """The distribution so far."""
         return Distribution((*self.bounds, float("inf")), tuple(accumulate(self.counts)), self.total)
 
 
 def value_of(families: Iterable[Family], name: str, **labels: str) -> float | Distribution:
-    """The one sample of a family with these labels. Raises LookupError where there is none, or more than one."""
+    """The one sample of a family with these labels. Raises LookupError if there is none, or more than one."""
     found = [
         value for family in families if family.name == name for given, value in family.samples if dict(given) == labels
     ]

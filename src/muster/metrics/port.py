@@ -1,10 +1,10 @@
-"""A port for pages of numbers: GET and HEAD over HTTP, by the standard library's server, in threads of its own.
+"""A port for metrics: GET and HEAD over HTTP, by the standard library's server in its own threads.
 
-So it answers also while the loop of a broker is busy, and says so. Peers are not trusted: a connection has one request,
-is open for DEADLINE_S at most, and MOST_AT_ONCE of them are served at a time.
+So it responds even while a broker's event loop is busy. Peers are not trusted: a connection serves one request, stays
+open for at most DEADLINE_S, and at most MOST_AT_ONCE are served at a time.
 
-A page is a function that is given the request's header Accept. Of a page that is asked for several times at once, or
-again within a second, one answer is made.
+A page is a function of the request's Accept header. Concurrent requests for a page, and those within a second, share
+one response.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ log = logging.getLogger("muster.metrics")
 DEADLINE_S = 20.0
 MOST_AT_ONCE = 32
 KEPT_S = 1.0
-"""How long an answer is given again."""
+"""How long a response is reused."""
 _LOOK_S = 0.25
-"""How often the server looks for connections that are over their time, and whether it is to stop."""
+"""How often the server checks for connections past their deadline, and for its shutdown."""
 
 MakePage = Callable[[str], Page]
 
 
 class _Kept:
-    """A page, made once for all that ask at a time."""
+    """A page, made once for concurrent requests."""
 
     def __init__(self, make: MakePage) -> None:
         self._make = make
@@ -101,7 +101,7 @@ class _Server(ThreadingTCPServer):
         self.address_family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         self.pages = pages
         self.under_way: dict[socket.socket, float] = {}
-        """The connections, and until when each may be open."""
+        """The connections and their deadlines."""
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -121,7 +121,7 @@ class _Server(ThreadingTCPServer):
         self.end(before=time.monotonic())
 
     def end(self, before: float) -> None:
-        """End the connections whose time was over by then: what waits for the peer in its thread fails."""
+        """Close the connections whose deadline has passed, so that their threads stop waiting."""
         for request, until in list(self.under_way.items()):
             if until <= before:
                 with suppress(OSError):
@@ -137,7 +137,7 @@ class MetricsPort:
     def __init__(self, host: str, port: int, pages: Mapping[str, MakePage]) -> None:
         self.host = host
         self.port = port
-        """After `start` the one that is open, also where 0 was asked for."""
+        """After `start` the actual port, also if 0 was requested."""
         self._pages = {path: _Kept(make) for path, make in pages.items()}
         self._server: _Server | None = None
         self._thread: threading.Thread

@@ -1,9 +1,8 @@
 """Small charts as inline SVG: bars, columns, and the timeline of a group.
 
 Every function returns one `<svg>` element that scales with its container and takes its colours from the page's style
-sheet, so that it follows the reader's light or dark setting. Colours are never the only bearer of a meaning: bars carry
-their values, bands their owners' names, markers their numbers, and each shape has a title for pointers and screen
-readers.
+sheet, so that it follows the reader's light or dark setting. Meaning is never carried by colour alone: bars have their
+values, bands their owners' names, markers their numbers, and each shape has a title for pointers and screen readers.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 from html import escape
 
 Scale = Callable[[float], float]
-"""From a value to a place in pixels."""
+"""Maps a value to a position in pixels."""
 
 WIDTH = 1080
 CHARACTER = 6.9
@@ -24,7 +23,7 @@ CHARACTER = 6.9
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: its label, its value (None where there is nothing to measure) and what its title adds."""
+    """One bar: its label, its value (None if there is none) and a note for its title."""
 
     label: str
     value: float | None
@@ -44,7 +43,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A numbered line through a timeline; `end_ms` shades how long what it marks took."""
+    """A numbered line through a timeline; the time up to `end_ms` is shaded."""
 
     number: int
     start_ms: int
@@ -54,9 +53,9 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A stretch of time with its own label, that all rows share, or that one row has (`row`).
+    """A labelled stretch of time, across all rows or in one (`row`).
 
-    `class_` says in the style sheet how it looks.
+    `class_` is its class in the style sheet.
     """
 
     start_ms: int
@@ -71,7 +70,8 @@ def _number(value: float) -> str:
 
 
 def tag(name: str, *children: str, **attributes: str | float) -> str:
-    """One element. A trailing underscore of an attribute's name goes, others become hyphens; children are markup."""
+    """One element. A trailing underscore of an attribute's name is dropped, others become hyphens; children are
+    markup."""
     shown = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value) if isinstance(value, int | float) else value)}"'
         for key, value in attributes.items()
@@ -85,7 +85,7 @@ def text(x: float, y: float, content: str, class_: str = "label", **attributes: 
 
 
 def clock(milliseconds: int) -> str:
-    """A length of time for people: 850 ms, 12.4 s, 2:05 min."""
+    """A duration for people: 850 ms, 12.4 s, 2:05 min."""
     if 0 < milliseconds < 1_000:
         return f"{milliseconds} ms"
     if milliseconds < 120_000:
@@ -120,7 +120,7 @@ def times_of_day(origin_ms: int, length_ms: float, about: int) -> list[tuple[flo
 
 
 def _clock(at_ms: int, shown: str) -> str:
-    """A time in UTC; one that no calendar has in milliseconds."""
+    """A time in UTC; in milliseconds if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime(shown)
     except (OverflowError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What every HTML page that muster writes is made of: one file with style, headings, tables. No script, no address."""
+"""The parts of every HTML page that muster writes: one file with style, headings, tables; no scripts or links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 
 
 def document(title: str, *body: str) -> str:
-    """The page. The body is markup."""
+    """The page; the body is markup."""
     style = files("muster.pages").joinpath("page.css").read_text(encoding="utf-8")
     return "".join(
         [
@@ -22,7 +22,7 @@ def document(title: str, *body: str) -> str:
 
 
 def tiles(figures: Iterable[tuple[str, float | str]]) -> str:
-    """Figures that stand large at the top, each under its name."""
+    """Large figures for the top of a page, each under its name."""
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{value(figure)}</dd></div>" for name, figure in figures)
     return f'<dl class="tiles">{shown}</dl>' if shown else ""
 
@@ -54,7 +54,7 @@ def table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> st
 
 
 def value(shown: float | str) -> str:
-    """A figure with its thousands apart."""
+    """A figure with thousands separators."""
     if isinstance(shown, str):
         return escape(shown)
     return f"{shown:,.2f}" if isinstance(shown, float) else f"{shown:,}"

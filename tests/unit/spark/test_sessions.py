@@ -169,5 +169,5 @@ def test_what_has_muster(tmp_path):
 
 
 def test_a_port_for_metrics_that_is_none_is_refused_in_the_callers_words():
-    with pytest.raises(MusterError, match=r"^port is 0 to 65535, not 99999"):
+    with pytest.raises(MusterError, match=r"^port must be 0 to 65535, not 99999"):
         sessions.serve_metrics(None, 99_999)

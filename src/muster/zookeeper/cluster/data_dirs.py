@@ -5,7 +5,7 @@ offset 0, and what it had acknowledged would be gone without a word. So it is re
 folder that is given up.
 
 Each start has a number and a name, in the folder and here. A folder with a smaller number than here, or with another
-name under the same one, is an older copy: records were acknowledged since that it lacks. A larger number is no harm:
+name under the same one, is an older copy: records were acknowledged since that it lacks. A larger number does no harm:
 ZooKeeper was put back from a backup, or a start was broken off.
 """
 

@@ -192,9 +192,7 @@ def join_cluster(fresh: str) -> Plan[str]:
     brokers = yield from _below(BROKER_IDS)
     if (yield from ask(Exists(OURS))) is None:
         if has_controller or brokers[:-1]:
-            raise ConfigError(
-                "this ZooKeeper already has an Apache Kafka cluster; give this one a chroot: HOST:PORT/CHROOT"
-            )
+            raise ConfigError("this ZooKeeper has an Apache Kafka cluster; give this one a chroot: HOST:PORT/CHROOT")
         if (yield from ask(Exists(SLOTS))) is not None:
             raise ConfigError(
                 "this ZooKeeper has coordinators that stand beside Apache Kafka; give this cluster a folder: "

@@ -316,7 +316,7 @@ class ServerAssignedMember:
             self.events.append(Note(INFO, f"group {self._group_id} rebalances"))
             self._mind_release(now)
         elif code in _REBALANCE and self.state is ServerAssignedState.RELEASING:
-            self._released(now)  # the group has gone on: nothing can be committed any more
+            self._released(now)  # the group has continued: nothing can be committed any longer
         elif self.state in (ServerAssignedState.STABLE, ServerAssignedState.RELEASING):
             self._forget(now)
 

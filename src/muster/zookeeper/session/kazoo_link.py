@@ -114,7 +114,7 @@ def parse_address(address: str) -> tuple[list[str], str]:
 
 
 class Owner(Protocol):
-    """What is told what becomes of a session, on the event loop, in this order."""
+    """Receives what happens to a session, on the event loop, in this order."""
 
     def link_connected(self, link: Link) -> None:
         """There is a connection."""
@@ -138,7 +138,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """There is nothing to start: `running` stays False, so answers are told at once."""
+        """There is nothing to start: `running` stays False, so answers are delivered immediately."""
 
     def stop(self) -> None:
         """There is nothing to stop."""
@@ -252,12 +252,12 @@ class Link:
         elif state == KazooState.SUSPENDED:
             self._tell(self._owner.link_suspended, self)
         else:
-            # From here kazoo would go on to a new session.
+            # From here kazoo would start a new session.
             self._client._stopped.set()
             self._tell(self._owner.link_expired, self)
 
     def fired(self, path: str, event: Any) -> None:
-        """A watch was called. That of the data and that of the children are called for one event: it is told once."""
+        """A watch was called. An event calls the watches of data and children; it is reported once."""
         if event is not self._told_event:
             self._told_event = event
             self._told_paths.clear()
@@ -314,7 +314,7 @@ class Link:
         if path is None:  # kazoo may answer twice while it is being closed
             return
         self.gate.release()
-        if future.done():  # its task was cancelled, or has been told of a lost connection
+        if future.done():  # its task was cancelled, or has been notified of a lost connection
             return
         try:
             future.set_result(_answer(what, chroot, result.get_nowait()))

@@ -128,7 +128,7 @@ class ZooKeeperSession(forks.StaysHere):
 
     async def close(self) -> None:
         """End the session, with all that is ephemeral in it where ZooKeeper can be reached; it waits for some seconds
-        at most. What is under way is told ClosedError. A second call does nothing."""
+        at most. What is under way fails with ClosedError. A second call does nothing."""
         self._check_process()
         if self._is_closed:
             return

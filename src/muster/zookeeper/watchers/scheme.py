@@ -115,9 +115,9 @@ class WatcherMember(SessionPlans):
         self._id_path = self._paths.member(settings.consumer_id)
         self._assign = strategy(settings.partition_assignment_strategy)
         self._lost: set[TopicPartition] = set()
-        """What it owned when a session ended, and its user was not told of yet."""
+        """What it owned when a session ended, if its user has not been notified yet."""
         self._is_giving_up = False
-        """The user is being told of what is released."""
+        """The user is being notified of what is released."""
         self._claims: set[TopicPartition] = set()
         """Owner znodes that are its own: those of `owned`, and in a try those that it has claimed so far."""
         self._written: dict[TopicPartition, int] = {}
@@ -143,7 +143,7 @@ class WatcherMember(SessionPlans):
     def session(self, event: SessionEvent) -> None:
         """Something has become of the session.
 
-        Without a connection the member goes on as it is, as 0.8 does, because its session may be alive. Only when the
+        Without a connection the member continues as it is, as 0.8 does, because its session may be alive. Only when the
         session has ended it knows that it owns nothing. It does not commit then: others own its partitions.
         """
         if event is SessionEvent.EXPIRED and self.state is not WatcherState.CLOSED:
@@ -202,7 +202,7 @@ class WatcherMember(SessionPlans):
         try:
             yield from self._write_offsets(positions)
         finally:
-            self._plan_session = before  # of the plan that waits while the user is told
+            self._plan_session = before  # of the plan that waits while the user is notified
         return [partition for partition in positions if partition not in self.owned]
 
     def committed(self, partitions: Iterable[TopicPartition]) -> Plan[dict[TopicPartition, int | None]]:
@@ -223,7 +223,7 @@ class WatcherMember(SessionPlans):
         return (yield from self._read_registrations((yield from self._children(BROKER_IDS)) or ()))
 
     def shut_down(self) -> Plan[None]:
-        """Stop fetching and commit. The session is to be closed after it: id and owners go with it."""
+        """Stop fetching and commit. The session must be closed afterwards: id and owners are deleted with it."""
         self._plan_session = self._sessions
         try:
             positions = yield from ask(StopFetching())
@@ -277,7 +277,7 @@ class WatcherMember(SessionPlans):
         """Set the watches that are not set. This comes before any rebalance reads, so no change gets lost between."""
         while self._unarmed:
             path, change = next(iter(self._unarmed.items()))
-            del self._unarmed[path]  # before asking: the next change may be told before the answer is looked at
+            del self._unarmed[path]  # before asking: the next change may be reported before the answer is processed
             try:
                 value = yield from self._set_watch(path)
             except ZooKeeperError:
