@@ -100,7 +100,7 @@ def test_a_batch_waits_for_enough_records_and_not_for_ever(cluster, queries, top
     query = queries(topic, minOffsetsPerTrigger=5, maxTriggerDelay="1h")
     until(lambda: len(query.sink()) == 20, query.run)
     cluster.produce(topic, 4, partitions=2, start=20)
-    until(lambda: sum(claim.size for claim in query.member.behind().values()) == 4, query.trigger)
+    until(lambda: sum(claim.size for claim in query.member.unread().values()) == 4, query.trigger)
     assert not query.trigger()
     cluster.produce(topic, 1, partitions=2, start=24)
     until(lambda: len(query.sink()) == 25, query.run)

@@ -259,7 +259,7 @@ def test_what_is_wrong_is_said(frame, database, connect):
             make("origin")
         with pytest.raises(ConfigError, match="keys is empty"):
             make([])
-    with pytest.raises(ConfigError, match="no columns beside keys"):
+    with pytest.raises(ConfigError, match="no columns besides keys"):
         into_topic("t", ["origin"])(frame(("JFK",), schema="origin string"), 0)
     autocommit = into_database(lambda: sqlite3.connect(":memory:", isolation_level=None), "delays", KEYS, query="q")
     with pytest.raises(ConfigError, match="is in autocommit mode"):
@@ -268,7 +268,7 @@ def test_what_is_wrong_is_said(frame, database, connect):
         ConfigError, match="keys names 'zone', which is not a column of the rows; they have origin, hour"
     ):
         into_database(connect, "delays", ["zone"], query="q")(frame(("JFK", 6, 1, 2.0)), 0)
-    with pytest.raises(ConfigError, match="name the query"):
+    with pytest.raises(ConfigError, match="name it with into_database"):
         into_database(connect, "delays", KEYS)(frame(("JFK", 6, 1, 2.0)), 0)
 
 
