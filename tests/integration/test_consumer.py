@@ -394,7 +394,7 @@ def test_an_error_that_no_poll_has_shown_does_not_keep_a_consumer_in_the_group(c
         consumer.close()
         consumer.abandoned = True
         assert state_of_group(cluster) == "Empty"
-    assert "auto_offset_reset is none" in caplog.text
+    assert "auto_offset_reset=none" in caplog.text
 
 
 def poll_if_possible(consumer, timeout_ms=50):

@@ -1,4 +1,4 @@
-"""Decoding with the kernel: lays out its input, gives it room to write, makes Arrow arrays of what it wrote."""
+"""Decoding with the kernel: lays out its input, allocates its output, makes Arrow arrays from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from muster.protocol.records.record_batch import HEADER_SIZE, BatchHeader, crc_o
 
 
 class _Input(NamedTuple):
-    """What one call of the kernel decodes: bytes, and a row for each batch in them (see the kernel)."""
+    """The input of one kernel call: bytes, and a row for each batch in them (see the kernel)."""
 
     data: npt.NDArray[np.uint8]
     segments: npt.NDArray[np.int64]
@@ -108,7 +108,7 @@ the system and be cleared each time."""
 
 
 def _unpacked(whole: memoryview, run: Iterable[Segment]) -> Iterator[_Input]:
-    """Decompress batches one behind the other. The memory of a piece is used again when the next one is asked for."""
+    """Decompress batches one after the other. The memory of a piece is used again when the next one is asked for."""
     try:
         room = _rooms.pop()
     except IndexError:  # asking first would do for one thread only
@@ -215,7 +215,7 @@ def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
 
 
 def _repaired(names: Array) -> Array:
-    """Headers' names; where one is no UTF-8 (rare), as the other decoder reads it."""
+    """Headers' names; if one is not valid UTF-8 (rare), as the other decoder reads it."""
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:

@@ -19,7 +19,7 @@ Kernel = ModuleType
 """`muster.arrow.kernel` or `packing_kernel`, which are imported only here."""
 
 WORTH_LOADING = 50_000
-"""After so many records in one process the kernel is worth loading."""
+"""After this many records in one process the kernel is worth loading."""
 
 
 class Engine(Enum):
@@ -51,10 +51,10 @@ def kernel_at_hand(engine: Engine) -> Kernel | None:
 
 
 def kernel_for(engine: Engine, records: int) -> Kernel | None:
-    """The kernel if it is to be used for so many more records, None for plain Python.
+    """The kernel if it pays for this many more records, None for plain Python.
 
     Raises:
-        ImportError: numba was demanded and is not installed.
+        ImportError: numba was required and is not installed.
     """
     return _kernel_for(_process, engine, records)
 
@@ -88,7 +88,7 @@ def _load(process: _Process) -> Kernel:
 def use_writable_cache() -> str | None:
     """Point numba to a folder that can be written, unless NUMBA_CACHE_DIR is set, and say which.
 
-    With a read-only site-packages numba would silently compile anew in each process.
+    With a read-only site-packages numba would silently recompile in each process.
     """
     if "NUMBA_CACHE_DIR" in os.environ or "numba" in sys.modules:
         return os.environ.get("NUMBA_CACHE_DIR")
@@ -106,7 +106,7 @@ def use_writable_cache() -> str | None:
 
 def warm(*, packing: bool = False) -> bool:
     """Compile or load the kernel that decodes, and with `packing` the one that packs as well. Returns False if numba
-    is not installed: all works without it, slower.
+    is not installed: everything works without it, but slower.
 
     Call it once before worker processes start, so that they find the kernels in numba's cache.
     """

@@ -1,14 +1,14 @@
 """The numba kernel that turns encoded records into Arrow's buffers: no Python object for a record.
 
 Importing this module compiles it, which takes seconds, or loads what was compiled earlier, a fraction of one:
-`muster.arrow.engine` imports it only where many records are to be decoded. One explicit signature: the input is always
+`muster.arrow.engine` imports it only for many records. One explicit signature: the input is always
 a read-only array, so that there is no second specialisation.
 
 The rules are those of `protocol.record_batch`; the tests compare the two record by record. What that refuses with
 CorruptRecordError is reported here as a status. Varints are handled as uint64 throughout: of an int64 and a uint64
 numba would make a float.
 
-Two steps, because small functions over plain arrays are what numba makes fast code of (with tuples of arrays between
+Two steps, because small functions over plain arrays are what numba compiles to fast code (with tuples of arrays between
 the functions the same took three times as long): `parse` finds where each record's key, value and headers lie, then
 `gather` copies one column, if it is wanted at all, into an array that is exactly as large as it has to be.
 """

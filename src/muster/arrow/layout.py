@@ -25,14 +25,14 @@ NULL_TIMESTAMP = -(2**63)
 """Stands for a timestamp that 64 bits of microseconds cannot hold; it becomes null."""
 
 MAX_MS = (2**63 - 1) // 1000
-"""The largest timestamp in milliseconds that can be told in microseconds."""
+"""The largest timestamp in milliseconds that fits in microseconds."""
 
 ROOM_BYTES = 8 * 1024 * 1024
-"""Where compressed batches are decompressed to, one behind the other. It is used again and again, so its pages are
-there; a batch that finds no room in it gets memory of its own."""
+"""Where compressed batches are decompressed to, one after the other. It is reused, so its pages are
+allocated; a batch that finds no room in it gets memory of its own."""
 
 FLUSH_BYTES = 32 * 1024 * 1024
-"""One piece of decoding ends when its records take so many bytes, decompressed: one fetch may hold gigabytes."""
+"""A piece of decoding ends when its decompressed records reach this many bytes: one fetch may hold gigabytes."""
 
 KEY, VALUE, HEADERS_AT = 0, 2, 4
 """Columns of a span table: position and length of the key, of the value, position of the headers."""

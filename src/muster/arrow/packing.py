@@ -1,4 +1,4 @@
-"""Arrow columns to record batches, for what writes very many records at once.
+"""Arrow columns to record batches, for writing very many records at once.
 
 `place` says which partition each row goes to, as Kafka's producers choose it: the one that it names, else that of its
 key. -1 stands for any: the producer chooses. `pack` makes batches of the rows of each partition, in their

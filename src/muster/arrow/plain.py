@@ -21,7 +21,7 @@ _Row = tuple[int, int | None, bytes | None, bytes | None, RecordHeaders, int, in
 def decode(
     buffer: Buffer, segments: list[Segment], wanted: tuple[int, int], names: frozenset[str]
 ) -> Iterator[tuple[int, dict[str, Array]]]:
-    """Rows and columns of the records in the wanted offset range, a piece at a time. Topic and partition are not
+    """Rows and columns of the records in the requested offset range, a piece at a time. Topic and partition are not
     among them: they are the caller's."""
     start, end = wanted
     rows: list[_Row] = []

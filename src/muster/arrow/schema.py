@@ -28,8 +28,8 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 COLUMNS = tuple(name for name in _TYPES if name not in (HEADERS, LEADER_EPOCH))
-"""What is decoded without being asked for: neither the headers nor the epoch of the leader that took the batch, which
-is null where the batch tells none."""
+"""The default columns: without headers and without the epoch of the leader that appended the batch, which is null
+if the batch has none."""
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:

@@ -1,9 +1,9 @@
 """Finds the fetched batches that hold wanted records: checks, the range asked for, transactions.
 
 A fetch may begin before the offset asked for (its batch is sent whole) and may end in the middle of a batch. Batches
-outside the range, control batches and, for read_committed, those of aborted transactions are passed over. The next
-offset to fetch is always behind the last whole batch: compaction and transactions leave gaps, so the end of a range is
-found by offsets, never by counting records.
+outside the range, control batches and, for read_committed, those of aborted transactions are skipped. The next offset
+to fetch is always after the last complete batch: compaction and transactions leave gaps, so the end of a range is found
+by offsets, never by counting records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def scan(
     `aborted` is the response's list of (producer id, first offset) for read_committed, None for read_uncommitted.
 
     Raises:
-        CorruptRecordError: a batch's header or CRC is wrong; where that happened before, is not told apart.
+        CorruptRecordError: a batch's header or CRC is wrong.
     """
     transactions = None if aborted is None else AbortedTransactions(aborted)
     segments: list[Segment] = []
@@ -51,7 +51,7 @@ def scan(
         if header.base_offset >= end:
             next_offset = max(next_offset, header.next_offset)
             break
-        if check_crcs:  # before anything that the CRC covers is believed: a damaged last offset would hide records
+        if check_crcs:  # before trusting anything that the CRC covers: a damaged last offset would hide records
             check_batch(buffer, position, header)
         behind = header.next_offset
         next_offset = max(next_offset, behind)

@@ -1,4 +1,4 @@
-"""Assignors share a group's partitions out: range, roundrobin, sticky, cooperative-sticky, or one of your own."""
+"""Assignors distribute a group's partitions: range, roundrobin, sticky, cooperative-sticky, or your own."""
 
 from muster.assignors.base import (
     Assignor,

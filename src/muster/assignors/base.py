@@ -1,13 +1,13 @@
 """The base of all assignors (J9): the strategies by which a group's leader assigns partitions.
 
 A group can use any assignor that all of its members name when they join; the broker only picks the name and carries
-bytes (J3, J4). So an assignor of your own is a class on the client's side alone: derive from `Assignor`, give it a
+bytes (J3, J4). So your own assignor is a class on the client side alone: derive from `Assignor`, give it a
 `name` that every member of the group knows, write `assign`, and pass an instance to the consumers. The built-in
 assignors use `sorted_members` and `topic_partitions`.
 
-An assignor is pure: no clock, no randomness, no I/O. The same input must give the same output, because a new leader has
-to be able to repeat what the former leader decided. It may keep what `on_assignment` passed to it; one instance belongs
-to one consumer.
+An assignor is pure: no clock, no randomness, no I/O. The same input must give the same output, because a new leader
+must be able to repeat the previous leader's decision. It may keep what `on_assignment` passed to it; one instance
+belongs to one consumer.
 
 The values here differ from those of `muster.protocol.subscription`: the two packages are siblings, and
 `group_instance_id` comes from the JoinGroup response, not from the subscription's bytes. The client's membership copies
@@ -40,7 +40,7 @@ class RebalanceProtocol(IntEnum):
 
 @dataclass(slots=True)
 class MemberSubscription:
-    """One member's subscription. `generation_id` is that of `owned_partitions`, -1 if it is not known."""
+    """One member's subscription. `generation_id` is that of `owned_partitions`, -1 if unknown."""
 
     topics: list[str]
     owned_partitions: list[TopicPartition] = field(default_factory=list)
@@ -112,7 +112,7 @@ class MemberAssignment:
 
 
 class Assignor(ABC):
-    """A strategy for sharing out partitions. Derive from it to write your own (J9)."""
+    """A strategy for assigning partitions. Derive from it to write your own (J9)."""
 
     name: ClassVar[str]
     """The protocol name in JoinGroup: all members of a group must have one name in common."""
@@ -128,15 +128,15 @@ class Assignor(ABC):
     def assign(
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
-        """Share out the partitions among the members. Called in the leader only (J4).
+        """Assign the partitions to the members. Called only in the leader (J4).
 
         Args:
             partitions_per_topic: how many partitions each topic has; topics that do not exist are missing.
             members: member id to subscription, with the leader's own.
 
         Returns:
-            An assignment for each member of `members`, empty ones included. No partition may be given twice, and none
-            to a member that is not subscribed to its topic.
+            An assignment for each member of `members`, empty ones included. No partition may be assigned twice, or to
+            a member that is not subscribed to its topic.
         """
 
     def assign_by_rack(
@@ -145,12 +145,12 @@ class Assignor(ABC):
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks,
     ) -> dict[str, MemberAssignment]:
-        """`assign` for a group in which members have told their racks (KIP-881); an assignor that does not look at
-        racks needs nothing here. `racks` says in which racks each partition has replicas."""
+        """`assign` for a group whose members have racks (KIP-881); an assignor that ignores
+        racks need not override it. `racks` says in which racks each partition has replicas."""
         return self.assign(partitions_per_topic, members)
 
     def on_assignment(self, assignment: MemberAssignment, generation_id: int) -> None:
-        """Called in every member when a rebalance ends, before its listener hears of it."""
+        """Called in every member when a rebalance ends, before its listener is called."""
         return
 
 

@@ -34,7 +34,7 @@ def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
 
 
 def places_of(spans: Mapping[str, tuple[int, int]], partitions: Iterable[tuple[str, int]]) -> list[int]:
-    """The places of partitions by the `Layout.spans`; those that do not exist are passed over."""
+    """The places of partitions by the `Layout.spans`; those that do not exist are skipped."""
     places: list[int] = []
     for topic, partition in partitions:
         start, count = spans.get(topic, _NOWHERE)

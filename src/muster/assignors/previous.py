@@ -25,7 +25,7 @@ _MAX_INT16 = 2**15 - 1
 _NOWHERE = (0, 0)
 
 _MISSES_FOR_A_SHAPE = 16
-"""To make a shape takes as long as to read twice without one; where none ever fits, that must not count."""
+"""Making a shape takes as long as reading twice without one; if none ever fits, that must not matter."""
 
 
 def encode_previous_assignment(partitions: Iterable[TopicPartition], generation_id: int) -> bytes:

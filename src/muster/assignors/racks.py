@@ -2,8 +2,8 @@
 
 With a `client.rack`, a member fetches from a replica in that rack where there is one (KIP-392), so it costs less to
 give it partitions that have one. Balance comes first, the racks second, and staying where it is third, as in Kafka 4.2.
-Racks matter only where members have some that partitions have, and not all partitions are in all racks: elsewhere the
-assignors do what they do without.
+Racks matter only where members have some that partitions have, and not all partitions are in all racks: otherwise the
+assignors ignore them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import chain
 from muster.assignors.layout import Layout
 
 PartitionRacks = Mapping[str, Sequence[frozenset[str]]]
-"""For each topic, for each partition: the racks of its replicas, also of those that are away at the moment."""
+"""For each topic, for each partition: the racks of its replicas, including those that are down."""
 
 NO_RACKS: PartitionRacks = {}
 

@@ -20,14 +20,14 @@ BUILTIN: Mapping[str, type[Assignor]] = MappingProxyType(
 
 
 def get_assignor(name: str) -> Assignor:
-    """A fresh instance of a built-in assignor: one for each consumer, since the sticky ones remember.
+    """A new instance of a built-in assignor: one for each consumer, since the sticky ones keep state.
 
     Raises:
         ConfigError: there is no built-in assignor of that name.
     """
     if name not in BUILTIN:
         raise ConfigError(
-            f"no assignor is called {name!r}: choose from {', '.join(BUILTIN)}, or pass an Assignor of yours"
+            f"no assignor is called {name!r}: choose from {', '.join(BUILTIN)}, or pass your own Assignor"
         )
     return BUILTIN[name]()
 
@@ -36,7 +36,7 @@ def get_assignors(strategies: Sequence[str | Assignor | type[Assignor]]) -> list
     """Turn a consumer's strategies, the preferred first, into instances: built-in names, own classes or instances.
 
     Raises:
-        ConfigError: none is given, a name is not known or is there twice, or an entry is no assignor.
+        ConfigError: the list is empty, a name is unknown or given twice, or an entry is not an assignor.
     """
     if isinstance(strategies, str):
         raise ConfigError(f"partition_assignment_strategy is a list: write [{strategies!r}]")
@@ -56,7 +56,7 @@ def _instance(strategy: str | Assignor | type[Assignor]) -> Assignor:
         return strategy()
     if isinstance(strategy, Assignor):
         return strategy
-    raise ConfigError(f"{strategy!r} is no assignor: derive your class from muster.assignors.Assignor")
+    raise ConfigError(f"{strategy!r} is not an assignor: derive your class from muster.assignors.Assignor")
 
 
 def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:

@@ -1,6 +1,6 @@
 """`roundrobin`: all partitions of all topics in one row, dealt to the members in turn.
 
-A member that does not subscribe to a partition's topic is passed over. The result is that of Kafka's
+A member that does not subscribe to a partition's topic is skipped. The result is that of Kafka's
 RoundRobinAssignor.
 """
 

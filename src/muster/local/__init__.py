@@ -1,2 +1,2 @@
-"""Servers on this machine, for trying and comparing: finds Java and ZooKeeper's jars, starts ZooKeeper and brokers, and
-leaves no process behind."""
+"""Servers on this machine, for tests and comparisons: finds Java and ZooKeeper's jars, starts ZooKeeper and brokers,
+and leaves no process behind."""

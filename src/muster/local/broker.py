@@ -1,4 +1,4 @@
-"""A broker of muster on this machine, or a coordinator beside Apache Kafka, each in a process of its own."""
+"""A broker of muster on this machine, or a coordinator beside Apache Kafka, each in its own process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READY = re.compile(r"^muster \S+ ready on (\S+) ", re.MULTILINE)
 
 
 class _Command(Kept):
-    """A process of the command `muster` that says when it is ready: its port could be another server's."""
+    """A process of the command `muster` that reports when it is ready: another server could listen on its port."""
 
     def arguments(self) -> list[str]:
         """The arguments of `muster` that it is started with."""
@@ -26,7 +26,7 @@ class _Command(Kept):
         return [sys.executable, "-m", "muster", *self.arguments()]
 
     def is_ready(self) -> bool:
-        """Whether it has said that it is ready."""
+        """Whether it has reported that it is ready."""
         return _READY.search(self.log) is not None
 
 
@@ -63,7 +63,7 @@ class LocalBroker(_Command):
 
     @property
     def was_killed(self) -> bool:
-        """Whether an earlier one in this folder did not end in good order, while none runs."""
+        """Whether an earlier one in this folder did not end cleanly, while none runs."""
         return self.data_dir.exists() and not (self.data_dir / CLEAN_SHUTDOWN_FILE).exists()
 
     def arguments(self) -> list[str]:
@@ -97,7 +97,7 @@ class LocalCoordinator(_Command):
 
     @property
     def members_address(self) -> str:
-        """Where members join."""
+        """The address where members join."""
         return f"{LOOPBACK}:{self._members_port}"
 
     def arguments(self) -> list[str]:

@@ -20,11 +20,11 @@ PATIENCE_S = 60.0
 
 
 class LocalCluster(RunsInBlock):
-    """Brokers 1, 2, … and the ZooKeeper that they meet at, in one folder, each with a folder of its own there.
+    """Brokers 1, 2, … and their ZooKeeper, in one folder, each with its own subfolder.
 
-    With `port_base` the brokers listen on that port and the next ones, ZooKeeper's servers on those behind; without,
-    all ports are free ones. With `metrics_port_base` the brokers serve metrics on that port and the next ones. It stops
-    brokers first. One server that does not start ends all.
+    With `port_base` the brokers listen on that port and the next ones, ZooKeeper's servers on the following; without it
+    free ports are used. With `metrics_port_base` the brokers serve metrics on that port and the next ones. It stops
+    brokers first. If one server does not start, all end.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class LocalCluster(RunsInBlock):
         fsync: bool = True,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `say` is told why a start
-        takes long."""
+        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `say` is called with the
+        reason when a start takes long."""
         self.folder = folder.absolute()
         self._say = say
         # A name of its own: keepers of an earlier run in this folder must not take this one for theirs.
@@ -68,12 +68,12 @@ class LocalCluster(RunsInBlock):
 
     @property
     def zookeeper(self) -> str:
-        """The addresses of ZooKeeper's servers, as clients want them."""
+        """The addresses of ZooKeeper's servers, as clients take them."""
         return self.ensemble.address
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers, as clients want them."""
+        """The addresses of all brokers, as clients take them."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     @property
@@ -86,7 +86,7 @@ class LocalCluster(RunsInBlock):
         """Start all, and return when all serve.
 
         Raises:
-            ConfigError: another process has a port, or the folder; or something is not on this machine.
+            ConfigError: another process has a port, or the folder; or something is not installed.
             ServerFailedError: one of them ended instead.
         """
         for server in self.servers:
@@ -96,8 +96,8 @@ class LocalCluster(RunsInBlock):
         self.ensemble.start()
         if killed:
             self._say(
-                f"waiting for {', '.join(killed)}: killed the last time, and back when the session with ZooKeeper is "
-                "over that was left (zookeeper.session.timeout.ms)"
+                f"waiting for {', '.join(killed)}: killed in the last run, and back when their old session with "
+                "ZooKeeper expires (zookeeper.session.timeout.ms)"
             )
         try:
             for broker in self.brokers.values():
@@ -105,7 +105,7 @@ class LocalCluster(RunsInBlock):
             for broker in self.brokers.values():
                 broker.wait_until_ready()
         except ServerFailedError:
-            # In good order: one that is killed has to wait for the end of its session the next time.
+            # Cleanly: one that is killed has to wait for the end of its session the next time.
             self.stop()
             raise
 
@@ -125,7 +125,7 @@ class LocalCluster(RunsInBlock):
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop all in good order: the brokers leave the cluster before ZooKeeper ends."""
+        """Stop all cleanly: the brokers leave the cluster before ZooKeeper ends."""
         for broker in self.brokers.values():
             broker.ask_to_end()
         for broker in self.brokers.values():

@@ -1,4 +1,4 @@
-"""Folders that one process at a time works in: the lock that says so ends with the process, however that ends."""
+"""Folders for one process at a time: the lock is released when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def alone(lock: Path, otherwise: str) -> Iterator[None]:
 @contextlib.contextmanager
 def workplace(folder: Path, command: str) -> Iterator[None]:
     """An empty folder for a command that puts its results there, its own within the block. What an earlier run of the
-    same command has left is thrown away.
+    same command has left is deleted.
 
     Raises:
-        ConfigError: it has other files, or the command is at work there now.
+        ConfigError: it has other files, or the command is running there.
     """
     marker = folder / f".{command.replace(' ', '-')}"
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
-        raise ConfigError(f"{folder} has files that are not of `{command}`: name another folder")
+        raise ConfigError(f"{folder} has files that `{command}` did not write: name another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(marker, f"another `{command}` is at work in {folder}: name another folder"):
+    with alone(marker, f"another `{command}` is running in {folder}: name another folder"):
         marker.write_text(f"Made by `{command}`, which empties this folder when it runs again.\n")
         for entry in folder.iterdir():
             if entry.is_dir() and not entry.is_symlink():

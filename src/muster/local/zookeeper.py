@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, object] = {
     "maxClientCnxns": 0,
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
-    # In ticks, that is 30 s: a busy machine is no reason for a server to leave its ensemble.
+    # In ticks, that is 30 s: a busy machine must not make a server leave its ensemble.
     "initLimit": 60,
     "syncLimit": 60,
 }
@@ -166,16 +166,16 @@ class Ensemble(RunsInBlock):
 
     @contextlib.contextmanager
     def lagging(self, server: ZooKeeperServer) -> Iterator[None]:
-        """In the block a follower learns nothing from its leader: it goes on to answer reads from what it knew before,
-        and its sessions take themselves for connected. Then it learns all of it.
+        """In the block a follower learns nothing from its leader: it keeps answering reads from stale data,
+        and its sessions believe they are connected. Afterwards it catches up.
 
-        What follows: the leader hears of no session at that server, and so ends each when its timeout is over, and its
-        ephemeral nodes with it; the session does not learn that. After `syncLimit` ticks, 30 s where it is not set, the
+        Consequences: the leader does not hear from the sessions of that server, so each expires after its timeout, with
+        its ephemeral nodes; the session is not notified. After `syncLimit` ticks, 30 s where it is not set, the
         server takes its leader for lost, and serves no more until the block is left.
         """
         relays = [relay for (one, _), relay in self._relays.items() if one == server.number]
         assert relays, "an ensemble whose servers may lag is made with relayed=True"
-        assert server.mode == "follower", f"{server.name} is no follower: {server.mode}"
+        assert server.mode == "follower", f"{server.name} is not a follower: {server.mode}"
         for relay in relays:
             relay.hold()
         try:
@@ -185,7 +185,7 @@ class Ensemble(RunsInBlock):
                 relay.release()
 
     def delay(self, server: ZooKeeperServer, delay_ms: int) -> None:
-        """Let a follower learn everything so much later than its leader sends it: less than 30 s. 0: no more."""
+        """Delay everything that a follower receives from its leader by this long: less than 30 s. 0 ends it."""
         for (one, _), relay in self._relays.items():
             if one == server.number:
                 relay.delay_ms = delay_ms
@@ -197,7 +197,7 @@ class Ensemble(RunsInBlock):
 
     @property
     def leader(self) -> ZooKeeperServer:
-        """The server through which all writes go.
+        """The leader, through which all writes go.
 
         Raises:
             ServerFailedError: none is at this moment.
@@ -220,7 +220,7 @@ class Ensemble(RunsInBlock):
             server.wait_until_ready()
 
     def stop(self) -> None:
-        """Stop all servers in good order."""
+        """Stop all servers cleanly."""
         for server in self.servers:
             server.ask_to_end()
         for server in self.servers:

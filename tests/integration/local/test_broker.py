@@ -31,5 +31,5 @@ def test_a_broker_whose_port_another_server_has_is_told_apart_from_it(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as server:
         broker = LocalBroker(tmp_path / "broker", server.getsockname()[1])
         words = re.escape(f"muster: cannot listen on 127.0.0.1:{broker.port}")
-        with pytest.raises(ServerFailedError, match=f"the broker ended with exit code 1; its last words:\n.*{words}"):
+        with pytest.raises(ServerFailedError, match=f"the broker ended with exit code 1; its last output:\n.*{words}"):
             broker.__enter__()

@@ -165,7 +165,7 @@ def test_nothing_is_left_after_sigkill_and_the_data_is_there_again(tmp_path: Pat
             assert cluster.ended() == -signal.SIGKILL
             # On a busy machine they may have ended before they were looked for.
             waited = [line for line in another.said if line.startswith("waiting for ")]
-            assert all(line.startswith("waiting for broker ") and "killed the last time" in line for line in waited)
+            assert all(line.startswith("waiting for broker ") and "killed in the last run" in line for line in waited)
             assert consume(another.bootstrap, "kept", 10) == [*range(10)]
             with up(tmp_path, *arguments, until="muster: ") as refused:
                 assert refused.said == [f"muster: another cluster runs in {data}"]
@@ -191,7 +191,7 @@ def test_one_that_does_not_start_ends_all_in_good_order_with_its_words(tmp_path:
     arguments = ("--brokers", "2", "--data-dir", str(tmp_path / "data"), "-o", f"draft.listener={address}")
     with up(tmp_path, *arguments, until=f"  muster: cannot listen on {address}") as cluster:  # only one of them can
         assert cluster.ended() == 1
-        assert re.match(r"muster: broker [12] ended with exit code 1; its last words:", cluster.said[0])
+        assert re.match(r"muster: broker [12] ended with exit code 1; its last output:", cluster.said[0])
     assert not any(LocalBroker(tmp_path / "data" / f"broker-{number}").was_killed for number in (1, 2))
 
 
@@ -216,7 +216,7 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path):
         port = taken.getsockname()[1]
         with up(tmp_path, "--port-base", str(port), until="muster: ") as cluster:
             assert cluster.ended() == 1
-            sentence = f"muster: port {port}, which broker 1 is to listen on, cannot be had: Address already in use"
+            sentence = f"muster: port {port} for broker 1 is not available: Address already in use"
             assert cluster.said == [sentence]
     assert list(tmp_path.iterdir()) == [tmp_path / "home"], "the folder of the data is removed"
 

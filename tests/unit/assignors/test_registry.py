@@ -60,7 +60,7 @@ def test_a_class_is_instantiated():
         ([], "is empty"),
         (["range", RangeAssignor], "names an assignor twice"),
         ("range", r"is a list: write \['range'\]"),
-        ([42], "is no assignor"),
+        ([42], "is not an assignor"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(strategies, sentence):

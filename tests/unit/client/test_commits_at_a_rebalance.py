@@ -133,7 +133,7 @@ def test_a_rebalance_that_waits_for_a_commit_says_so_once(owned, gone):
         consumer.notes.clear()
     [(waited_ms, text)] = told
     assert waited_ms >= 5_000
-    assert f"; {gone}: the topic was created again with fewer partitions; " in text
+    assert f"; {gone}: the topic was recreated with fewer partitions; " in text
     assert "max_poll_interval_ms (300000)" in text
     assert consumer.sent(JoinGroupRequest) == []
 

@@ -49,7 +49,7 @@ def test_a_topic_that_does_not_exist_holds_no_leader_up():
     consumer.subscribe("flights", "nowhere")
     consumer.accept_join()
     assert consumer.shares() == {"m1": tps(ALL)}
-    assert any("assigned to nobody: nowhere" in note for note in consumer.notes)
+    assert any("not assigned to any member: nowhere" in note for note in consumer.notes)
 
 
 def test_a_returning_static_leader_skips_the_assignment():

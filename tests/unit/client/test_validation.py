@@ -220,7 +220,7 @@ def test_a_log_that_was_cut_back_is_read_from_where_the_logs_part(readers: Reade
     assert readers.poll() == []  # the leader has just said so
     [note] = readers.events
     assert isinstance(note, Note)
-    assert "t-0 was cut back at offset 7, this consumer has read up to offset 10" in note.text
+    assert "t-0 was truncated at offset 7, but this consumer has read up to offset 10" in note.text
 
 
 def test_a_log_that_knows_nothing_of_the_epoch_is_read_by_the_reset_policy(readers: Readers) -> None:

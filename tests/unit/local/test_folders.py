@@ -30,7 +30,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path, names: list[str]):
     for name in names:
         (tmp_path / name).touch()
     with (
-        pytest.raises(ConfigError, match="files that are not of `muster compare`: name another folder"),
+        pytest.raises(ConfigError, match="files that `muster compare` did not write: name another folder"),
         workplace(tmp_path, "muster compare"),
     ):
         pass
@@ -40,7 +40,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path, names: list[str]):
 def test_two_at_once_do_not_take_each_others_files_away(tmp_path: Path):
     with workplace(tmp_path, "muster compare"):
         (tmp_path / "log").touch()
-        refused = f"another `muster compare` is at work in {tmp_path}"
+        refused = f"another `muster compare` is running in {tmp_path}"
         with pytest.raises(ConfigError, match=refused), workplace(tmp_path, "muster compare"):
             pass
         assert (tmp_path / "log").exists()

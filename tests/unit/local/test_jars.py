@@ -164,5 +164,5 @@ def test_without_any_it_is_said_what_to_do(machine: Machine):
     for way in ("Debian's package `zookeeper`", "Maven", "ZOOKEEPER_HOME"):
         assert way in str(refused.value)
     assert "\n" not in str(refused.value)
-    with pytest.raises(ConfigError, match="Maven is not here, which fetches Kafka"):
+    with pytest.raises(ConfigError, match="Maven, which fetches Kafka, is not installed"):
         jars.fetch(jars.ZOOKEEPER_POM, machine.folder / "kafka", "Kafka")

@@ -134,7 +134,7 @@ def test_one_that_does_not_end_when_asked_is_killed(tmp_path: Path):
 def test_one_that_ends_at_once_tells_its_last_words(tmp_path: Path):
     program = Program(tmp_path / "a", "print('this is wrong'); exit(3)")
     with pytest.raises(
-        ServerFailedError, match=r"the program ended with exit code 3; its last words:\n  this is wrong"
+        ServerFailedError, match=r"the program ended with exit code 3; its last output:\n  this is wrong"
     ):
         program.__enter__()
     assert program.pid is None
@@ -143,7 +143,7 @@ def test_one_that_ends_at_once_tells_its_last_words(tmp_path: Path):
 def test_one_that_does_not_come_to_serve_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kept, "START_TIMEOUT_S", 0.3)
     program = Program(tmp_path / "a", "import time; time.sleep(600)")
-    with pytest.raises(ServerFailedError, match=r"the program does not serve after 0 s; see .*server\.log"):
+    with pytest.raises(ServerFailedError, match=r"the program is not ready after 0 s; see .*server\.log"):
         program.__enter__()
     deadline = time.monotonic() + PATIENCE_S
     while program.pid is not None and time.monotonic() < deadline:

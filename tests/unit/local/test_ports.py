@@ -22,7 +22,7 @@ def test_free_ports_are_different_and_free():
 def test_a_port_that_another_listens_on_is_refused_in_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        sentence = f"port {port}, which broker 2 is to listen on, cannot be had: Address already in use"
+        sentence = f"port {port} for broker 2 is not available: Address already in use"
         with pytest.raises(ConfigError, match=sentence):
             check_free(port, "broker 2")
 
@@ -41,5 +41,5 @@ def test_connections_that_an_ended_server_left_do_not_count():
 
 
 def test_a_number_that_is_no_port_is_refused():
-    with pytest.raises(ConfigError, match=r"port 65536, .* ports end at 65535"):
+    with pytest.raises(ConfigError, match=r"port 65536 .* the highest port is 65535"):
         check_free(65_536, "broker 3")

@@ -55,7 +55,7 @@ def test_a_wrong_java_home_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     monkeypatch.setattr(java, "packaged_java", lambda: None)
-    with pytest.raises(ConfigError, match=r"and .*/gone/bin/java, which JAVA_HOME leads to, does not run: "):
+    with pytest.raises(ConfigError, match=r"and .*/gone/bin/java \(from JAVA_HOME\) does not run: "):
         sessions.use_java()
 
 

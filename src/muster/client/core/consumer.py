@@ -259,7 +259,7 @@ class ConsumerCore:
         if stuck and not self._no_offset_told:
             self._no_offset_told = True
             shown = ", ".join(map(str, stuck))
-            message = f"{shown} has no position, and auto_offset_reset is none: choose one with seek()"
+            message = f"{shown} has no position, and auto_offset_reset=none: choose one with seek()"
             self.events.append(Fatal(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)))
 
     # --- records -----------------------------------------------------------------------------------------------------

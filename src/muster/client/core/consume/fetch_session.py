@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): say only what changed since the last fetch from a broker.
+"""Fetch sessions (KIP-227): send only what has changed since the last fetch from a broker.
 
 A session lives at one broker. Epoch 0 opens one with a full request; each later request carries the next epoch and only
 the partitions that were added or changed, and those to be forgotten. After any error about the session it is opened
@@ -19,7 +19,7 @@ FINAL_EPOCH = -1
 
 
 class FetchSpec(NamedTuple):
-    """What is asked of one partition."""
+    """What to fetch from one partition."""
 
     topic_id: bytes
     offset: int
@@ -33,7 +33,7 @@ class FetchSession:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         self.partitions: dict[TopicPartition, FetchSpec] = {}
-        """What the broker knows of, once it has answered."""
+        """The partitions that the broker knows, once it has answered."""
 
     def request(self, wanted: dict[TopicPartition, FetchSpec], max_bytes_per_partition: int) -> FetchRequest:
         """A request for these partitions; the rest (waiting, sizes, isolation) is the caller's."""
@@ -53,7 +53,7 @@ class FetchSession:
         )
 
     def on_response(self, error: ErrorCode, session_id: int) -> None:
-        """Take note of what the broker says of the session."""
+        """Process the broker's answer about the session."""
         if error is not ErrorCode.NONE or session_id == 0:
             self.reset()
             return
@@ -61,12 +61,12 @@ class FetchSession:
         self.session_id = session_id
 
     def reset(self) -> None:
-        """Start again with a full request: the session is lost, or it is unknown what the broker took in."""
+        """Restart with a full request: the session is lost, or it is unknown what the broker processed."""
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
 
     def closing_request(self) -> FetchRequest | None:
-        """A request that closes the session at the broker; None where there is none."""
+        """A request that closes the session at the broker; None if there is no session."""
         if self.session_id == 0:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=FINAL_EPOCH)
@@ -98,5 +98,5 @@ def _forgotten(partitions: dict[TopicPartition, FetchSpec]) -> list[ForgottenTop
 
 
 def all_have_ids(partitions: dict[TopicPartition, FetchSpec]) -> bool:
-    """Whether a version that names topics by id only can be used."""
+    """Whether a version that names topics only by id can be used."""
     return all(spec.topic_id != ZERO_UUID for spec in partitions.values())

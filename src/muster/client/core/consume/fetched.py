@@ -1,10 +1,10 @@
-"""What was fetched of a partition and waits to be handed out: raw batches, records of the batch begun, then an error.
+"""Fetched data of a partition, waiting to be handed out: raw batches, records of the current batch, then an error.
 
-Theory. Records that can be read are handed out first. An error waits behind them, and is raised when its partition's
+Theory. Records that can be read are handed out first. An error waits after them, and is raised when its partition's
 turn comes and no records are left before it. Until then the partition is not fetched, so that errors neither pile up
 nor are overtaken by later data. A lasting error (a damaged batch) is raised again at every turn until the user seeks,
-pauses the partition or gives it up, as in Kafka's consumer: if the records behind the damage were handed out, the next
-commit would pass over records that the user has never seen. Any other error is raised once, then the partition is
+pauses the partition or gives it up, as in Kafka's consumer: if the records after the damage were handed out, the next
+commit would skip records that the user has never seen. Any other error is raised once, then the partition is
 fetched again.
 """
 
@@ -54,7 +54,8 @@ class FetchedData:
 
 
 class PartitionQueue:
-    """What waits of one partition. It is void once `state.epoch` has changed, or the partition has another state."""
+    """The waiting data of one partition. It is void once `state.epoch` has changed, or the partition has another
+    state."""
 
     __slots__ = ("_behind_decoded", "_check_crcs", "_decoded", "_fetched", "_lasting", "epoch", "error", "partition")
 
@@ -68,7 +69,7 @@ class PartitionQueue:
         self._fetched: deque[FetchedData] = deque()
         self._decoded: list[ConsumerRecord] = []
         self._behind_decoded = -1
-        """The offset behind the batch that `_decoded` comes from."""
+        """The offset after the batch that `_decoded` comes from."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -77,7 +78,7 @@ class PartitionQueue:
 
     @property
     def has_records(self) -> bool:
-        """Whether anything stands before the error, if there is one."""
+        """Whether there is data before the error, if any."""
         return bool(self._fetched or self._decoded)
 
     def __bool__(self) -> bool:
@@ -86,17 +87,17 @@ class PartitionQueue:
     # --- filling -----------------------------------------------------------------------------------------------------
 
     def add(self, data: FetchedData) -> None:
-        """Append what a fetch brought."""
+        """Append fetched data."""
         self._fetched.append(data)
 
     def fail(self, error: MusterError, *, lasting: bool) -> None:
-        """Put an error behind the records that wait."""
+        """Add an error after the waiting records."""
         self.error = error
         self._lasting = lasting
 
     def damaged(self, offset: int, error: ProtocolError) -> None:
         """From `offset` on nothing can be read."""
-        message = f"{self.partition} is damaged at offset {offset} ({error}); seek() past it to go on"
+        message = f"{self.partition} is damaged at offset {offset} ({error}); seek() past it to continue"
         self.fail(CorruptRecordError(message), lasting=True)
 
     # --- emptying ----------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class PartitionQueue:
         return error
 
     def take(self, state: PartitionState, max_records: int) -> list[ConsumerRecord]:
-        """Up to `max_records` records, in order; the position moves behind them and behind hidden batches."""
+        """Up to `max_records` records, in order; the position moves past them and past hidden batches."""
         taken: list[ConsumerRecord] = []
         while len(taken) < max_records:
             if not self._decoded and not self._decode_next(state):
@@ -123,7 +124,7 @@ class PartitionQueue:
         return taken
 
     def take_raw(self, state: PartitionState) -> list[FetchedData]:
-        """Everything as it was fetched; the position moves behind it.
+        """Everything as fetched; the position moves past it.
 
         If `take` has begun to hand out a batch, it is fetched again from where `take` stopped.
         """
@@ -168,7 +169,7 @@ class PartitionQueue:
 
 
 def whole_batches(records: Buffer) -> tuple[int, BatchHeader | None, ProtocolError | None]:
-    """Where the whole batches end, the last of them, and the error of the batch behind it, if it is damaged."""
+    """Where the whole batches end, the last of them, and the error of the following batch, if it is damaged."""
     end, last = 0, None
     try:
         for position, header in iter_headers(records):

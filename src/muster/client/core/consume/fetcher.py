@@ -1,12 +1,12 @@
 """Fetching records and handing them out in order.
 
-Theory. Each broker that leads assigned partitions has at most one fetch under way. Its answer is kept raw, in a queue
+Theory. Each broker that leads assigned partitions has at most one fetch in flight. Its answer is kept raw, in a queue
 for each partition; batches are decoded when they are handed out. Fetching runs ahead of handing out: a partition is
-left out of the next fetch only while `max.partition.fetch.bytes` of it wait already. So the network and the user's code
-work at the same time, and memory stays bounded.
+left out of the next fetch only while `max.partition.fetch.bytes` of it are already waiting. So the network and the
+user's code work at the same time, and memory stays bounded.
 
 A leader may name a follower that is nearer (KIP-392, with `client.rack`). The consumer fetches from it for
-`metadata.max.age.ms`, and goes back to the leader as soon as it fails in any way. The leader may name the same follower
+`metadata.max.age.ms`, and returns to the leader as soon as it fails in any way. The leader may name the same follower
 again, so it is asked only after a backoff.
 
 The sequence that `PartitionState.epoch` guards against: a fetch is sent; the user seeks; the answer to the old fetch
@@ -51,7 +51,7 @@ HELD_BACK_WAIT_MS = 20
 """How long a fetch may be parked at a broker while other partitions of that broker wait for the user to catch up.
 
 The sequence: enough of partition A waits, so only B is fetched; B is at its end, so the broker parks the fetch for
-`fetch.max.wait.ms`; the user handles what there is of A; and A cannot be fetched, as one fetch is under way already.
+`fetch.max.wait.ms`; the user handles what there is of A; and A cannot be fetched, as one fetch is already in flight.
 """
 
 
@@ -86,7 +86,7 @@ class Fetcher:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
-        """The fetches that are due: one for each leader that has none under way."""
+        """The fetches that are due: one for each leader without one in flight."""
         self._drop_what_is_void()
         sends: list[AnySend] = []
         for node_id, wanted in self._wanted(now).items():
@@ -132,7 +132,7 @@ class Fetcher:
         return wanted
 
     def _source(self, partition: TopicPartition, state: PartitionState, now: int) -> int | None:
-        """The broker to fetch from: the preferred replica while it is one, else the leader."""
+        """The broker to fetch from: the preferred replica while there is one, else the leader."""
         preferred = state.preferred_replica
         if preferred is not None and now < state.preferred_until and self._metadata.has_replica(partition, preferred):
             return preferred
@@ -236,7 +236,7 @@ class Fetcher:
     ) -> None:
         waiting = self._queues.get(partition)
         if waiting is not None and waiting.error is not None:
-            return  # fetched before the error was found; nothing may come behind the error
+            return  # fetched before the error was found; nothing may come after the error
         error = error_code(data.error_code)
         if error is ErrorCode.NONE:
             self._note_ends(state, data)
@@ -244,7 +244,7 @@ class Fetcher:
             if data.preferred_read_replica >= 0:
                 self._prefer(partition, state, data.preferred_read_replica, now)
         elif error is ErrorCode.OFFSET_OUT_OF_RANGE and state.preferred_replica is not None:
-            self._leave_preferred(state, now)  # a follower may be behind; the leader knows
+            self._leave_preferred(state, now)  # a follower may lag; the leader knows
         elif error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(partition, state, offset, now)
         elif error is ErrorCode.CORRUPT_MESSAGE:
@@ -282,7 +282,9 @@ class Fetcher:
             return
         if not self._subscription.request_reset(partition):
             state.retry_at = now + self._config.retry_backoff_ms
-            message = f"{partition} has no offset {offset} any more, and auto.offset.reset is none: seek() to go on"
+            message = (
+                f"{partition} no longer has offset {offset}, and auto.offset.reset=none: choose a position with seek()"
+            )
             self._fail(partition, state, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
 
     def _keep(self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int) -> None:
@@ -310,7 +312,9 @@ class Fetcher:
             self._queue(partition, state).damaged(state.fetch_position, damage)
         elif last is None:
             # Only brokers from before Kafka 0.10.1 cut even the first batch (KIP-74); otherwise its length is damaged.
-            message = f"{partition} has a batch at offset {offset} that no response holds; seek() past it to go on"
+            message = (
+                f"{partition} has a batch at offset {offset} too large for any response; seek() past it to continue"
+            )
             self._fail(partition, state, KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message), lasting=True)
 
     def _queue(self, partition: TopicPartition, state: PartitionState) -> PartitionQueue:
@@ -340,7 +344,7 @@ class Fetcher:
         return None if end < 0 or state.position < 0 else max(0, end - state.position)
 
     def collect(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to `max_records` records, in order for each partition; their positions move behind them.
+        """Up to `max_records` records, in order for each partition; their positions move past them.
 
         Raises:
             CorruptRecordError: the partition whose turn it is is damaged; raised again at its next turn.
@@ -349,11 +353,11 @@ class Fetcher:
         return self._hand_out(PartitionQueue.take, max_records)
 
     def collect_raw(self) -> dict[TopicPartition, list[FetchedData]]:
-        """Everything that waits, as it was fetched; positions move behind it. Raises as `collect` does."""
+        """Everything that waits, as it was fetched; positions move past it. Raises as `collect` does."""
         return self._hand_out(lambda queue, state, _room: queue.take_raw(state), _NO_LIMIT)
 
     def refuse_raw(self, partition: TopicPartition, offset: int, error: ProtocolError) -> None:
-        """What `collect_raw` returned is damaged from `offset` on: the position goes back there."""
+        """What `collect_raw` returned is damaged from `offset` on: the position returns there."""
         state = self._subscription.find(partition)
         if state is not None:
             state.go_back(offset)  # not `move_to`: a new validation would void the queue, and the error with it
@@ -363,7 +367,7 @@ class Fetcher:
     def _hand_out(
         self, take: Callable[[PartitionQueue, PartitionState, int], list[T]], room: int
     ) -> dict[TopicPartition, list[T]]:
-        """Go round the partitions in turn. An error is raised only if nothing was taken before it in this call, because
+        """Serve the partitions in turn. An error is raised only if nothing was taken before it in this call, because
         that would be lost. Otherwise its partition has the first turn of the next call, and after that the last one, so
         that a partition that fails every time does not keep the others waiting."""
         self._drop_what_is_void()
@@ -420,7 +424,7 @@ class Fetcher:
 
 
 def _is_next(state: PartitionState, asked: tuple[int, int]) -> bool:
-    """Whether an answer continues where the one before ended.
+    """Whether an answer continues where the previous one ended.
 
     When the leader moves, two brokers may be asked for the same offset: the second answer comes too late.
     """

@@ -1,7 +1,7 @@
 """Looking up offsets: the reset of positions, and queries of the user (earliest, latest, by timestamp).
 
-Both are ListOffsets requests to the leaders of the partitions. A reset goes on until it succeeds or the partition is
-gone; a query goes on until it is answered or the caller gives up (`cancel`).
+Both are ListOffsets requests to the leaders of the partitions. A reset continues until it succeeds or the partition is
+gone; a query continues until it is answered or the caller gives up (`cancel`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST
 
 @dataclass(slots=True)
 class OffsetQuery:
-    """A query under way. `results` holds None where no record is as young as the timestamp asked for."""
+    """A query in progress. `results` holds None where no record is as recent as the requested timestamp."""
 
     open: dict[TopicPartition, int]
     isolation_level: int
@@ -148,7 +148,7 @@ class OffsetLookup:
             else:
                 query.error = answer
 
-        # A rebalance may have set the interest back to the group's topics meanwhile.
+        # A rebalance may have reset the interest to the group's topics.
         self._metadata.add_interest({partition.topic for partition in query.open})
         due = {p: timestamp for p, timestamp in query.open.items() if p not in query.in_flight}
         for request, partitions in self._requests(due, finish, now, query.isolation_level):

@@ -12,8 +12,8 @@ before Kafka 2.3 do not answer clients about this, and are trusted.
 
 A topic that was deleted and created again under its name is another log, with another id (KIP-516). A position in the
 old log means nothing there, and the consumer has read nothing of it. So the consumer begins at its first record,
-whatever the reset policy, except "none". Kafka's client goes on at the old position if the new log has that offset, and
-so passes over the records before it.
+whatever the reset policy, except "none". Kafka's client continues at the old position if the new log has that offset,
+so it skips the records before it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class PositionValidation:
         return False
 
     def _begin_anew(self, partition: TopicPartition, state: PartitionState, now: int) -> None:
-        text = f"the topic of {partition} was deleted and created anew"
+        text = f"the topic of {partition} was deleted and recreated"
         if self._subscription.default_reset is not OffsetReset.NONE:
             self._events.append(Note(INFO, f"{text}; it is read from its beginning"))
             self._subscription.request_reset(partition, OffsetReset.EARLIEST)
@@ -129,7 +129,7 @@ class PositionValidation:
             state.leader = None
         if state.retry_at <= now:
             state.retry_at = now + self._config.retry_backoff_max_ms
-            self._events.fail(LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on"))
+            self._events.fail(LogTruncationError(f"{text}, and auto_offset_reset=none: choose a position with seek()"))
 
     def _is_behind(self, state: PartitionState, epoch: int, now: int) -> bool:
         """Whether the metadata is older than the position, so that the leader it names may be deposed.
@@ -215,13 +215,15 @@ class PositionValidation:
             state.state = PositionState.FETCHING
             return
         where = f"at offset {answer.end_offset}" if known else "somewhere before"
-        text = f"{partition} was cut back {where}, this consumer has read up to offset {state.position}"
+        text = f"{partition} was truncated {where}, but this consumer has read up to offset {state.position}"
         if self._subscription.default_reset is OffsetReset.NONE:
             state.retry_at = now + self._config.retry_backoff_max_ms
             divergent = OffsetAndMetadata(answer.end_offset, answer.leader_epoch) if known else None
-            self._events.fail(LogTruncationError(f"{text}, and auto_offset_reset is none: seek() to go on", divergent))
+            self._events.fail(
+                LogTruncationError(f"{text}, and auto_offset_reset=none: choose a position with seek()", divergent)
+            )
             return
-        self._events.append(Note(INFO, f"{text}; it goes on from there"))
+        self._events.append(Note(INFO, f"{text}; reading continues from there"))
         if known:
             leader, version = state.leader, state.seen_version
             state.move_to(answer.end_offset, answer.leader_epoch)

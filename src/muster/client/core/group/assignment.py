@@ -1,7 +1,7 @@
 """The assignors of a member, and the leader's part of a rebalance: all subscriptions in, an assignment each out (J4).
 
-An assignor may be the user's own. If it raises, or returns something that is no assignment, the error becomes a
-`MusterError` that names the assignor, and the member goes on.
+An assignor may be the user's own. If it raises, or returns an invalid assignment, the error becomes a
+`MusterError` that names the assignor, and the member continues.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Leading:
 
 
 class Assignors:
-    """The assignors that a member offers to its group, the most wanted first."""
+    """The assignors that a member offers to its group, in order of preference."""
 
     def __init__(self, assignors: Iterable[Assignor]) -> None:
         self._by_name = {assignor.name: assignor for assignor in assignors}
@@ -101,7 +101,7 @@ class Assignors:
         return [_asked(assignor, partial(protocol, assignor)) for assignor in self._by_name.values()]
 
     def assign(self, leading: Leading, metadata: ClusterMetadata) -> dict[str, MemberAssignment]:
-        """Have the group's assignor assign the partitions.
+        """Let the group's assignor assign the partitions.
 
         Raises:
             MusterError: it failed, left a member out, or gave away a partition that another member still holds.
@@ -133,7 +133,7 @@ class Assignors:
         return _asked(self.offered(leading.protocol_name), encoded)
 
     def tell(self, assignment: MemberAssignment, generation: Generation) -> MusterError | None:
-        """Tell the group's assignor what this member was assigned. Returns the error that it raised, if any."""
+        """Notify the group's assignor of this member's assignment. Returns the error that it raised, if any."""
         try:
             assignor = self.offered(generation.protocol_name)
             _asked(assignor, lambda: assignor.on_assignment(assignment, generation.generation_id))

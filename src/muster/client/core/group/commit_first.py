@@ -1,4 +1,4 @@
-"""With auto commit: the commit before partitions are given up. It is tried again while the rebalance has time."""
+"""With auto commit: the commit before partitions are given up. It is retried while the rebalance has time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from muster.errors import ErrorCode, KafkaError, MusterError
 
 OnCommitted = Callable[[MusterError | None, int], None]
 CommitConsumed = Callable[[OnCommitted, int], None]
-"""Commits what was handed out so far, in one try. Calls back with the error, or None, and the time."""
+"""Commits what was handed out so far, without retries. Calls back with the error, or None, and the time."""
 
 
 WARN_AFTER_MS = 5_000
 
 
 class CommitFirst:
-    """A commit that is tried until it succeeds, and the step after it. `max.poll.interval.ms` bounds the tries."""
+    """A commit that is retried until it succeeds, and the step after it. `max.poll.interval.ms` bounds the retries."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class CommitFirst:
         seed: int,
     ) -> None:
         self.commit: CommitConsumed | None = None
-        """How it is done; None where auto commit is off."""
+        """How to commit; None if auto commit is off."""
         self._config = config
         self._subscription = subscription
         self._metadata = metadata
@@ -47,7 +47,7 @@ class CommitFirst:
 
     @property
     def waiting(self) -> bool:
-        """Whether a step waits for a commit that is not over."""
+        """Whether a step waits for an unfinished commit."""
         return self._then is not None
 
     def begin(self, then: Callable[[int], None], now: int) -> None:
@@ -59,7 +59,7 @@ class CommitFirst:
         self._warn_at = now + WARN_AFTER_MS
 
     def poll(self, now: int) -> None:
-        """Try if it is time to; go on without the commit if no time is left."""
+        """Try if it is time to; continue without the commit if no time is left."""
         if self._then is None:
             return
         if now >= self._until:
@@ -76,7 +76,7 @@ class CommitFirst:
         return [self._until] if self._try_at is None else [self._try_at, self._until]
 
     def drop(self) -> bool:
-        """Forget the step that waits: its generation is over. Returns whether one was waiting."""
+        """Forget the waiting step: its generation has ended. Returns whether one was waiting."""
         waited = self.waiting
         self._then = self._try_at = None
         return waited
@@ -102,7 +102,7 @@ class CommitFirst:
         return any(self._metadata.partition_count(owned.topic) is None for owned in self._subscription.assignment())
 
     def _warn(self, error: MusterError | None, now: int) -> None:
-        """Say once what holds the rebalance up, such as a topic that was created again with fewer partitions."""
+        """Report once what holds the rebalance up, such as a topic that was created again with fewer partitions."""
         if self._warn_at is None or now < self._warn_at:
             return
         self._warn_at = None
@@ -112,7 +112,7 @@ class CommitFirst:
         gone = [str(one) for one in owned if one.partition not in self._metadata.partitions(one.topic)]
         if gone:
             verb = "exists" if len(gone) == 1 else "exist"
-            text += f"; {', '.join(sorted(gone))} no longer {verb}: the topic was created again with fewer partitions"
+            text += f"; {', '.join(sorted(gone))} no longer {verb}: the topic was recreated with fewer partitions"
         self._notes.append(Note(WARNING, f"{text}; it is given up after max_poll_interval_ms ({limit})"))
 
     def _finish(self, now: int) -> None:

@@ -1,8 +1,8 @@
 """Committing offsets and fetching what was committed.
 
 Theory. Commits are reported in the order in which they were asked for, whether they succeed or fail. A commit that may
-be tried again travels alone: nothing is sent behind it before its last try is over, because a retry could put back
-offsets that a later commit had moved on. Commits with a single try follow each other on the wire without waiting.
+be retried is sent alone: nothing is sent after it before its last try has ended, because a retry could reset offsets
+that a later commit had advanced. Commits with a single try follow each other on the wire without waiting.
 
 The group decides whether a commit is still allowed. A member commits under its generation, and only while it is STABLE.
 An answer that says the generation is over resets the member (see `membership.py`). A consumer with a manual assignment
@@ -57,12 +57,12 @@ from muster.protocol.messages import OffsetCommitResponse, OffsetFetchRequest, O
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
-POLL_FIRST = "the group is rebalancing: poll(), and commit again what is still assigned"
+POLL_FIRST = "the group is rebalancing: call poll(), then commit again what is still assigned"
 EXPELLED = (
-    "this consumer is no longer a member of its group, and its partitions have gone to others. Its poll calls were too "
+    "this consumer is no longer a member of its group, and its partitions have other owners. Its poll calls were too "
     "far apart (raise max_poll_interval_ms or lower max_poll_records), or its heartbeats did not arrive"
 )
-LOST_MEANWHILE = "the generation in which this commit was asked for is over, and its partitions were lost with it"
+LOST_MEANWHILE = "the generation of this commit has ended, and its partitions were lost with it"
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class Commits:
     ) -> None:
         """Commit offsets. `on_done` gets the error, or None, and the time.
 
-        `until` is the time up to which retriable failures are tried again; None means a single try. `fence` holds the
+        `until` is the time up to which retriable failures are tried again; None means no retries. `fence` holds the
         ownership (`Membership.ownership`) under which the records were read. If a partition has been lost since, even
         if it came back, nothing is committed. In a later generation than the one that the caller asked in, the commit
         is sent only if this member has owned the partitions all the time.
@@ -155,12 +155,12 @@ class Commits:
         *,
         until: int | None = None,
     ) -> None:
-        """Ask for the committed offsets; a partition without one gets None. Tried again up to `until`."""
+        """Ask for the committed offsets; a partition without one gets None. Retried until `until`."""
         self._fetches.append(_Fetch(list(partitions), on_done, until, self._backoff()))
 
     @property
     def pending(self) -> bool:
-        """Whether a commit is under way or waits."""
+        """Whether a commit is in progress or waiting."""
         return bool(self._commits)
 
     def resume(self) -> None:
@@ -213,7 +213,7 @@ class Commits:
         self._tell(now)
         for fetch in list(self._fetches):
             if fetch.until is not None and now >= fetch.until:
-                message = f"the committed offsets of group {self._group_id} were not to be had in time"
+                message = f"the committed offsets of group {self._group_id} could not be fetched in time"
                 self._finish_fetch(fetch, KafkaTimeoutError(message), now)
 
     def _tell(self, now: int) -> None:
@@ -355,7 +355,7 @@ class Commits:
     # --- fetch -------------------------------------------------------------------------------------------------------
 
     def ask_for_positions(self) -> None:
-        """Have assigned partitions start at their committed offsets."""
+        """Start assigned partitions at their committed offsets."""
         if self._halted or not self._membership.settled:
             return
         waiting = self._subscription.partitions_without_position()
@@ -386,7 +386,7 @@ class Commits:
                 without.append(partition)
         if without:
             shown = ", ".join(map(str, without))
-            message = f"nothing is committed for {shown}, and auto_offset_reset is none: seek() to start somewhere"
+            message = f"nothing is committed for {shown}, and auto_offset_reset=none: choose a position with seek()"
             self._halt(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
 
     def _halt(self, error: MusterError) -> None:

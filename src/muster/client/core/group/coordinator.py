@@ -1,7 +1,7 @@
 """Finding the group's coordinator (J2).
 
 The coordinator is looked up when a request first needs it. FindCoordinator goes to the least-loaded broker; if it fails
-with a retriable error, the metadata is refreshed and the lookup tried again, with backoff. When a coordinator is given
+with a retriable error, the metadata is refreshed and the lookup retried, with backoff. When a coordinator is given
 up is in `known_coordinator.py`.
 """
 
@@ -18,7 +18,7 @@ _FIRST_WITH_KEYS = 4
 
 
 class CoordinatorLookup(KnownCoordinator):
-    """The group's coordinator, as far as it is known."""
+    """Looks up the group's coordinator."""
 
     failures = 0
     """How many lookups have failed."""

@@ -36,7 +36,7 @@ class Heartbeat:
         self.poll_due_at = now + self._config.max_poll_interval_ms
 
     def sent(self, now: int) -> None:
-        """A heartbeat is on its way."""
+        """A heartbeat was sent."""
         self.send_at = now + self._config.heartbeat_interval_ms
 
     def received(self, now: int) -> None:

@@ -2,7 +2,7 @@
 
 A coordinator is given up when it answers that it is not the coordinator, or does not answer. `epoch` then goes up, so
 that the answer to a request sent under the old epoch is recognised as void. The first loss after a good answer is
-followed by a search at once: the group may just have moved. Each further one waits for a backoff first, which grows
+followed by an immediate search: the group may just have moved. Each further one waits for a backoff first, which grows
 until a coordinator gives a good answer. How it is found is for `coordinator.py`, and for members of other schemes.
 """
 
@@ -31,7 +31,7 @@ class KnownCoordinator:
         self.epoch = 0
         """Goes up whenever a coordinator is given up."""
         self.error: MusterError | None = None
-        """An answer that trying again does not change. The code that tells the user sets it back to None."""
+        """An error that a retry does not change. The code that tells the user sets it back to None."""
         self._wanted = False
         self._in_flight = False
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
@@ -61,7 +61,7 @@ class KnownCoordinator:
         """Give the coordinator up; the next one is looked for when a request needs it."""
         if self.node_id is None:
             return
-        self._events.append(Note(INFO, f"the coordinator of group {self._group_id} is given up: {cause}"))
+        self._events.append(Note(INFO, f"lost the coordinator of group {self._group_id}: {cause}"))
         self._events.append(Disconnect(self.node_id))
         self.node_id = None
         self.epoch += 1

@@ -55,7 +55,7 @@ class GroupMember:
         self.in_poll = False
         """Whether the user's code is in `poll`; see the head of `membership.py`."""
         self.listening = False
-        """Whether there is a listener to call; if not, the rebalance goes on at once."""
+        """Whether there is a listener to call; if not, the rebalance continues immediately."""
         self.ownership: dict[TopicPartition, int] = {}
         """For each partition that the group gave this member, a number unique to this time of owning it."""
         self.rejoin_needed = True
@@ -95,14 +95,14 @@ class GroupMember:
         """Join again, and say why (KIP-800)."""
         self.rejoin_needed = True
         self.rejoin_reason = reason
-        self._note(INFO, f"group {self.group_id} has to be joined: {reason}")
+        self._note(INFO, f"group {self.group_id} must be rejoined: {reason}")
 
     def polled(self, now: int) -> None:
         """The user's code has called `poll`."""
         self._heartbeat.polled(now)
 
     def resume(self) -> None:
-        """The user has seen the error that was reported: joining may be tried again."""
+        """The user has seen the error that was reported: joining may be retried."""
         self._halted = False
 
     def reset_on_error(self, request: str, code: ErrorCode) -> None:
@@ -110,7 +110,7 @@ class GroupMember:
         self._reset(f"{request} was answered {code.name}", forget_member=code is not ErrorCode.ILLEGAL_GENERATION)
 
     def _reset(self, reason: str, *, forget_member: bool) -> None:
-        self._note(INFO, f"this member's generation of group {self.group_id} is over: {reason}")
+        self._note(INFO, f"this member's generation of group {self.group_id} has ended: {reason}")
         self.state = self.state.to(MemberState.UNJOINED)
         self.generation = NO_GENERATION if forget_member else Generation(member_id=self.generation.member_id)
         self.rejoin_needed = True
@@ -205,7 +205,7 @@ class GroupMember:
         self._note(
             WARNING,
             f"poll was not called for max_poll_interval_ms ({self._config.max_poll_interval_ms} ms): this member "
-            f"leaves group {self.group_id}, and its partitions go to others. Handling the records of one "
+            f"leaves group {self.group_id}, and its partitions are reassigned. Handling the records of one "
             "poll takes too long: raise max_poll_interval_ms, or lower max_poll_records",
         )
         self.leave("consumer poll timeout has expired.", now)
@@ -242,7 +242,7 @@ class GroupMember:
     # --- leave -------------------------------------------------------------------------------------------------------
 
     def prepare_leave(self, then: Callable[[int], None], now: int) -> None:
-        """The user leaves: give up all partitions, call the listener, then go on with `then`."""
+        """The user leaves: give up all partitions, call the listener, then continue with `then`."""
         self._drop_attempt()
         self._withdraw_untold()
         self._callback = None
@@ -262,7 +262,7 @@ class GroupMember:
     def leave(self, reason: str, now: int, on_left: Callable[[], None] | None = None) -> None:
         """Leave the group. A static member sends nothing: its place is kept for its session timeout (KIP-345).
 
-        There is one try: if it fails, the session timeout removes the member. The next `poll` returns the request.
+        There are no retries: if it fails, the session timeout removes the member. The next `poll` returns the request.
         """
         self._drop_attempt()
         parked, self._parked = self._parked, False
@@ -295,5 +295,5 @@ class GroupMember:
             on_left()
 
     def _drop_attempt(self) -> None:
-        """Forget a rebalance under way; note in `_parked` whether the coordinator holds a request of it."""
+        """Forget the current rebalance; note in `_parked` whether the coordinator holds a request of it."""
         raise NotImplementedError

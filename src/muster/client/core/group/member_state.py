@@ -1,4 +1,4 @@
-"""The values that say where a member stands in its group. `membership.py` tells how it moves between them."""
+"""The states of a member in its group. `membership.py` has the transitions."""
 
 from __future__ import annotations
 

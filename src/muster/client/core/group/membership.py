@@ -32,7 +32,7 @@ dropped.
 This differs from Kafka's client in three ways. With auto commit, a COOPERATIVE member also commits right before it
 releases partitions, so that records handled during the rebalance are not handled again. While the commit before the
 join is under way, records of a topic that is no longer subscribed to are not handed out. And where a topic was deleted,
-Kafka's client tries to commit its offsets for `max.poll.interval.ms` before it joins; this one joins at once.
+Kafka's client tries to commit its offsets for `max.poll.interval.ms` before it joins; this one joins immediately.
 """
 
 from __future__ import annotations
@@ -106,13 +106,14 @@ class Membership(GroupMember):
 
     @property
     def settled(self) -> bool:
-        """Whether the listener was told of all partitions. Only then are positions looked up: a listener may seek."""
+        """Whether the listener was called for all partitions. Only then are positions looked up: a listener may
+        seek."""
         return self.step is not Step.ASSIGNING
 
     # --- poll --------------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
-        """Do what is due; the requests that come of it."""
+        """Do what is due; returns the resulting requests."""
         self._polled_at = now
         if self._subscription.group_managed:
             self.topics.match_pattern(now)
@@ -146,7 +147,7 @@ class Membership(GroupMember):
             self.commit_first.poll(now)
 
     def rejoin_needed_now(self) -> bool:
-        """Whether the member has to join again, also because topics have changed since the last join."""
+        """Whether the member must rejoin, also because topics have changed since the last join."""
         reason = self.topics.change()
         if reason is not None and not self.rejoin_needed:
             self.request_rejoin(reason)
@@ -256,7 +257,7 @@ class Membership(GroupMember):
         """If the coordinator was given up, the request that is parked there is void: begin another attempt."""
         waiting = self.step in (Step.JOINING, Step.SYNCING, Step.LEADING)
         if waiting and self._epoch_sent != self._lookup.epoch:
-            self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was given up meanwhile"), now)
+            self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was lost in the meantime"), now)
 
     def _on_answer(self, attempt: int, then: Callable[[A, ErrorCode, int], None], reply: A | Failure, now: int) -> None:
         """What an answer to a join or to a sync says in either case; `then` has the rest."""
@@ -280,7 +281,7 @@ class Membership(GroupMember):
         elif self.state is not MemberState.PREPARING_REBALANCE:
             self._failed(KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member was reset while it joined"), now)
         elif self._was_passed_over(reply.generation_id):
-            self._reset("the group has shared out its partitions without it", forget_member=False)
+            self._reset("the group has assigned its partitions without it", forget_member=False)
             self._failed(KafkaError(ErrorCode.ILLEGAL_GENERATION, "a generation was missed"), now)
         else:
             self.state = self.state.to(MemberState.COMPLETING_REBALANCE)
@@ -350,7 +351,7 @@ class Membership(GroupMember):
         assigned = {topic for share in shares.values() for topic in share.topics()}
         unassigned = sorted(leading.topics - assigned)
         if unassigned:
-            text = f"these topics are subscribed to, but assigned to nobody: {', '.join(unassigned)}"
+            text = f"these topics are subscribed, but not assigned to any member: {', '.join(unassigned)}"
             self._note(WARNING, text)
         if not assigned <= leading.topics:
             leading.topics |= assigned
@@ -485,7 +486,7 @@ class Membership(GroupMember):
         self.rejoin_reason = ""
 
     def _drop_attempt(self) -> None:
-        """Forget a rebalance under way."""
+        """Forget the current rebalance."""
         if self.commit_first.drop():
             self.step = Step.IDLE
         if self.step in (Step.JOINING, Step.SYNCING) and self._lookup.node_id is not None:

@@ -94,7 +94,7 @@ def explain(code: ErrorCode, group_id: str, config: ConsumerConfig) -> str:
         case ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             return (
                 f"the members of group {group_id} have no assignor in common with this one: give all of them "
-                "the same partition_assignment_strategy, or one that names both for the time of the change; "
+                "the same partition_assignment_strategy, or, during the change, one that names both; "
                 "a group to which the coordinator assigns takes range and roundrobin"
             )
         case ErrorCode.FENCED_INSTANCE_ID:
@@ -105,5 +105,5 @@ def explain(code: ErrorCode, group_id: str, config: ConsumerConfig) -> str:
                 "(group.min.session.timeout.ms, group.max.session.timeout.ms)"
             )
         case ErrorCode.GROUP_AUTHORIZATION_FAILED:
-            return f"this client may not join group {group_id}"
+            return f"this client is not authorized to join group {group_id}"
     return f"group {group_id}"

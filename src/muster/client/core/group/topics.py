@@ -2,8 +2,8 @@
 
 Theory. A pattern is matched with each new answer about the metadata. The member joins again when its subscription
 differs from the one it joined with, also because a topic that its pattern matches has come or gone. A leader also joins
-again when the topics that it assigned from have changed. A follower ignores such changes: its leader has the group
-rebalanced.
+again when the topics that it assigned from have changed. A follower ignores such changes: its leader triggers the
+rebalance.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class GroupTopics:
                 self._joined |= new
 
     def change(self) -> str | None:
-        """Why the group has to be joined again, if it has to."""
+        """Why the member must rejoin, if it must."""
         if self._assigned_from is not None and self._seen_version != self._metadata.version:
             self._seen_version = self._metadata.version
             changed = sorted(topic for topic, before in self._assigned_from.items() if self._look(topic) != before)
