@@ -114,13 +114,13 @@ def fetch(size: int = 50 << 20) -> FetchRequest:
 
 
 def classic_array(key: int, version: int, count: int, element: bytes, after: bytes = b"") -> bytes:
-    """A request that begins with an array of so many equal elements."""
+    """A request that begins with an array of this many equal elements."""
     body = pack(">hhih", key, version, 1, 1) + b"x" + pack(">i", count) + element * count + after
     return pack(">i", len(body)) + body
 
 
 def leave_group(members: int) -> bytes:
-    """A LeaveGroup of so many members without a name: three bytes each."""
+    """A LeaveGroup of this many members without a name: three bytes each."""
     body = b"".join(framing.encode_request(LeaveGroupRequest("g", members=[]), 4, 1, "x"))[4:]
     at = body.rindex(b"\x01\x00")
     body = body[:at] + uvarint(members + 1) + b"\x01\x00\x00" * members + b"\0"
@@ -128,13 +128,13 @@ def leave_group(members: int) -> bytes:
 
 
 def header_tags(count: int) -> bytes:
-    """A Metadata whose header has so many empty tags."""
+    """A Metadata whose header has this many empty tags."""
     body = pack(">hhih", 3, 12, 1, 1) + b"x" + uvarint(count) + b"\0\0" * count + b"\1\0\0\0"
     return pack(">i", len(body)) + body
 
 
 def bomb(records: int) -> bytes:
-    """A zstd batch of so many records of a few bytes: nearly nothing on the wire."""
+    """A zstd batch of this many records of a few bytes: nearly nothing on the wire."""
     body = b"\0\0\0\2k\1\0"
     packed = bytes(cramjam.zstd.compress((varint(len(body)) + body) * records, level=19))
     batch = bytearray(build_batch([(time.time_ns() // 1_000_000, b"k", None, [])]))

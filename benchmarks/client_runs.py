@@ -21,13 +21,13 @@ AT_ONCE = 1_000
 LINGER_MS = 5
 BATCH_BYTES = 64 << 10
 PAUSE = 100
-"""After so many records a producer looks at the clock."""
+"""After this many records a producer looks at the clock."""
 
 WARM_UP = 10
 """A tenth of the records that a consumer reads comes before the clock starts."""
 
 WARM_UP_RECORDS = 10_000
-"""So many a producer sends before the clock starts."""
+"""This many a producer sends before the clock starts."""
 
 
 @dataclass(frozen=True)

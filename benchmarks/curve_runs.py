@@ -1,4 +1,4 @@
-"""What each curve does with so many things on a server of its own: operations, each with what it cost the server."""
+"""What each curve does with a number of things on its own server: operations, each with its cost to the server."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class CurveServer(Muster):
 
 
 def members(server: CurveServer, size: int) -> Costs:
-    """One group of so many members forms, each on a connection of its own, and one more joins."""
+    """One group of this many members forms, each on a connection of its own, and one more joins."""
     server.start()
     group = Group(server.address, "curve")
     with server.cost() as formed:
@@ -133,7 +133,7 @@ def members(server: CurveServer, size: int) -> Costs:
 
 
 def groups(server: CurveServer, size: int) -> Costs:
-    """So many groups of one member form; all are listed; the server is killed and starts again."""
+    """This many groups of one member form; all are listed; the server is killed and starts again."""
     server.start()
     names = [f"curve-{number}" for number in range(size)]
     _until_served(server, names)
@@ -180,7 +180,7 @@ def _serve_again(server: CurveServer, names: list[str]) -> Cost:
 
 
 def partitions(server: CurveServer, size: int) -> Costs:
-    """So many partitions come to be, in topics of up to 5,000; all are described; the server ends and starts again."""
+    """This many partitions are created, in topics of up to 5,000; all are described; the server ends and starts again."""
     server.start()
     counts = [LARGEST_TOPIC] * (size // LARGEST_TOPIC) + [size % LARGEST_TOPIC] * bool(size % LARGEST_TOPIC)
     with server.cost() as created, Asker(server.address) as asker:
@@ -206,7 +206,7 @@ def partitions(server: CurveServer, size: int) -> Costs:
 
 
 def connections(server: CurveServer, size: int) -> Costs:
-    """So many connections greet and stay; a thousand heartbeats go through one beside them; all end at once."""
+    """This many connections greet and stay; a thousand heartbeats go through one more; all end together."""
     server.start()
     at_first = server.descriptors()
     greeting = frame(ApiVersionsRequest("curve", "1"), API_VERSIONS_VERSION)
@@ -242,7 +242,7 @@ def connections(server: CurveServer, size: int) -> Costs:
 
 
 def offsets(server: CurveServer, size: int) -> Costs:
-    """So many offsets are committed, up to 1,000 for each group; the server is killed and serves all groups again."""
+    """This many offsets are committed, up to 1,000 for each group; the server is killed and serves all groups again."""
     server.start()
     each = min(size, OFFSETS_OF_A_GROUP)
     topic = create_topic(server, each)
@@ -268,7 +268,7 @@ def offsets(server: CurveServer, size: int) -> Costs:
 
 
 def log(server: CurveServer, size: int) -> Costs:
-    """A partition of so many gigabytes is opened, after an orderly end and after a kill, and read here and there."""
+    """A partition of this many gigabytes is opened, after a clean shutdown and after a kill, and read at several places."""
     server.start()
     create_topic_named(server, "curve")
     server.terminate()

@@ -49,7 +49,7 @@ Record = tuple[bytes, bytes | None]
 
 
 def commits(groups: int, metadata: str = "", version: int = 4) -> Iterator[Record]:
-    """Commits of so many groups in turn, each for its partitions of one topic."""
+    """Commits of this many groups in turn, each for its partitions of one topic."""
     number = 0
     while True:
         group, partition = f"group-{number // PARTITIONS % groups}", number % PARTITIONS
@@ -64,7 +64,7 @@ def commits(groups: int, metadata: str = "", version: int = 4) -> Iterator[Recor
 
 
 def classic(members: int, groups: int) -> Iterator[Record]:
-    """Generations of classic groups with so many members."""
+    """Generations of classic groups with this many members."""
     said = encode_subscription(Subscription(["orders"], [TopicPartition("orders", 0)], 3))
     given = encode_assignment([TopicPartition("orders", number) for number in range(4)])
     ids = [f"consumer-{number}-2e569272-2412-4eba-88ec-833a1bf706aa" for number in range(members)]

@@ -96,7 +96,7 @@ class Group:
     # --------------------------------------------------------------------------------------------- what is measured
 
     def form(self, count: int) -> float:
-        """Seconds until so many members have their assignments."""
+        """Seconds until this many members have their assignments."""
         self._add(count)
         start = time.perf_counter()
         for member in self.members:

@@ -13,14 +13,14 @@ from statistics import linear_regression
 from typing import NamedTuple
 
 DECADES = 2.0
-"""Of the sizes the largest that span so many powers of ten are looked at: below them what is fixed prevails."""
+"""Of the sizes the largest that span this many powers of ten are looked at: below them what is fixed prevails."""
 
 TOLERANCE = 0.15
 """Exponents differ by so much from run to run: over a power of ten that is a factor of 1.4."""
 
 
 class Point(NamedTuple):
-    """What so many things cost, in whatever unit."""
+    """What this many things cost, in whatever unit."""
 
     size: int
     cost: float

@@ -217,7 +217,7 @@ def _good_offset(response: OffsetFetchResponse) -> None:
 
 
 def produce(server: Server, options: Options, records: int, connections: int, depth: int) -> Figures:
-    """Batches of so many records of 1 KB, each connection to a partition of its own, acks=all."""
+    """Batches of this many records of 1 KB, each connection to a partition of its own, acks=all."""
     topic = create_topic(server, connections)
     batch = bytes(build_batch([(_now_ms(), None, RECORD, [])] * records))
     traffics = [

@@ -36,7 +36,7 @@ class Topic(NamedTuple):
 
 
 def fill(bootstrap: str, value_bytes: int, codec: str, records: int) -> Topic:
-    """A new topic of about so many records: those of some batches, again and again."""
+    """A new topic of about this many records, which repeat those of some batches."""
     filler = [os.urandom(value_bytes).hex()[: value_bytes - 12].encode() for _ in range(64)]
     name = f"bench-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -159,7 +159,7 @@ def _topics(way: Way) -> Names:
 
 
 def _send(way: Way, names: Names, sent: Iterable[Event], rate: int = 0) -> None:
-    """Write records, at a rate of so many a second or as fast as it goes."""
+    """Write records, at a rate of this many a second or as fast as possible."""
     producer = Producer({"bootstrap.servers": way.bootstrap, "linger.ms": 5})
     began = time.monotonic()
     for number, event in enumerate(sent):
@@ -176,7 +176,7 @@ def _send(way: Way, names: Names, sent: Iterable[Event], rate: int = 0) -> None:
 
 
 def throughput(spark: SparkSession, way: Way, names: Names, kind: str, folder: Path, reads: int) -> dict[str, float]:
-    """All three queries over all that is there, which are so many reads of a record: their wall and CPU."""
+    """All three queries over everything there is, each of which reads every record: their wall and CPU."""
     pipeline = (Whole if kind == "muster" else WholeConnector)(spark, way, Again(*astuple(names)), folder)
     with clocked() as spent:
         for query in pipeline.start():

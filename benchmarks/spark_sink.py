@@ -119,7 +119,7 @@ def measure(spark: Any, bootstrap: str, name: str, records: int, rounds: int) ->
 
 
 def write(spark: Any, bootstrap: str, case: Case, kind: str, count: int) -> list[float]:
-    """Write so many rows; wall and CPU seconds."""
+    """Write this many rows; wall and CPU seconds."""
     topics = [new_topic(bootstrap) for _ in range(3)]
     named = ", ".join(f"'{topic}'" for topic in topics)
     columns = [

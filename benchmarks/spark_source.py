@@ -102,7 +102,7 @@ CASES = (
     Case("1k", "1 KB, five columns", 1000, "none", 0.1, to_nowhere),
 )
 SHORT = 10
-"""The short read is of one record in so many."""
+"""The short read is of one record in this many."""
 
 WANTED_RATIO = 1.5
 

@@ -60,7 +60,7 @@ def _batch(base_offset: int, timestamp: int) -> bytes:
 
 
 def _segment(folder: Path, base: int, count: int, batch_bytes: int, timestamp: int) -> Iterator[int]:
-    """Write a segment of so many batches, each a millisecond later than the one before."""
+    """Write a segment of this many batches, each a millisecond later than the one before."""
     written = sorted({count * part // WRITTEN_OF_EACH for part in range(WRITTEN_OF_EACH)} | {count - 1})
     with (folder / segment_name(base, ".log")).open("wb") as log:
         for number in written:

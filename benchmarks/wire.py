@@ -29,7 +29,7 @@ CLIENT_ID = "bench"
 BUFFER_BYTES = 4 * 1024 * 1024
 TIMEOUT_S = 60.0
 SAMPLE = 16
-"""Of answers that differ from each other one in so many is decoded."""
+"""Of responses that differ from each other, one in this many is decoded."""
 
 _HEAD = Struct(">ii")
 
@@ -266,7 +266,7 @@ class _Stream:
 def pump(
     server: Measured, traffics: Sequence[Traffic], *, depth: int, seconds: float, most_requests: int = 1 << 62
 ) -> Pumped:
-    """Keep `depth` requests under way on one connection for each traffic, for so many seconds or requests."""
+    """Keep `depth` requests under way on one connection for each traffic, for this many seconds or requests."""
     selector = selectors.DefaultSelector()
     streams = [_Stream(server.address, traffic, depth, selector) for traffic in traffics]
     try:
