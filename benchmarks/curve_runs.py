@@ -180,7 +180,7 @@ def _serve_again(server: CurveServer, names: list[str]) -> Cost:
 
 
 def partitions(server: CurveServer, size: int) -> Costs:
-    """This many partitions are created, in topics of up to 5,000; all are described; the server ends and starts again."""
+    """This many partitions are created, in topics of up to 5,000; all are described; the server restarts."""
     server.start()
     counts = [LARGEST_TOPIC] * (size // LARGEST_TOPIC) + [size % LARGEST_TOPIC] * bool(size % LARGEST_TOPIC)
     with server.cost() as created, Asker(server.address) as asker:
@@ -268,7 +268,7 @@ def offsets(server: CurveServer, size: int) -> Costs:
 
 
 def log(server: CurveServer, size: int) -> Costs:
-    """A partition of this many gigabytes is opened, after a clean shutdown and after a kill, and read at several places."""
+    """A partition of this many gigabytes is opened, after a clean shutdown and after a kill, and read in places."""
     server.start()
     create_topic_named(server, "curve")
     server.terminate()

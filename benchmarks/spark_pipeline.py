@@ -176,7 +176,7 @@ def _send(way: Way, names: Names, sent: Iterable[Event], rate: int = 0) -> None:
 
 
 def throughput(spark: SparkSession, way: Way, names: Names, kind: str, folder: Path, reads: int) -> dict[str, float]:
-    """All three queries over everything there is, each of which reads every record: their wall and CPU."""
+    """All three queries over everything there is: their wall and CPU time."""
     pipeline = (Whole if kind == "muster" else WholeConnector)(spark, way, Again(*astuple(names)), folder)
     with clocked() as spent:
         for query in pipeline.start():
