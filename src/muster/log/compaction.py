@@ -314,7 +314,7 @@ def finish_swaps(files: Files, directory: Path, names: list[str]) -> None:
 
 
 def _end_of(path: Path) -> int:
-    """The offset behind the last batch of a segment that was written and synced whole."""
+    """The offset after the last batch of a segment that was written and synced whole."""
     segment = Segment(path.parent, int(path.name[:20]), 0)
     segment.path = path
     segment.size = path.stat().st_size

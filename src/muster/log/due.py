@@ -24,7 +24,7 @@ def deletable(
     segments: Sequence[Segment], config: LogConfig, now: int, start: int, high_watermark: int, end: int
 ) -> int:
     """How many of the oldest segments may be deleted: those before the log's `start` and, where the policy deletes,
-    those beyond the retention by time or size. No segment that reaches behind `high_watermark`."""
+    those beyond the retention by time or size. No segment that reaches beyond `high_watermark`."""
     count = 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes
     limited = config.retention_bytes != NO_LIMIT

@@ -1,8 +1,8 @@
 """Which records of a log were written under which leader epoch, read from the batches themselves.
 
-Each batch bears the epoch of the leader that wrote it, and epochs never fall from one batch to the next. So where an
-epoch ends is found by bisection: over the segments, then over the index of one. Kafka keeps a list of it in a file;
-here there is none that could differ from the log after a crash.
+Each batch carries the epoch of the leader that wrote it, and epochs never decrease from one batch to the next. So the
+end of an epoch is found by bisection: over the segments, then over the index of one. Kafka keeps a list of epochs in a
+file; muster has none, so none can differ from the log after a crash.
 """
 
 from __future__ import annotations

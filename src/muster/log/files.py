@@ -1,11 +1,11 @@
-"""The disk, as all code that writes into the data folder sees it: a few operations, and a few combinations of them.
+"""The file system, as all code that writes to the data folder sees it: a few operations and combinations of them.
 
 `DISK` is the real disk. Tests pass another in its place: one that records every operation to play power cuts, or whose
 syncs wait or fail.
 
 A power cut may take back the following, and the rest of this package is written for that:
 - data written to a file and not synced since: all of it, its end, or it reads as zeros;
-- a name that was made, renamed or removed, until its folder is synced: each of them by itself, in any order.
+- a name that was created, renamed or removed, until its folder is synced: each change separately, in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _sync = getattr(os, "fdatasync", os.fsync)
 
 
 class FileCutError(OSError):
-    """Another process has cut a file short that is open here: data is lost."""
+    """Another process has truncated a file that is open here: data is lost."""
 
 
 class Files:
@@ -66,7 +66,7 @@ class Files:
             self.mkdir(folder)
 
     def sync_folder(self, folder: Path) -> None:
-        """Makes durable which names were made, renamed and removed in the folder until now."""
+        """Makes the names that were created, renamed and removed in the folder durable."""
         fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)

@@ -4,7 +4,7 @@
     TOPIC-PARTITION.HEX-delete         a partition that is being deleted; goes at the next start
     TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for people to look at
 
-HEX is 32 digits: at random, or the id of the topic that is to have its partition back when it is there again. A
+HEX is 32 digits: random, or the id of the topic that gets its partition back when it exists again. A
 topic's name is cut where the whole name would be too long for a file, as in Kafka. Everything else in the folder is not
 muster's, and is left alone.
 """

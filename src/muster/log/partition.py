@@ -82,7 +82,7 @@ class PartitionLog:
         self.producers = ProducerState()
         self.traffic = Traffic()
         self.leader_epoch = 0
-        """The epoch under which this broker leads the partition: what batches bear that name none."""
+        """The epoch under which this broker leads the partition: for batches appended without one."""
         self.cleaned_to = 0
         """Where the dirty part begins: compaction has seen everything before it."""
         self._segments: tuple[Segment, ...] = ()
@@ -293,7 +293,7 @@ class PartitionLog:
         return LogFailedError(f"reading the log of {self.topic_partition} failed: {error}")
 
     def _report(self, what: str, error: OSError) -> None:
-        """Log a problem once until it is over: one that lasts would fill the disk with lines."""
+        """Log a problem once until it is over: a lasting one would flood the log."""
         if not self.in_trouble:
             self.in_trouble = True
             logger.error("%s %s: %s", self.topic_partition, what, error)
@@ -365,7 +365,7 @@ class PartitionLog:
                 return found
 
     def _segment_of_time(self, timestamp: int, base_offset: int) -> tuple[Segment | None, int]:
-        """The first segment behind the one at `base_offset` that may have records from `timestamp` on, and where."""
+        """The first segment after the one at `base_offset` that may have records from `timestamp` on, and where."""
         for segment in self._segments:
             if segment.base_offset > base_offset and segment.max_timestamp >= timestamp:
                 readable(segment, self._segments)
@@ -378,7 +378,7 @@ class PartitionLog:
         return None if latest < 0 else self.offset_for_timestamp(latest, isolation_level)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The last epoch up to `epoch` with records, and the offset behind them; -1 and -1 of one that is to come
+        """The last epoch up to `epoch` with records, and the offset after them; -1 and -1 of one that is to come
         (KIP-320). Raises LogFailedError."""
         with self._lock:
             if epoch >= self.leader_epoch:
@@ -394,7 +394,7 @@ class PartitionLog:
 
     @property
     def _promises(self) -> bool:
-        """Whether the policy promises anything about power cuts."""
+        """Whether the policy makes any promise about power cuts."""
         return self.fsync is not FsyncPolicy.NEVER
 
     def flush(self) -> bool:

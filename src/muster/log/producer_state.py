@@ -1,4 +1,4 @@
-"""What a partition remembers of idempotent producers (KIP-98), so that a batch sent twice is written once.
+"""A partition's state of idempotent producers (KIP-98), so that a batch sent twice is written once.
 
 For each producer id: the epoch, and the last five batches as ranges of sequences with their offsets. A batch
 - whose range is one of the five is a duplicate: it is acknowledged with the offset of the first time;
@@ -136,7 +136,7 @@ class ProducerState:
         """The snapshot's bytes: an entry for each batch that is remembered, the newest of a producer last.
 
         Kafka's broker writes the last batch alone, and of several entries it believes the last. But a broker that was
-        stopped well has to know all five again: with one copy of each partition, no other broker does."""
+        shut down cleanly must know all five again: with one copy of each partition, no other broker does."""
         parts = [
             _ENTRY.pack(
                 producer_id,

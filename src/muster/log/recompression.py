@@ -1,4 +1,4 @@
-"""A client's batch in the codec that the topic wants (`compression.type`): its records as they are, in another form."""
+"""Recompresses a client's batch with the topic's codec (`compression.type`); its records stay the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recompressed(
     if codec is None or header.attributes & COMPRESSION_MASK == codec:
         return batch, examined
     if at_once and header.size > CHEAP_COMPRESSED_BYTES:
-        raise CostlyError(f"{header.size} bytes take long to compress")
+        raise CostlyError(f"compressing {header.size} bytes takes too long")
     records = compress(codec, record_bytes(batch, 0, header), config.compression_level)
     made = bytearray(memoryview(batch)[:HEADER_SIZE])
     made += records

@@ -118,7 +118,7 @@ def first_of_time(batch: Buffer, timestamp: int, start_offset: int) -> tuple[int
                 raise CorruptRecordError("a record has a negative length")
             position += size
     except IndexError:
-        raise CorruptRecordError("a record reaches behind the end of its batch") from None
+        raise CorruptRecordError("a record reaches beyond the end of its batch") from None
     return None
 
 
@@ -141,7 +141,7 @@ class _Walker:
         try:
             pieces(self.data, self.count, self._take_run, self._singly)
         except IndexError:
-            raise CorruptRecordError("a record reaches behind the end of its batch") from None
+            raise CorruptRecordError("a record reaches beyond the end of its batch") from None
 
     def _take_run(self, run: Run, first: int) -> None:
         """Take in what a run says; its records are whole, and their offsets count up."""
@@ -253,7 +253,7 @@ class _Walker:
                 raise CorruptRecordError(f"a record header of {size} bytes")
             position += max(size, 0)
             if position > len(data):
-                raise CorruptRecordError("a record header reaches behind the end")
+                raise CorruptRecordError("a record header reaches beyond the end")
         return position
 
 

@@ -1,7 +1,7 @@
 """Loads segments from their files: after a clean shutdown by their indexes, after a crash by reading every batch.
 
 What a crash can leave, and how it is repaired:
-- a torn or corrupt batch: the segment is cut behind the last good one before it (see `_Recovery`);
+- a torn or corrupt batch: the segment is cut after the last good one before it (see `_Recovery`);
 - indexes that are missing, old or cut off: built again while the batches are read;
 - `.cleaned` files of a compaction that did not finish: deleted, the old segments are still there;
 - a `.swap` file: compaction was done and only the exchange was interrupted; it is finished (see compaction.py);
@@ -11,7 +11,7 @@ What a crash can leave, and how it is repaired:
 
 Two rules always hold. No offset is reused: if the log is known to have been longer, it continues after the old end, and
 the gap is reported. And no whole batch is deleted: bytes that are cut off in front of good batches are kept as
-`.damaged`, and whole segments behind a damaged one stay in the log.
+`.damaged`, and whole segments after a damaged one stay in the log.
 
 All changes made here are durable before the log is open: otherwise a later power cut could bring back removed batches
 among newer ones.
@@ -47,7 +47,7 @@ _MAGIC = b"\x02"
 
 @dataclass(slots=True)
 class Loaded:
-    """The contents of a partition's folder. `end_offset` is the next record's offset; it may be behind the end of the
+    """The contents of a partition's folder. `end_offset` is the next record's offset; it may be after the end of the
     last segment."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -105,7 +105,7 @@ def load(
 
 
 class _Recovery:
-    """The recovery of one folder. A segment with a damaged batch is cut behind the last good batch before it."""
+    """The recovery of one folder. A segment with a damaged batch is cut after the last good batch before it."""
 
     def __init__(self, directory: Path, config: LogConfig, now: int, sync: bool, files: Files, cleaned_to: int) -> None:
         self.loaded = Loaded()
@@ -119,7 +119,7 @@ class _Recovery:
         self._first_loss: int | None = None
         """The first offset that is known to have been lost."""
         self._seen_end = 0
-        """The offset behind the last good batch that was seen, even if that batch is not in the log."""
+        """The offset after the last good batch that was seen, even if that batch is not in the log."""
 
     def names(self) -> list[str]:
         """The names of the log's files. Everything else in the folder is left alone."""
@@ -285,7 +285,7 @@ class _Recovery:
                 self.changed = True
 
     def load_producers(self) -> None:
-        """Loads producers from the newest sound snapshot and the log behind it. Removes the other snapshots, except
+        """Loads producers from the newest sound snapshot and the log after it. Removes the other snapshots, except
         those at the beginning of a segment, which the next recovery may use."""
         segments = self.loaded.segments
         end = self.loaded.end_offset if self._first_loss is None else self._first_loss
@@ -344,7 +344,7 @@ def read_checked(fd: int, size: int) -> Iterator[BatchHeader]:
 
 
 def _good_batches(fd: int, position: int, size: int, next_offset: int) -> Iterator[BatchHeader]:
-    """Whole batches somewhere behind the damage at `position`. If there are any, the damage is not a torn end."""
+    """Whole batches somewhere after the damage at `position`. If there are any, the damage is not a torn end."""
     position += 1
     while position + HEADER_SIZE <= size:
         chunk = os.pread(fd, _CHUNK, position)

@@ -30,8 +30,8 @@ class ReadResult(NamedTuple):
 
 
 class Traffic:
-    """What went into a log and out of it since this process opened it. The log counts what it writes, its users the
-    rest, in plain additions: this is on the way of every record."""
+    """The traffic of a log since this process opened it. The log counts writes, its users the rest, with plain
+    additions: this runs for every record."""
 
     __slots__ = ("appends", "bytes_in", "bytes_out", "reads", "records_in", "refused_appends", "refused_reads")
 

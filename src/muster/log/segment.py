@@ -1,7 +1,7 @@
 """One segment of a log: a `.log` file of batches, named by its first offset in 20 digits, and its two indexes.
 
 Reading
-    A read returns views of a memory map, so that a fetch copies nothing. The file of the active segment grows behind
+    A read returns views of a memory map, so that a fetch copies nothing. The file of the active segment grows beyond
     its map: a large read there maps the file anew; a small read, as of a consumer at the end of the log, is a plain
     `pread`. A map lives as long as views of it do.
     muster never cuts a mapped file shorter than its map: touching a lost page would raise SIGBUS and end the process.
@@ -112,7 +112,7 @@ class Segment:
         return self._fd
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes `data` behind the end; `note` then takes note of it. Raises OSError; then nothing of it stays.
+        """Writes `data` after the end; `note` then takes note of it. Raises OSError; then nothing of it stays.
         FileCutError: there would be a hole before it."""
         if self._fd < 0:
             self.open_for_append()
@@ -166,7 +166,7 @@ class Segment:
         replaces = self.index.path.exists()
         self.time_index.save(sync=sync)
         if sync and replaces:
-            # `load` looks for later times only behind the last entry of the offset index. With a new offset index and
+            # `load` looks for later times only after the last entry of the offset index. With a new offset index and
             # the time index of the last shutdown it would miss the times between them.
             self.files.sync_folder(self.path.parent)
         self.index.save()
@@ -324,7 +324,7 @@ class Segment:
         return size
 
     def end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
-        """The end of the last whole batch within `max_bytes` from `position` and not behind `limit`; `position` if none
+        """The end of the last whole batch within `max_bytes` from `position` and not beyond `limit`; `position` if none
         fits."""
         wanted = position + max_bytes
         if wanted >= limit:

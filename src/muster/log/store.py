@@ -111,7 +111,7 @@ class LogStore:
     def _look_around(
         self, partitions: Collection[TopicPartition] | None, deleted: Collection[TopicPartition]
     ) -> list[TopicPartition]:
-        """The partitions to be opened. Finishes deletions, sets strays aside, leaves everything else alone."""
+        """The partitions to open. Finishes deletions, sets strays aside, leaves everything else alone."""
         known = None if partitions is None else set(partitions)
         doomed, found, foreign = set(deleted), [], []
         interrupted = []
@@ -187,7 +187,7 @@ class LogStore:
             self._files.sync_folder(self.root)
 
     def take_offline(self, partition: TopicPartition, error: OSError) -> None:
-        """A partition could not be opened: leave it alone from now on."""
+        """A partition could not be opened: do not touch it from now on."""
         self.offline[partition] = error
         logger.error("%s cannot be opened, and will not be served until the next start: %s", partition, error)
 
@@ -195,7 +195,7 @@ class LogStore:
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
-        """All logs, to look at."""
+        """All logs, read-only."""
         return MappingProxyType(self._logs)
 
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
@@ -335,11 +335,11 @@ class LogStore:
             raise
 
     def put_back(self, log: PartitionLog) -> None:
-        """Has a log that `open_aside` opened among the others."""
+        """Adds a log that `open_aside` opened."""
         self._logs[log.topic_partition] = log
 
     def delete_aside(self, topic_ids: Collection[bytes]) -> None:
-        """Has everything removed that was set aside of these topics. Raises OSError."""
+        """Removes everything that was set aside of these topics. Raises OSError."""
         ends = tuple(f".{topic_id.hex()}{names.STRAY}" for topic_id in topic_ids)
         for name in sorted(os.listdir(self.root)):
             if name.endswith(ends):
@@ -520,7 +520,7 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     if not os.path.lexists(path):
         return {}
     try:
-        if not path.is_file():  # reading a pipe would wait for ever
+        if not path.is_file():  # reading a pipe would wait forever
             raise ValueError("not a file")
         text = path.read_text()
         if not text.endswith("\n"):

@@ -51,7 +51,7 @@ class ApiKey(IntEnum):
 
 
 LATEST_TIMESTAMP = -1
-"""In ListOffsets: the offset behind the last record."""
+"""In ListOffsets: the offset after the last record."""
 EARLIEST_TIMESTAMP = -2
 """In ListOffsets: the offset of the first record that is still there."""
 

@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 Encode = Callable[..., None]
 """(message, append, elements that may come)"""
 Decode = Callable[..., tuple[Any, int]]
-"""(buffer, position, elements that may come) -> message, position behind it"""
+"""(buffer, position, elements that may come) -> message, position after it"""
 
 
 class _Codecs(dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable[..., Any]]]):
@@ -58,7 +58,7 @@ def encode_parts(message: Message, version: int) -> list[Buffer]:
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0, most_elements: int = UNLIMITED) -> M:
-    """Read a message. Bytes behind it are left alone, as Kafka leaves them.
+    """Read a message. Bytes after it are left alone, as Kafka leaves them.
 
     Raises:
         ProtocolError: the bytes are not such a message.

@@ -50,9 +50,9 @@ def encode_request(request: Request[R], version: int, correlation_id: int, clien
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """The header of a request and the position of the message behind it.
+    """The header of a request and the position of the message after it.
 
-    The position is where the message starts for every known key and version. For an unknown one it is behind the
+    The position is where the message starts for every known key and version. For an unknown one it is after the
     client id: enough to answer ApiVersions with UNSUPPORTED_VERSION, as Kafka does.
 
     Raises:
@@ -105,7 +105,7 @@ def decode_response(frame: Buffer, request: type[Request[R]], version: int) -> R
 
 
 def skip_tags(frame: Buffer, position: int) -> int:
-    """The position behind a header's tagged fields.
+    """The position after a header's tagged fields.
 
     Raises:
         IndexError: they are cut short.

@@ -1,6 +1,6 @@
 """Keys and values of `__consumer_offsets`, as Apache Kafka 4.2 writes them.
 
-A record's key begins with an int16, the kind of the record; the message behind it has version 0. Kinds 0 and 1 are both
+A record's key begins with an int16, the kind of the record; the message after it has version 0. Kinds 0 and 1 are both
 an offset commit (Kafka before 0.9 wrote 0), 2 is a group of the classic protocol. The value begins with its own
 version, an int16 too, or is null: a tombstone, which removes the key's state.
 

@@ -84,7 +84,7 @@ def uvarint(value: int) -> bytes:
 
 
 def long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte has its high bit set: (value, position behind it)."""
+    """The rest of an unsigned varint whose first byte has its high bit set: (value, position after it)."""
     value = first & 127
     shift = 7
     while True:
@@ -102,7 +102,7 @@ def long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned varint: (value, position behind it)."""
+    """An unsigned varint: (value, position after it)."""
     first = buffer[position]
     return (first, position + 1) if first < 128 else long_uvarint(buffer, position + 1, first)
 
@@ -133,7 +133,7 @@ def string_length(length: int) -> bytes:
 
 
 def unusual_string(buffer: Buffer, position: int, first: int, name: str, nullable: bool) -> tuple[str | None, int]:
-    """A compact string that has a length of more than one byte, or is null, and the position behind it."""
+    """A compact string that has a length of more than one byte, or is null, and the position after it."""
     length = first
     if first > 127:
         length, position = long_uvarint(buffer, position, first)

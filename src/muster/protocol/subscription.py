@@ -1,6 +1,6 @@
 """The consumer protocol: the bytes that members and their leader exchange through JoinGroup and SyncGroup.
 
-To a coordinator these are opaque bytes (J3, J4): a version and, behind it, a Subscription (member to leader) or an
+To a coordinator these are opaque bytes (J3, J4): a version and, after it, a Subscription (member to leader) or an
 Assignment (leader to member), as in Kafka's ConsumerProtocol. Version 1 added the owned partitions (KIP-429), 2 their
 generation, 3 the member's rack (KIP-881). New versions only add fields at the end, so bytes of a newer version are read
 as the newest known one, and the rest is ignored.

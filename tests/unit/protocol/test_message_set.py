@@ -156,8 +156,8 @@ def test_batches_behind_sets_stay_as_they_are():
         (message(8, gzipped(message(8, b"v")[:-1]), attributes=GZIP), "ends within a message"),
         (message(8, gzipped(message(8, b"v", magic=1)), attributes=GZIP), "another magic"),
         (message(8, gzipped(message(8, gzipped(message(8, b"v")), attributes=GZIP)), attributes=GZIP), "compressed"),
-        (message(7, b"v"), "offset 7, behind one with 7"),
-        (message(9, gzipped(message(8, b"v") + message(8, b"v")), attributes=GZIP), "offset 8, behind one with 8"),
+        (message(7, b"v"), "offset 7, after one with 7"),
+        (message(9, gzipped(message(8, b"v") + message(8, b"v")), attributes=GZIP), "offset 8, after one with 8"),
         (message(7, gzipped(message(0, b"", magic=1) + message(9, b"", magic=1)), magic=1, attributes=1), "offset -2"),
         (struct.pack(">qi", 8, 13) + bytes(13), "13 bytes"),
         (struct.pack(">qi", 8, -5) + bytes(20), "-5 bytes"),
@@ -182,7 +182,7 @@ def test_a_field_is_as_long_as_it_can_be(length):
 def test_bytes_behind_the_value_are_refused():
     body = message(0, b"v")[16:] + b"more"
     broken = struct.pack(">qiI", 0, len(body) + 4, crc32(body)) + body
-    assert "behind its value" in str(read(broken)[1])
+    assert "after its value" in str(read(broken)[1])
 
 
 def test_what_decompresses_to_more_than_is_allowed_is_refused():

@@ -381,7 +381,7 @@ def record_of(body):
     [
         (b"\0\0\0\x02k\x02v\0", None),
         (b"\0\0\0\x05k\x02v\0", "field of -3"),
-        (b"\0\0\0\x02k\x7ev\0", "reaches behind"),
+        (b"\0\0\0\x02k\x7ev\0", "reaches beyond"),
         (b"\0\0\0\x02k\x02v\x01", "with -1 headers"),
         (b"\0\0\0\x02k\x02v\xfe\xff\x07", "headers"),
         (b"\0\0\0\x02k\x02v\x02\x01\x01", "header without a key"),

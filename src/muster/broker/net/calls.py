@@ -176,7 +176,7 @@ class Call:
         self.on_cancel: Callable[[], None] | None = None
         """Called if the connection ends before the answer."""
         self.blocks = not api.pipelined
-        """Whether the frames behind it wait until it is answered. A handler may set it."""
+        """Whether the frames after it wait until it is answered. A handler may set it."""
         self.held: LargeFrame | None = None
         """The large frame that it came in, as long as a handler may have views of it."""
         self.keeps_frame = False

@@ -26,7 +26,7 @@ READ_BYTES = 256 * 1024
 """The shared read buffer."""
 
 FIRST_BYTES = 4 * 1024
-"""So little is read behind a large frame, as another is likely to follow: its rest then comes to where it belongs, and
+"""So little is read after a large frame, as another is likely to follow: its rest then comes to where it belongs, and
 need not be copied there from the shared buffer."""
 
 WRITE_EVERY = 64

@@ -9,8 +9,8 @@ order of its requests. A request that cannot be answered at once is parked, and 
 order:
 
 - a *blocking* request (a join, a fetch that waits for records, a request handled in slices) stops its own connection,
-  as Kafka mutes a channel: the frames behind it wait until it is answered;
-- a *pipelined* request (a commit that waits for the log) lets the frames behind it be handled, up to PIPELINE_LIMIT.
+  as Kafka mutes a channel: the frames after it wait until it is answered;
+- a *pipelined* request (a commit that waits for the log) lets the frames after it be handled, up to PIPELINE_LIMIT.
 
 The share that one connection can take from the others is bounded. In a turn of the loop its frames are handled for at
 most SLICE_S, and until HIGH_WATER bytes of answers wait to be written. While that many bytes wait, because the peer

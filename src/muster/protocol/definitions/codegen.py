@@ -272,7 +272,7 @@ class Encoder(_Writer):
 
 
 class Decoder(_Writer):
-    """Writes `def decode(buf, pos, left)`, which returns the message and the position behind it."""
+    """Writes `def decode(buf, pos, left)`, which returns the message and the position after it."""
 
     def __init__(self, message: Message, version: int, sliced: bool, of_bytes: bool) -> None:
         super().__init__(message, version, sliced)

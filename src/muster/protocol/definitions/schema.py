@@ -1,4 +1,4 @@
-"""The grammar of `client_definitions.py`, and the algebra of version ranges behind it.
+"""The grammar of `client_definitions.py`, and the algebra of version ranges.
 
 One line states one field::
 

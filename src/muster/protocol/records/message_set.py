@@ -1,12 +1,12 @@
 """Message sets, the format of records before Kafka 0.11 (magic 0 and 1): read, and made into record batches.
 
 A fetch from an old broker, or from a log that an old producer wrote, brings message sets. They are made into record
-batches of magic 2 as soon as they arrive, so that everything behind (objects, Arrow columns, Spark) knows one format.
-An entry of a set:
+batches of magic 2 as soon as they arrive, so that everything downstream (objects, Arrow columns, Spark) knows one
+format. An entry of a set:
 
     offset int64 | size int32 | crc uint32 | magic int8 | attributes int8 | [timestamp int64, magic 1] | key | value
 
-Key and value are int32 lengths with their bytes, -1 is null. `size` counts the bytes behind it; the CRC-32 covers those
+Key and value are int32 lengths with their bytes, -1 is null. `size` counts the bytes after it; the CRC-32 covers those
 from the magic on. Attributes: the codec (none, gzip, snappy, lz4), and from magic 1 on bit 3, LogAppendTime.
 
 A compressed message is a wrapper: its value holds a set of the same magic. In magic 0 the offsets inside are absolute.
@@ -121,7 +121,7 @@ def _behind(last: int, messages: list[Message]) -> int:
     """The offset of the last message. The CRC does not cover offsets; a batch needs them to grow."""
     for message in messages:
         if message.offset <= last:
-            raise CorruptRecordError(f"a message has offset {message.offset}, behind one with {last}")
+            raise CorruptRecordError(f"a message has offset {message.offset}, after one with {last}")
         last = message.offset
     return last
 
@@ -163,7 +163,7 @@ def _read(entry: memoryview) -> _Entry:
     key, position = _bytes(entry, position, offset)
     value, position = _bytes(entry, position, offset)
     if position != len(entry):
-        raise CorruptRecordError(f"the message at offset {offset} has bytes behind its value")
+        raise CorruptRecordError(f"the message at offset {offset} has bytes after its value")
     log_append = bool(magic and attributes & _LOG_APPEND_FLAG)
     return _Entry(magic, attributes, Message(offset, timestamp, key, value, log_append))
 

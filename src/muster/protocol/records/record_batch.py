@@ -299,7 +299,7 @@ def read_as(
         decode_records(data, header, records)
     except IndexError:
         text = (
-            f"a record of the batch at offset {header.base_offset} is cut off: a field or a number of it reaches behind"
+            f"a record of the batch at offset {header.base_offset} is cut off: a field or a number of it reaches beyond"
         )
         raise CorruptRecordError(f"{text} the end") from None
     return records
@@ -387,9 +387,9 @@ class BatchBuilder:
         self.count += 1
 
     def append_encoded(self, timestamp: int, head: bytes, ends: Sequence[bytes], size: int = 0) -> None:
-        """Adds records that are encoded already from behind their offsets on (key, value and headers, each with its
-        length in front): `head`, with which all begin, then one of `ends`. `size` is the length of every end, if all
-        have the same."""
+        """Adds records that are already encoded from their keys on (key, value and headers, each with
+        its length in front): `head`, with which all begin, then one of `ends`. `size` is the length of every end, if
+        all have the same."""
         base_timestamp = self._base_timestamp
         if base_timestamp is None:
             base_timestamp = self._base_timestamp = timestamp
@@ -419,7 +419,7 @@ class BatchBuilder:
             self.size += len(counted) + length
 
     def append_packed(self, timestamp: int, records: memoryview, count: int) -> None:
-        """Adds records that are encoded whole, one behind the other, all of this timestamp and with offsets from 0 on.
+        """Adds records that are encoded whole, one after the other, all of this timestamp and with offsets from 0 on.
         They have to be the first. The memory is not copied before the batch is built."""
         if self.count:
             raise ValueError("packed records must be the first of their batch")

@@ -83,7 +83,7 @@ class Run(NamedTuple):
     records: int
     """How many they are."""
     end: int
-    """The position behind the last."""
+    """The position after the last."""
     offset: int
     """Of the first, relative to the batch's."""
     times: int | list[int]
@@ -106,13 +106,13 @@ def pieces(
 ) -> None:
     """Go through the records of a batch: each run goes to `take_run`, with the number of its first record. All others
     go to `one_by_one`, which is given a position and the numbers of the first record there and of the one to stop at,
-    and returns the position behind them.
+    and returns the position after them.
 
     Where there are no runs they are looked for ever less often, and at first among few records: a look at many costs
     as much for each of them, also where the run ends early.
 
     Raises:
-        CorruptRecordError: bytes are left behind the last record.
+        CorruptRecordError: bytes are left after the last record.
     """
     position, done, step, most = 0, 0, _STEP, _SHORT
     while done < count:
