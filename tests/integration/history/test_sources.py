@@ -120,7 +120,7 @@ def test_commits_of_a_transaction_count_once_it_is_committed(kafka_broker):
     producer.abort_transaction(PATIENCE_S)
     reader.close()
     assert found.committed[group][topic, 0].offset == 3
-    assert any("a transaction that has not ended holds back" in sentence for sentence in said)
+    assert any("an open transaction holds back" in sentence for sentence in said)
 
     # Two records and two markers are in the log: behind offset 0 there are two records, of which one was aborted.
     with Admin(bootstrap_servers=kafka_broker.bootstrap) as admin:
@@ -178,7 +178,7 @@ def test_where_logs_ended_is_told_by_time(cluster):
 
 
 def test_a_topic_that_is_not_there_is_refused(cluster):
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin, pytest.raises(RefusedError, match="no topic"):
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin, pytest.raises(RefusedError, match="does not exist yet"):
         LiveTopic(admin, config(cluster.bootstrap), fresh("nothing"), Remarks())
 
 

@@ -461,7 +461,7 @@ def _turns(around: _Around) -> tuple[list[_Turn], list[Leg]]:
 
 
 def _shared_names(near: Sequence[Trace]) -> set[str]:
-    """Names that several members share: across a restart they cannot be told apart."""
+    """Names that several members share: across a restart they cannot be distinguished."""
     chains: dict[str, set[str]] = {}
     for leg in (leg for each in near for leg in (*each.went, *each.came)):
         chains.setdefault(leg.name, set()).add(leg.chain)

@@ -16,7 +16,7 @@ is read, and tells which; if not, the same multi is sent again, and of the two o
     something else is refused the journal has failed, and the slot is read again: what was not durable is not known
 
 A record larger than a znode may be is refused before anything changes (TooLargeError); `GroupStore.fits` tells a
-coordinator beforehand. Committed offsets cannot get there: a znode takes so many of them that they fit even when each
+coordinator beforehand. Committed offsets cannot get there: a znode takes so few of them that they fit even when each
 has the longest metadata that is allowed (`MAX_OFFSET_METADATA`).
 
 A server whose `jute.maxbuffer` was lowered closes the connection at a request that is too large for it, without a word:

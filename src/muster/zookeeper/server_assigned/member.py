@@ -10,12 +10,12 @@ request. The member reads on behind the group's committed offsets, and sends hea
   generation until all have joined. The commit has half a session timeout; then the member joins without it, lest the
   others wait.
 - NOT_COORDINATOR sends it back to the search (A6). It stays a member, with its partitions and its generation: the next
-  coordinator carries on with what the last one wrote. So a failover is no rebalance.
-- UNKNOWN_MEMBER_ID says that the group goes on without it. Its partitions have other owners: it stops, commits nothing,
+  coordinator carries on with what the last one wrote. So a failover is not a rebalance.
+- UNKNOWN_MEMBER_ID says that the group continues without it. Its partitions have other owners: it stops, commits nothing,
   and joins anew.
 - No good heartbeat for the session timeout: the coordinator is lost. The next one has a whole session timeout again.
 
-The member goes on reading while it has no coordinator, as in Kafka's own clients. If the group has given its partitions
+The member keeps reading while it has no coordinator, as in Kafka's own clients. If the group has given its partitions
 away meanwhile, records are handled twice, but not committed twice: commits carry member and generation.
 
 The races that `_attempt` is for. A JoinGroup is parked at a coordinator, which is lost; another one answers the next

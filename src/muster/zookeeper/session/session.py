@@ -159,7 +159,7 @@ class ZooKeeperSession(forks.StaysHere):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # --- what it is told ---------------------------------------------------------------------------------------------
+    # --- what it is sent ---------------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
         """Have a function called on the event loop with every `Watched` and `SessionEvent` from now on, in order.
