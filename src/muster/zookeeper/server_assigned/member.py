@@ -11,7 +11,8 @@ request. The member reads on behind the group's committed offsets, and sends hea
   others wait.
 - NOT_COORDINATOR sends it back to the search (A6). It stays a member, with its partitions and its generation: the next
   coordinator carries on with what the last one wrote. So a failover is not a rebalance.
-- UNKNOWN_MEMBER_ID says that the group continues without it. Its partitions have other owners: it stops, commits nothing,
+- UNKNOWN_MEMBER_ID says that the group continues without it. Its partitions have other owners: it stops, commits
+nothing,
   and joins anew.
 - No good heartbeat for the session timeout: the coordinator is lost. The next one has a whole session timeout again.
 
