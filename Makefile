@@ -6,6 +6,7 @@
 # make soak    the seeded simulations, kill -9 tests and schedules of kills at length (SEEDS=20000 KILLS=20 SCHEDULES=50)
 # make mutants plant known bugs one at a time and see that the tests notice each (ARGS="-k fetch": some of them)
 # make wheel   a wheel for every Python, and one for this Python with compiled modules, into dist
+# make release  the sdist and the wheels, each installed and tried
 # make compiled  the tests of the compiled modules, on that wheel (ARGS=…)
 # make bench   the benchmarks (ARGS=…)
 # make lock    resolve the dependencies anew into requirements/
@@ -36,7 +37,7 @@ ifeq ($(OS),Windows_NT)
 $(error muster runs on Linux and macOS; on Windows use it inside WSL 2)
 endif
 
-.PHONY: help demo compare quick test class-data collected check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
+.PHONY: help release demo compare quick test class-data collected check soak mutants wheel compiled test-compiled bench lock clean $(CHECKS:%=check-%)
 .DEFAULT_GOAL := help
 
 help:
@@ -95,6 +96,10 @@ wheel: $(VENV)/.stamp-dev
 	@rm -rf dist
 	@$(WHEEL) --wheel-dir dist .
 	@MUSTER_COMPILED="$(CURDIR)/build/compiled" $(WHEEL) --wheel-dir dist/compiled .
+
+# It needs the network: each package is installed with what it depends on.
+release: wheel
+	@$(BIN)/python tools/release.py
 
 # The wheel is unpacked, not installed: the environment keeps the sources.
 COMPILED_TESTS := $(addprefix tests/unit/,protocol coordinator log broker) tests/wire
