@@ -80,6 +80,7 @@ class ToldGroup:
     def take(self, events: Sequence[Event], written: WrittenDown, *, is_last: bool = False) -> None:
         """Write the generations in these events, which follow all events taken before."""
         if self._roster is None:
+            events = _without_a_begun_rebalance(events)
             self._roster = dict.fromkeys(_there_before(events))
         fresh = _named(events)
         self._named |= fresh
@@ -171,6 +172,17 @@ class ToldGroup:
             del roster[member]
         for number in range(count - len(roster)):
             roster[f"unnamed-{number + 1}"] = None
+
+
+def _without_a_begun_rebalance(events: Sequence[Event]) -> Sequence[Event]:
+    """The events after the first rebalance, if they begin in the middle of it: who joined and left before is in no
+    event, so its generation cannot be known, and its members must not be taken for those of the next one."""
+    for number, event in enumerate(events):
+        if event.get("event") == "RebalanceCompleted":
+            return events[number + 1 :]
+        if event.get("event") == "RebalanceStarted":
+            break
+    return events
 
 
 def _there_before(events: Iterable[Event]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.history.engine import History, report
@@ -72,8 +72,24 @@ def test_generations_have_the_members_that_the_log_has(script: list[tuple[str, s
     assert [number for number, _ in found] == [label.generation for label in labels]
 
 
+JOINED, LEFT = ("join", "a"), ("leave", "a")
+WITHIN_A_REBALANCE = [
+    JOINED,
+    ("join", "b"),
+    ("expire", "a"),
+    JOINED,
+    JOINED,
+    LEFT,
+    JOINED,
+    JOINED,
+    ("settle", "a"),
+    JOINED,
+]
+
+
 @settings(max_examples=150, deadline=None)
 @given(steps, st.integers(0, 40))
+@example(WITHIN_A_REBALANCE, 9)  # the first event is that a leaves, before the rebalance completes without it
 def test_of_events_that_begin_late_counts_are_right_and_no_member_is_named_that_is_not_there(
     script: list[tuple[str, str]], since: int
 ) -> None:
