@@ -175,7 +175,7 @@ class ToldGroup:
 
 
 def _without_a_begun_rebalance(events: Sequence[Event]) -> Sequence[Event]:
-    """The events after the first rebalance, if they begin in the middle of it: who joined and left before is in no
+    """The events after the first rebalance, if they begin in the middle of it: earlier joins and leaves are in no
     event, so its generation cannot be known, and its members must not be taken for those of the next one."""
     for number, event in enumerate(events):
         if event.get("event") == "RebalanceCompleted":

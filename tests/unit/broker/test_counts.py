@@ -50,10 +50,10 @@ MOST_CALLS = {
     "a commit of ten partitions": 160,
     "a look-up of one offset": 93,
     "a produce of 1 record": 98,
-    "a produce of 16 records": 103,
+    "a produce of 16 records": 119,
     "a produce of 900 records": 278,
     "each of 64 produces of 1 record at once": 79,
-    "a compressed produce of 16 records": 183,
+    "a compressed produce of 16 records": 199,
     "a fetch of what is there": 150,
 }
 """Calls of functions of muster, and of C functions by them, in CPython 3.11; later ones count less."""

@@ -115,6 +115,8 @@ def pieces(
         CorruptRecordError: bytes are left after the last record.
     """
     position, done, step, most = 0, 0, _STEP, _SHORT
+    if count < WORTH_IT:  # no run can be found in a batch this small
+        position, done = one_by_one(0, 0, count), count
     while done < count:
         run = find_run(data, position, min(count - done, most))
         if run is not None:
@@ -126,7 +128,7 @@ def pieces(
             position = one_by_one(position, done, stop)
             done, step, most = stop, step * 2, _SHORT
     if position != len(data):
-        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
+        raise CorruptRecordError(f"{len(data) - position} bytes left after the last record")
 
 
 def find_run(data: bytes, position: int, limit: int) -> Run | None:
