@@ -32,7 +32,7 @@ log = logging.getLogger("muster.client.network")
 
 _FIRST_BOOTSTRAP_ID = -2
 
-_TELL_AGAIN_MS = 300_000
+_LOG_AGAIN_MS = 300_000
 
 
 def monotonic_ms() -> int:
@@ -52,13 +52,13 @@ class _Address:
     and so is a failure for another reason. The same reason is logged again only every five minutes.
     """
 
-    __slots__ = ("backoff", "is_old", "place", "retry_at", "setup_timeout", "told", "told_at")
+    __slots__ = ("backoff", "is_old", "logged", "logged_at", "place", "retry_at", "setup_timeout")
 
     def __init__(self, config: ClientConfig, node: Node) -> None:
         self.place = f"{node.host}:{node.port}"
-        self.told: str | None = None
+        self.logged: str | None = None
         """The failure that was logged last; None while the address works."""
-        self.told_at = 0
+        self.logged_at = 0
         self.is_old = False
         """Whether the next connection assumes a broker without ApiVersions."""
         seed = random.getrandbits(31)
@@ -73,16 +73,16 @@ class _Address:
         self.backoff.reset()
         self.setup_timeout.reset()
         self.retry_at = 0
-        if self.told is not None:
+        if self.logged is not None:
             log.info("connected to %s again", self.place)
-            self.told = None
+            self.logged = None
 
     def failed(self, why: str, now: int) -> None:
         """A connection could not be made."""
-        if self.told == why and now < self.told_at + _TELL_AGAIN_MS:
+        if self.logged == why and now < self.logged_at + _LOG_AGAIN_MS:
             log.debug("%s", why)
             return
-        self.told, self.told_at = why, now
+        self.logged, self.logged_at = why, now
         start = f"no connection to {self.place}: "
         log.warning("%s", why if why.startswith(start) else start + why)
 
@@ -460,7 +460,7 @@ def _no_connection(node: Node, error: Exception, with_tls: bool) -> Failure:
 def _why_unreachable(node: Node, error: Exception) -> str:
     place = f"{node.host}:{node.port}"
     if isinstance(error, socket.gaierror | UnicodeError):  # a label may be empty, or too long for a host name
-        why = error.strerror if isinstance(error, socket.gaierror) else "it is none"
+        why = error.strerror if isinstance(error, socket.gaierror) else "invalid host name"
         return f"no connection to {place}: its host name cannot be resolved: {why}"
     if isinstance(error, TimeoutError):
         return f"no connection to {place}: no answer in time"
