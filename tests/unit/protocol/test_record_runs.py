@@ -51,7 +51,7 @@ def told(decode, data, header):
 def singly(data, header, records):
     position = _one_by_one(data, 0, header, records)
     if position != len(data):
-        raise CorruptRecordError(f"{len(data) - position} bytes are left behind the last record")
+        raise CorruptRecordError(f"{len(data) - position} bytes left after the last record")
 
 
 @given(batches, starts, st.sampled_from([None, BASE + 99]), st.sampled_from(list(Compression)))

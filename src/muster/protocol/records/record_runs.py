@@ -112,7 +112,7 @@ def pieces(
     as much for each of them, also where the run ends early.
 
     Raises:
-        CorruptRecordError: bytes are left after the last record.
+        CorruptRecordError: bytes left after the last record.
     """
     position, done, step, most = 0, 0, _STEP, _SHORT
     if count < WORTH_IT:  # no run can be found in a batch this small
