@@ -305,7 +305,7 @@ def test_without_dead_letters_the_run_ends_with_the_error(muster):
     assert e.value.record.value == b"1"
     assert isinstance(e.value.__cause__, ValueError)
     assert lag(muster, topic, 1) == 3
-    with pytest.raises(IllegalStateError, match="make another one"):
+    with pytest.raises(IllegalStateError, match="create a new one"):
         consumer.run()
 
 

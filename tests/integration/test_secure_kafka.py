@@ -165,7 +165,7 @@ def refusals(kafka: SecureKafka) -> dict[str, tuple[str, dict[str, Any], str]]:
     over_tls = plain | trusting(kafka) | {"security.protocol": "SASL_SSL"}
     refused = "the broker refused"
     return {
-        "unknown authority": ("TLS", tls(kafka, "other-ca"), "of an authority that is not trusted here"),
+        "unknown authority": ("TLS", tls(kafka, "other-ca"), "from an authority that is not trusted here"),
         "expired": ("EXPIRED", tls(kafka), "the broker's certificate has expired"),
         "another name": ("ELSEWHERE", tls(kafka), "is for another host name"),
         "no certificate": ("MUTUAL", tls(kafka), "does not accept this client's certificate"),
@@ -219,8 +219,8 @@ def test_each_refusal_has_its_own_sentence_and_ends_the_call(
         ("TLS", "PLAINTEXT", r"does its port require TLS \(security_protocol\)\?"),
         ("BOTH", "SASL_PLAINTEXT", r"does its port require TLS \(security_protocol\)\?"),
         ("SASL", "PLAINTEXT", r"does its port require SASL \(security_protocol\)\?"),
-        ("PLAINTEXT", "SSL", r"does the port speak TLS \(security_protocol\)\?"),
-        ("SASL", "SASL_SSL", r"does the port speak TLS \(security_protocol\)\?"),
+        ("PLAINTEXT", "SSL", r"does the port use TLS \(security_protocol\)\?"),
+        ("SASL", "SASL_SSL", r"does the port use TLS \(security_protocol\)\?"),
     ],
 )
 def test_another_protocol_than_the_ports_is_told(secure: SecureKafka, listener: str, protocol: str, said: str) -> None:
