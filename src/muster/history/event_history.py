@@ -89,7 +89,8 @@ class ToldGroup:
         for label in [*found, *(self._telling.rest() if is_last or not self.is_rebalancing else ())]:
             self._rebalance(label, written) if label.rebalanced else self._seen(label, written)
         if not self.is_rebalancing:
-            self._named = {each: known for each, known in self._named.items() if each in self._there or each in fresh}
+            kept = {*self._there, *fresh, *map(_member_of, self._telling.waiting)}
+            self._named = {each: known for each, known in self._named.items() if each in kept}
 
     @property
     def is_rebalancing(self) -> bool:

@@ -84,6 +84,11 @@ class Stream:
         return {name: ordered([*final[name], *still.get(OPEN + name, [])]) for name in TABLES}
 
 
+def test_a_member_that_joined_is_known_by_name_after_a_batch_without_events() -> None:
+    """The event of its join is read in one batch, the next is empty, and the rebalance comes after it."""
+    in_pieces(told(["deploy-static-java-range.muster"], 1), [1, 1, 6])
+
+
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(TOLD), min_size=1, max_size=3, unique=True), st.data())
@@ -91,7 +96,11 @@ def test_in_pieces_each_row_is_told_once(names: list[str], data: st.DataObject) 
     events = told(names, data.draw(st.integers(1, 3)))
     # What happens at once is read at once.
     between = [at for at in range(1, len(events)) if events[at - 1].timestamp_ms < events[at].timestamp_ms]
-    cuts = sorted(data.draw(st.lists(st.sampled_from(between), max_size=4)))
+    in_pieces(events, sorted(data.draw(st.lists(st.sampled_from(between), max_size=4))))
+
+
+def in_pieces(events: list[Written], cuts: list[int]) -> None:
+    """Read the events in batches, and see that the rows are those of all of them read at once."""
     stream = Stream()
     for begin, end in pairwise([0, *cuts, len(events)]):
         following = events[end].timestamp_ms if end < len(events) else events[-1].timestamp_ms

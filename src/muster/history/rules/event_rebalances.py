@@ -13,7 +13,7 @@ Patterns over several rebalances (a rolling restart, a flapping member) are not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +123,11 @@ class Telling:
     def has_started(self) -> bool:
         """Whether a rebalance has started and not completed."""
         return self._started
+
+    @property
+    def waiting(self) -> Sequence[Event]:
+        """The events that no label has yet."""
+        return self._events
 
     def labels(self, events: Iterable[Event]) -> list[Label]:
         """Take more events, in order of time; returns the labels that they complete."""
