@@ -79,7 +79,7 @@ types = $(BIN)/mypy
 layers = $(BIN)/lint-imports --no-logo
 generated = $(BIN)/python -m muster.protocol.definitions.codegen --check && $(BIN)/python -m tools.typed_settings --check
 locks = $(BIN)/python tools/lock.py --check
-hygiene = $(BIN)/python tools/hygiene.py
+hygiene = $(BIN)/python tools/hygiene.py && $(BIN)/python tools/english.py
 mutants = $(BIN)/python -m tools.mutants --check
 
 # They reach the tests as MUSTER_SEEDS, MUSTER_KILLS and MUSTER_SCHEDULES (tests/support/scale.py).

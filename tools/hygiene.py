@@ -1,4 +1,4 @@
-"""What no tracked file may be or hold: too long, host names of package registries, paths of one person's machine,
+"""What no tracked file may hold: host names of package registries, paths of one person's machine,
 nameless subjects, sources that need each other, loggers that docs/reference/logging.md does not name.
 
 Lock files and build files work with the index or mirror that a reader has set up, and no page sends a reader to a
@@ -37,8 +37,6 @@ REGISTRIES = (
 HOST = re.compile("|".join(re.escape(".".join(parts)) for parts in REGISTRIES))
 HOME = re.compile(r"(?<![\w.~$}])/(?:home|Users)/[A-Za-z]|(?<![\w.~$}])/ro" + r"ot/")
 
-MOST_LINES = 600
-GENERATED = {f"src/muster/protocol/{name}.py" for name in ("messages", "admin_messages", "group_messages")}
 LOGGER = re.compile(r'"muster[\w.]*"|"py4j[\w.]*"|')
 
 NAMELESS = re.compile(r"\b(?:who|whoever|whom|(?:some|no|any|every)(?:body|one))\b", re.IGNORECASE)
@@ -88,13 +86,6 @@ def complaints(path: Path, machine: re.Pattern[str]) -> list[str]:
     return found
 
 
-def too_long(path: Path) -> list[str]:
-    """Whether a file of code is longer than can be read at once."""
-    name = str(path.relative_to(ROOT))
-    count = len(path.read_text().splitlines())
-    return [f"{name} has {count} lines: split it by idea"] if count > MOST_LINES and name not in GENERATED else []
-
-
 def circle(needed: Mapping[str, Iterable[str]]) -> list[str]:
     """The modules of one circle in what each module needs, or none."""
     try:
@@ -131,7 +122,6 @@ def main() -> int:
     found = [line for path in files for line in complaints(path, machine)]
     sources = [path for path in files if path.suffix == ".py" and path.is_relative_to(ROOT / "src")]
     found += [line for path in sources for line in nameless(path)]
-    found += [line for path in files if path.suffix == ".py" for line in too_long(path)]
     found += loggers((path.read_text() for path in sources), (ROOT / "docs" / "reference" / "logging.md").read_text())
     if modules := circle(imports()):
         found.append(f"these need each other: {', '.join(modules)}")

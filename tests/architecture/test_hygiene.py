@@ -55,15 +55,6 @@ def test_what_imports_what_is_seen_inside_functions_and_for_types_alone() -> Non
     assert len(found) > 100
 
 
-def test_a_file_that_is_too_long_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hygiene, "ROOT", tmp_path)
-    path = tmp_path / "file.py"
-    path.write_text("\n" * hygiene.MOST_LINES)
-    assert hygiene.too_long(path) == []
-    path.write_text("\n" * (hygiene.MOST_LINES + 1))
-    assert hygiene.too_long(path) != []
-
-
 @pytest.mark.parametrize(
     ("source", "page", "count"),
     [

@@ -1,7 +1,7 @@
 """A process with one or several members. It reads commands from standard input and prints events, as JSON.
 
-It ends when its standard input closes. Members that are to be killed or stopped still have a process for themselves.
-One that stands still when the comparison is killed sees nothing of its input: the system ends it, on Linux.
+It ends when its standard input closes. A member that will be killed or frozen has a process of its own.
+One that is frozen when the comparison is killed cannot see that its input closed: on Linux the system kills it.
 """
 
 from __future__ import annotations

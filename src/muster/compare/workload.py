@@ -50,7 +50,7 @@ class Step:
 def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[Step]:
     """The steps for a group of `size` members, two at least. `broker` and `zookeeper` say whether those may be stopped.
 
-    A loss leaves one member at least to take over: where there would be none, another member joins before it.
+    A loss leaves at least one member to take over: if it would leave zero, another member joins first.
     """
     if size < 2:
         raise ValueError(f"a group of {size} has nobody to take over")

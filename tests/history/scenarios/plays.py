@@ -111,7 +111,7 @@ def frozen(stage: Stage, flavour: Flavour) -> None:
     stage.go_on(4)
     with stage.happens(group, "session_expired", "m2 gets SIGSTOP"):
         members[1].freeze()
-    with stage.happens(group, "joined", "m2 gets SIGCONT, and learns that it is no member any more"):
+    with stage.happens(group, "joined", "m2 gets SIGCONT, and learns that it is not a member any more"):
         members[1].thaw()
 
 

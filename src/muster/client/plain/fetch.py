@@ -256,13 +256,13 @@ class RangeReader:
     def _before_damage(
         self, records: Buffer, aborted: list[tuple[int, int]] | None, error: CorruptRecordError
     ) -> tuple[Buffer, Fetched]:
-        """The records before the first damaged batch, and the offset behind that batch, where reading goes on.
+        """The records before the first damaged batch, and the offset after that batch, where reading continues.
 
-        The records behind it are fetched again: only a response that begins there tells which transactions were
+        The records after it are fetched again: only a response that begins there tells which transactions were
         aborted.
 
         Raises:
-            CorruptRecordError: as the consumer's poll does, unless damage is to be passed over.
+            CorruptRecordError: as the consumer's poll does, unless damage should be skipped.
         """
         found = self._find_damage(records)
         if found is None:  # the bytes are not batches at all: nothing says where the next one begins

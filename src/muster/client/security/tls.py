@@ -205,8 +205,8 @@ def why_refused(error: ssl.SSLError) -> str | None:
         )
     if "HANDSHAKE_FAILURE" in reason or "NO_SHARED_CIPHER" in reason:
         return (
-            "the broker refused the handshake: it requires a client certificate (ssl_keystore_location), or there "
-            "are no common ciphers (ssl_cipher_suites)"
+            "the broker refused the handshake: it requires a client certificate (ssl_keystore_location), or no "
+            "cipher suite is common to both (ssl_cipher_suites)"
         )
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         return None

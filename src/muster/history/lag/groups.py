@@ -163,7 +163,7 @@ def wanted(look: Look) -> Iterable[tuple[TopicPartition, int]]:
 
 
 def families(look: Look | None, *, failures: int = 0) -> list[Family]:
-    """What an exporter tells; None: the cluster does not answer, and what was true is not told any more.
+    """What an exporter serves; None: the cluster does not answer, and old values are no longer served.
 
     Names are those of kafka_exporter, for seconds those of kafka-lag-exporter where they fit to the others."""
     up = gauge("muster_lag_up", "1 while the cluster answers.").add(0 if look is None else 1)

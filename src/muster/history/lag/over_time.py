@@ -23,7 +23,7 @@ from muster.history.lag import lag
 from muster.history.model import LAST_MS, Commits, Lag, TopicPartition
 
 STEPS = 128
-"""A history spans so many steps at most, and half as many at least."""
+"""The most steps that a history spans; it spans at least half as many."""
 MINUTE_MS = 60_000
 MOST_KEPT = 2_000_000
 MOST_ASKED = 20_000
@@ -53,7 +53,7 @@ class Past:
         self._size = 0
 
     def add(self, group: str, commits: Commits) -> None:
-        """Go on with these commits of a group, which follow those before."""
+        """Add these commits of a group, which follow all earlier ones."""
         if not len(commits.offset):
             return
         order = np.argsort(commits.partition, kind="stable")
@@ -71,7 +71,7 @@ class Past:
             self._coarsen()
 
     def reach(self, until_ms: int, step_ms: int = 0) -> int:
-        """The history goes on up to then; its steps, which are as long as given, at least."""
+        """Extend the history up to then. Returns the length of its steps, which is at least `step_ms`."""
         if self._first_ms is not None:
             self._reach(self._first_ms, until_ms)
         while self.step_ms < step_ms:
@@ -123,7 +123,7 @@ class Past:
                     self._keep(thin, each._replace(step=-(-each.step // 2)))
 
     def times(self, until_ms: int) -> list[int]:
-        """The ends of the steps that have passed by then; the history goes on up to there, with longer steps if so."""
+        """The ends of the steps that have passed by then; extends the history, with longer steps if it must."""
         if self._first_ms is None:
             return []
         self.reach(until_ms)

@@ -3,7 +3,7 @@
 The lag itself is `lag.lag`. A row says more, of what the difference of two offsets does not tell:
 
 - Retention moves a log's start past the committed offset. What lies before the start can no longer be read: those
-  records are lost, which is told apart.
+  records are lost, and counted apart.
 - Offsets are not records. Transaction markers take offsets, and compaction leaves holes. A look at the log may have
   counted the records from the committed offset on: `is_exact` says that there are as many as the lag, and without any
   record none waits, so `lag_ms` is 0.

@@ -96,7 +96,7 @@ class Watch:
         for group, answers in self._admin.list_offsets_of_consumer_groups(groups, raise_errors=False).items():
             found[group] = {}
             if isinstance(answers, KafkaError):
-                remarks.add(f"the offsets of group {group} are not told: {answers.code.name}")
+                remarks.add(f"the offsets of group {group} could not be read: {answers.code.name}")
             else:
                 found[group] = {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
         return found

@@ -1,8 +1,8 @@
 """Where the logs of what groups have committed begin and end now, and what lies between: samples for the lag.
 
-Offsets are no records: transaction markers take some, compaction leaves holes. So what is behind a committed offset is
-counted by the headers of its batches, as far as a bounded look goes; where that does not reach the end, only offsets
-are known. What is read is thrown away: nothing is committed.
+Offsets are not records: transaction markers take some, compaction leaves holes. So the records after a committed offset
+are counted by the headers of its batches, as far as a bounded look goes; where that does not reach the end, only
+offsets are known. What is read is thrown away: nothing is committed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_
 LOOK_BYTES = 1 << 20
 """How much of one partition is looked at for one group."""
 FAR = 100_000
-"""So many offsets are not looked through: their end is out of reach."""
+"""A range of more offsets than this is not scanned: its end is out of reach."""
 FIRST_BYTES = 1 << 16
 """How much is looked at then, for the age of the first record."""
 _LOOKS = 400
@@ -53,7 +53,7 @@ class Counted(NamedTuple):
 
 
 Span = tuple[TopicPartition, int, int]
-"""A partition, and two offsets: the records between them are to be counted."""
+"""A partition, and two offsets: the records between them are counted."""
 
 
 def lag_samples(
@@ -69,7 +69,8 @@ def lag_samples(
     ]
     behind = list(dict.fromkeys(span for _, span in stands if span[1] < span[2]))
     if len(behind) > _LOOKS:
-        remarks.add(f"the lag of {len(behind) - _LOOKS} partitions is told in offsets, which may be more than records")
+        over = len(behind) - _LOOKS
+        remarks.add(f"the lag of {over} partitions is given in offsets, which may be more than the records")
     counted = _count_all(look_settings(config.fetching()), behind[:_LOOKS])
     return [_sample(group, span, ends[span[0]], counted.get(span), at_ms) for group, span in stands]
 

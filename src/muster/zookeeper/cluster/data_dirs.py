@@ -81,7 +81,7 @@ def refusal(broker_id: int, found: DataDir | None, mine: DataDir | None, given_u
     """Why a broker may not use a folder; None if it may. `mine` is None for a new folder."""
     if found is None or found.directory_id == given_up:
         return None
-    to_go_on = f"to go on without them, for good: -o replaced.data.dir={found.directory_id}"
+    to_go_on = f"to continue without them, permanently: -o replaced.data.dir={found.directory_id}"
     if mine is None or found.directory_id != mine.directory_id:
         what = "is new" if mine is None else f"has the id {mine.directory_id}"
         return (

@@ -32,7 +32,7 @@ COMPRESS_ABOVE = 64 * 1024
 """Bytes. Smaller znodes are written as they are: compression would take longer than ZooKeeper does."""
 
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
-"""What a znode may hold when it is decompressed; more is no group's."""
+"""The most bytes that a group's znode may decompress to."""
 
 MAX_ZNODE_BYTES = MAX_DATA_BYTES - 16 * 1024
 """The most that is written into one znode; the rest of a request is left for paths and for the check of the epoch."""

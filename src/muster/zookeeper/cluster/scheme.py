@@ -307,8 +307,8 @@ def request_deletion(name: str) -> Plan[None]:
 def raise_epoch(name: str, number: int, known: PartitionImage, newest: int) -> Plan[None]:
     """Have a partition's leader epoch above one that was used before: an older backup of ZooKeeper was put back.
 
-    Its leader writes it, the only broker that knows. Else clients with a newer epoch would take no leader any more, and
-    epochs would fall within the log. It skips some, of which clients may have been told while the leader was away: one,
+    Its leader writes it, the only broker that knows. Otherwise clients with a newer epoch would accept no leader, and
+    epochs in the log would decrease. It skips epochs that clients may have learned while the leader was down: one,
     unless more were lost.
     """
     skipped = EPOCHS_SKIPPED if known.state.leader_epoch < newest else 1

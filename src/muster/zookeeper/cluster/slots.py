@@ -117,7 +117,7 @@ class SlotKeeper:
     Args:
         gained: called with a slot and the epoch under which this coordinator has it from now on.
         lost: called with a slot that it has no more. Both are called in the order of what happens, and must not wait.
-        is_busy: whether a group in a slot rebalances. `look_at_kept` is to be called from time to time while there are
+        is_busy: whether a group in a slot rebalances. Call `look_at_kept` from time to time while there are
             slots in `kept`.
     """
 

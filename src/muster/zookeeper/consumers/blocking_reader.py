@@ -19,8 +19,8 @@ from muster.zookeeper.consumers.assigned_reader import AsyncAssignedReader
 
 
 async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
-    """Call the user's function in a thread of its own, from which it may call the consumer. Raises what it raises; what
-    is no Exception, as that of sys.exit(), would end the loop's thread instead, and is raised as the cause of one."""
+    """Call the user's function in a thread of its own, from which it may call the consumer. Raises what it raises; a
+    BaseException such as that of sys.exit() would end the loop's thread instead, and is raised as the cause of one."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()
     context = copy_context()

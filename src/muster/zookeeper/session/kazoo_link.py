@@ -3,7 +3,7 @@
 What of kazoo 2.11 it works around, each at its place below:
 
 - It has one thread for answers and another for watches, so that an answer may overtake the event of an earlier change.
-  Here both are told by the thread that reads the connection, in the order in which it read them (`_Handler`).
+  Here both are reported by the thread that reads the connection, in the order in which it read them (`_Handler`).
 - It begins a new session by itself when the old one has expired, and what was asked for the old one in that moment is
   carried out in the new one. Here a KazooClient is used for one session only (`_on_state`).
 - It tells of the end of a session only when it has a connection again. When the last sign of life was is noted from

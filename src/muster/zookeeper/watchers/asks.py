@@ -38,7 +38,7 @@ class StopFetching(Ask[Mapping[TopicPartition, int]]):
 class GiveUp(Ask[None]):
     """Tell the user that these partitions are about to be released, or `lost`: that others may own them already.
 
-    Before a release they are still the member's, and what is to be committed is committed, unless the user does it.
+    Before a release they are still the member's, and offsets are committed, unless the user commits them.
     """
 
     __slots__ = ("lost", "partitions")

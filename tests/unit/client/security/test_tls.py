@@ -164,7 +164,7 @@ def ssl_error(reason):
         ("SSLV3_ALERT_BAD_CERTIFICATE", "does not accept this client's certificate"),
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "does not accept this client's certificate"),
         ("TLSV1_ALERT_UNKNOWN_CA", "does not accept this client's certificate"),
-        ("SSLV3_ALERT_HANDSHAKE_FAILURE", "no common ciphers"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", "no cipher suite is common"),
         ("SOMETHING_ELSE", "the TLS handshake failed: something else"),
     ],
 )
