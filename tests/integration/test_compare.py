@@ -94,5 +94,5 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("not of a comparison")
     done = subprocess.run([*COMPARE, "--out", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "has files that are not of `muster compare`" in done.stderr
+    assert "has files that `muster compare` did not write" in done.stderr
     assert (tmp_path / "precious").read_text() == "not of a comparison"

@@ -189,9 +189,13 @@ def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
     place.end_last()
 
 
-@pytest.mark.parametrize("page", ["README.md", "getting-started.md"])
-def test_a_test_with_a_broker_of_its_own(place: Place, page: str) -> None:
-    (place.folder / "test_orders.py").write_text(sample(page, "muster.testing").text)
+@pytest.mark.parametrize(
+    "shown",
+    [sample("README.md", "muster.testing"), sample("getting-started.md", "muster.testing")],
+    ids=lambda shown: shown.page,
+)
+def test_a_test_with_a_broker_of_its_own(place: Place, shown: Sample) -> None:
+    (place.folder / "test_orders.py").write_text(shown.text)
     assert "1 passed" in place.run(f"{sys.executable} -m pytest -q -p no:cacheprovider test_orders.py")
 
 
@@ -208,8 +212,11 @@ def test_the_guides_clients(place: Place) -> None:
     place.run("muster topics create flights --partitions 2")
     printed = place.python(sample("clients.md", "RebalanceListener"))
     place.wait_for(printed, r"(?m)^assigned: \[0, 1\]")
-    assert place.run(f"{sys.executable} -c {shlex.quote(sample('clients.md', 'future.result').text)}") == "0\n"
+    produce, read = sample("clients.md", "future.result"), sample("clients.md", "AsyncConsumer(")
+    assert place.run(f"{sys.executable} -c {shlex.quote(produce.text)}") == "0\n"
     place.wait_for(printed, r"""(?m)^\d 0 b'\{"carrier": "UA"\}'""")
+    (place.folder / "read.py").write_text(f"{read.text}\nimport asyncio\n\nasyncio.run(read())\n")
+    place.wait_for(place.start(sys.executable, "read.py"), r"""(?m)^b'\{"carrier": "UA"\}'""")
     for command in sample("rebalances.md", "$ muster doctor").commands:
         place.run(command.replace("--group delays", "--group reports"))
 

@@ -95,7 +95,7 @@ def test_j2_a_coordinator_that_cannot_be_reached_is_given_up_and_found_again():
     far_held = set(far.held)
     where.cut(far, [where.brokers.coordinator])
     where.run(9_000)
-    assert "is given up" in where.story
+    assert "lost the coordinator of group" in where.story
     assert far.held == far_held  # it does not know yet, and its session is not over
     where.run_until(lambda: near.held == where.partitions(), 20_000)
 

@@ -37,8 +37,8 @@ def _named_twice(request: Any, version: int, ours: Any, theirs: Any) -> bool:
 
 ALLOWED = [
     Allowed(
-        "A topic that an OffsetCommit or OffsetDelete names twice is answered twice; Kafka answers about it once where "
-        "it refuses any partition of the request.",
+        "A topic that an OffsetCommit or OffsetDelete names twice is answered twice; Kafka answers it once if it "
+        "refuses any partition of the request.",
         _named_twice,
     ),
 ]

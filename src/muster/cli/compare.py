@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         if results is None:
-            console.print("Interrupted: everything that was started is stopped.")
+            console.print("Interrupted: everything that was started has been stopped.")
             return 130
         return 0 if job.conclude(results, wanted.out, console) else 1
 

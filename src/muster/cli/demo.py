@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         if finished is None:
-            console.print("Interrupted: everything that was started is stopped.")
+            console.print("Interrupted: everything that was started has been stopped.")
             return 130
         return 0 if conclude(finished, console) else 1
 

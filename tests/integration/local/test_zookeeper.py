@@ -99,7 +99,7 @@ def test_a_delay_keeps_the_order_and_loses_nothing(ensemble: Ensemble):
 def test_another_server_on_its_port_is_not_taken_for_it(tmp_path: Path):
     with ZooKeeperServer(tmp_path / "one") as one:
         two = ZooKeeperServer(tmp_path / "two", one.port)
-        with pytest.raises(ServerFailedError, match=r"ZooKeeper ended with exit code \d+; its last words"):
+        with pytest.raises(ServerFailedError, match=r"ZooKeeper ended with exit code \d+; its last output"):
             two.__enter__()
         assert "Mode: standalone" in one.four_letters("srvr")
 

@@ -322,7 +322,7 @@ def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
         history.alone(spark, str(tmp_path / "file")),
     ):
         pytest.fail("it is a file")
-    with pytest.raises(ConfigError, match=r"a\[1\] has \[ \] , which Spark reads as a glob pattern"):
+    with pytest.raises(ConfigError, match=r"a\[1\] contains \[ \], which Spark reads as a glob pattern"):
         Place(spark, str(tmp_path / "a[1]"))
     with pytest.raises(ConfigError, match="No FileSystem for scheme"):
         Place(spark, "nosuch://a/b")

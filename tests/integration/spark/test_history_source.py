@@ -175,7 +175,7 @@ def test_a_checkpoint_of_another_cluster_or_topic_is_refused_in_a_sentence(broke
     history_topic.create(broker.bootstrap, PARTITIONS)
     with pytest.raises(DataLossError) as refused:
         readers().latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
-    assert "the history of another cluster whose history is in the folder" in str(refused.value)
+    assert "the folder has the history of another cluster" in str(refused.value)
     assert "failOnDataLoss" not in str(refused.value)
 
 

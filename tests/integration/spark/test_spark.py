@@ -321,7 +321,7 @@ def test_rows_and_streams_are_written(spark, cluster, tmp_path):
     nowhere = rows.selectExpr("value", "9 as partition").write.format("muster").mode("append")
     nowhere = nowhere.options(**to | {"kafka.max.block.ms": "500"})
     with pytest.raises(
-        Exception, match=f"records for {topic}-9 were not written: topic {topic} has 3 partitions, no partition 9"
+        Exception, match=f"records for {topic}-9 were not written: topic {topic} has 3 partitions and no partition 9"
     ):
         nowhere.save()
 

@@ -358,7 +358,7 @@ def test_a_folder_whose_owner_was_not_written_to_the_end_is_free(spark, frame, t
     (tmp_path / "table" / "_query").touch()
     into_parquet(folder, KEYS, query="q")(frame(("JFK", 6, 1, 2.0)), 0)
     assert rows_of(latest(spark, folder, KEYS)) == [("JFK", 6, 1, 2.0)]
-    with pytest.raises(ConfigError, match="belongs to the query q"):
+    with pytest.raises(ConfigError, match="belongs to query q"):
         into_parquet(folder, KEYS, query="other")(frame(("JFK", 6, 1, 2.0)), 0)
 
 

@@ -90,7 +90,7 @@ async def test_a_forked_child_is_told_that_the_session_is_its_parents(zookeeper:
                     try:
                         await session.ask(Exists("/"))
                     except IllegalStateError as error:
-                        os._exit(7 if "ZooKeeperSession belongs to the process that forked" in str(error) else 8)
+                        os._exit(7 if "ZooKeeperSession belongs to the parent process" in str(error) else 8)
                     os._exit(9)
                 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), await session.ask(Exists("/")) is not None)
 

@@ -12,7 +12,7 @@ import pytest
 
 from muster.client.consumer import blocking
 from muster.client.net import loop
-from muster.errors import ClosedError
+from muster.errors import AdminError, ClosedError
 from muster.model import TopicPartition
 from muster.zookeeper.consumers import blocking_reader
 from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
@@ -26,7 +26,8 @@ MANY = 6_000
 @pytest.fixture
 async def numbers(cluster: Cluster) -> Cluster:
     """A cluster with a topic of numbers, the same for all tests here."""
-    await cluster.create(PARTITION.topic, 1)
+    with suppress(AdminError):  # the tests before have created it
+        await cluster.create(PARTITION.topic, 1)
     await cluster.produce(PARTITION.topic, 1, range(MANY))
     return cluster
 

@@ -388,7 +388,7 @@ async def test_a_kafka_whose_cluster_has_no_id_is_known_by_its_topics(world: Wor
 async def test_an_id_of_another_process_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.kafka()
     like_a_broker, _ = world.coordinator(1)
-    with pytest.raises(ConfigError, match="a broker is registered with the id 1"):
+    with pytest.raises(ConfigError, match="a broker already has id 1"):
         await world.soon(like_a_broker.start())
     async with world.coordinating(101):
         twin, session = world.coordinator(101)
@@ -452,7 +452,7 @@ async def test_coordinators_and_musters_brokers_do_not_mix(world: World) -> None
     other = World(world._folder / "other")
     async with other.running(1):
         coordinator, _ = other.coordinator(101)
-        with pytest.raises(ConfigError, match="a cluster of muster's brokers"):
+        with pytest.raises(ConfigError, match="a cluster of muster brokers"):
             await other.soon(coordinator.start())
 
 

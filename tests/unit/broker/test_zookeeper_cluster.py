@@ -285,7 +285,7 @@ async def test_a_cluster_of_kafkas_brokers_is_left_alone(cluster: SimCluster, tr
     else:
         cluster.do(Create(CONTROLLER_EPOCH, b"3"))
     broker, _ = cluster.make(1)
-    with pytest.raises(ConfigError, match="a cluster of Apache Kafka"):
+    with pytest.raises(ConfigError, match="an Apache Kafka cluster"):
         await cluster.soon(broker.start())
     assert "muster" not in cluster.do(GetChildren("/"))
 

@@ -89,7 +89,7 @@ def rest(peer: socket.socket) -> bytes:
 
 def ask(port: MetricsPort, request: bytes) -> bytes:
     with connect(port) as peer:
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        with contextlib.suppress(OSError):  # a refusal may have closed the connection already
             peer.sendall(request)
             peer.shutdown(socket.SHUT_WR)
         return rest(peer)

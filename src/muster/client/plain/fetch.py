@@ -313,7 +313,7 @@ class RangeReader:
             raise
         now = self._cluster.topic_id(self._partition.topic)
         if ZERO_UUID not in (now, self._topic_id) and now != self._topic_id:
-            raise AnotherTopicError(f"the topic of {self._partition} was deleted and created again")
+            raise AnotherTopicError(f"the topic of {self._partition} was deleted and recreated")
         self._others = 0
         return leader
 
