@@ -23,7 +23,7 @@ KILLS ?= 20
 SCHEDULES ?= 50
 WORKERS ?= 2
 # Half of the time of `make test` goes by in waiting: for servers to start, for sessions to end.
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 3
 BIN := $(VENV)/bin
 # Hundreds of processes of tests import the same sources, and every worker the same tests: bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
