@@ -149,7 +149,7 @@ LONG = b"\xff" * 9
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "bytes left after"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "bytes left after|belong to no"),
         (b"\x0e\x00\x00\x00\x01\x01\x00", "length|others"),
         (b"\x0c\x00\x00\x00\x01\x05\x00", "field"),
         (b"\x0c\x00\x00\x00\x01\x40\x00", "field"),
