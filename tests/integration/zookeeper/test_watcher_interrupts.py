@@ -25,10 +25,11 @@ MANY = 6_000
 
 @pytest.fixture
 async def numbers(cluster: Cluster) -> Cluster:
-    """A cluster with a topic of numbers, the same for all tests here."""
+    """A cluster with a topic of numbers: the broker's is the same for all tests here, each has a ZooKeeper folder."""
     with suppress(AdminError):  # the tests before have created it
         await cluster.create(PARTITION.topic, 1)
     await cluster.produce(PARTITION.topic, 1, range(MANY))
+    await asyncio.to_thread(cluster.announce, PARTITION.topic, 1)
     return cluster
 
 
