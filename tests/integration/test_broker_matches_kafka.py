@@ -7,7 +7,8 @@ Each case is a list of requests on a topic of its own, with the same records on 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -44,6 +45,16 @@ def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[
     yield ours, theirs
     ours.client.close()
     theirs.client.close()
+
+
+def new_topic(world: World, name: str, **configs: str) -> bytes:
+    """A topic of one partition, once its leader is known; returns its id."""
+    settings = [m.CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
+    (made,) = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1, [], settings)], 20_000), 7).topics
+    assert made.error_code == 0, made
+    while world.client.ask(list_offsets(world, -1, topic=name), 4).topics[0].partitions[0].error_code:
+        pass
+    return bytes(made.topic_id)
 
 
 # --------------------------------------------------------------------------------------------- records in and out
@@ -90,6 +101,40 @@ def test_produce(worlds: tuple[World, World], version: int) -> None:
         for label, records in BATCHES.items()
     ]
     compare(steps, worlds, [version])
+
+
+def sent(topic: str, records: bytes) -> Callable[[World], Request[Any]]:
+    """A batch to one of a world's topics."""
+    return lambda world: produce(world, records, topic=f"{world.prefix}-{topic}")
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD, Compression.GZIP])
+def test_produce_with_odd_producers(worlds: tuple[World, World], codec: Compression) -> None:
+    """Ids, epochs and sequences below zero, of batches that are stored as they are, and of those that the topic with a
+    codec of its own has built again."""
+    for world in worlds:
+        new_topic(world, f"{world.prefix}-gzip", compression_type="gzip")
+    steps: list[Step] = []
+    for topic, epoch, sequence, producer in product(("topic", "gzip"), (-2, -1, 0), (-2, -1, 0, 5), (-2, -1, 8)):
+        of = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+        steps.append((f"{of} to {topic}", sent(topic, batch(compression=codec, **of))))
+    turns = product(("topic", "gzip"), product((-1, 0), (0, 3)), product((-2, -1, 0, 1), (0, 1, 3, 6)))
+    for producer, (topic, *both) in enumerate(turns, 100):
+        for epoch, sequence in both:
+            of = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+            steps.append((f"{both} to {topic}", sent(topic, batch(compression=codec, **of))))
+    compare(steps, worlds, [9])
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD, Compression.GZIP])
+def test_produce_before_1970(worlds: tuple[World, World], codec: Compression) -> None:
+    for world in worlds:
+        new_topic(world, f"{world.prefix}-gzip", compression_type="gzip")
+    steps: list[Step] = []
+    for topic, first, second in product(("topic", "gzip"), (-2, -1, 5), (-2, -1, 5)):
+        records = bytes(build_batch([(first, b"k", b"v", []), (second, b"k", b"v", [])], compression=codec))
+        steps.append((f"{first} and {second} to {topic}", sent(topic, records)))
+    compare(steps, worlds, [9])
 
 
 def test_produce_elsewhere(worlds: tuple[World, World]) -> None:

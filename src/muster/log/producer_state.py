@@ -6,7 +6,8 @@ For each producer id: the epoch, and the last five batches as ranges of sequence
 - of a newer epoch must begin at sequence 0;
 - of the same epoch must follow the last sequence (2^31 - 1 is followed by 0), else OUT_OF_ORDER_SEQUENCE_NUMBER;
 - of an unknown producer (it expired, or its records are gone) is accepted with any sequence, so today's brokers have
-  no use for UNKNOWN_PRODUCER_ID.
+  no use for UNKNOWN_PRODUCER_ID. What is unknown counts as epoch -1: a lower epoch is refused, and a producer that
+  really sends epoch -1 may send any sequence, also the next batch, also the first of the next epoch.
 The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, the snapshot is theirs too
 (version 1: int16 version, uint32 CRC-32C of what follows, then an array of entries), but for the number of entries.
 """
@@ -72,24 +73,27 @@ class ProducerState:
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """The earlier batch that this one repeats, or None if it may be written. Raises LogError. Changes nothing."""
         entry = self.producers.get(header.producer_id)
+        known = NO_PRODUCER_EPOCH if entry is None else entry.epoch
+        first, last, epoch = header.base_sequence, header.last_sequence, header.producer_epoch
+        if epoch < known:
+            raise LogError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch of producer {header.producer_id} is {epoch}, smaller than the last seen epoch {known}",
+            )
         if entry is None:
             return None
-        first, last, epoch = header.base_sequence, header.last_sequence, header.producer_epoch
-        if epoch == entry.epoch:
+        if epoch == known:
             for batch in entry.batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
-        elif epoch < entry.epoch:
-            raise LogError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"epoch of producer {header.producer_id} is {epoch}, smaller than the last seen epoch {entry.epoch}",
-            )
-        elif first:
-            raise LogError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins epoch {epoch} at sequence {first} (current epoch {entry.epoch})",
-            )
-        else:
+        if known == NO_PRODUCER_EPOCH:
+            return None
+        if epoch > known:
+            if first:
+                raise LogError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id} begins epoch {epoch} at sequence {first} (current epoch {known})",
+                )
             return None
         current = entry.batches[-1].last_sequence if entry.batches else -1
         if first != current + 1 and not (first == 0 and current == _MAX_SEQUENCE):

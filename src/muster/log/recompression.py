@@ -8,6 +8,7 @@ from crc32c import crc32c
 
 from muster.errors import ErrorCode
 from muster.log.config import LogConfig, LogError
+from muster.log.record_walk import Rules, walk
 from muster.log.validation import CHEAP_COMPRESSED_BYTES, CostlyError, Examined
 from muster.protocol.primitives import Buffer
 from muster.protocol.records.compression import compress
@@ -15,6 +16,10 @@ from muster.protocol.records.record_batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,
     LOG_OVERHEAD,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    BatchHeader,
     read_header,
     record_bytes,
 )
@@ -25,6 +30,7 @@ _CRC_AT = 17
 _CRC = Struct(">I")
 _ATTRIBUTES_AT = 21
 _ATTRIBUTES = Struct(">h")
+_TIMES = Rules(needs_key=False, earliest=NO_TIMESTAMP, latest=(1 << 63) - 1)
 
 
 def recompressed(
@@ -33,7 +39,7 @@ def recompressed(
     """One batch that was examined, in the codec of the settings; as it is if it has that one.
 
     Raises:
-        LogError: in that form it is larger than a batch may be.
+        LogError: it cannot be built again, or is then larger than a batch may be.
         CostlyError: `at_once` was asked for, and it would take long.
     """
     (header,) = examined.headers
@@ -42,9 +48,10 @@ def recompressed(
         return batch, examined
     if at_once and header.size > CHEAP_COMPRESSED_BYTES:
         raise CostlyError(f"compressing {header.size} bytes takes too long")
-    records = compress(codec, record_bytes(batch, 0, header), config.compression_level)
+    records = record_bytes(batch, 0, header)
+    _check_rebuilding(header, records)
     made = bytearray(memoryview(batch)[:HEADER_SIZE])
-    made += records
+    made += compress(codec, records, config.compression_level)
     _LENGTH.pack_into(made, _LENGTH_AT, len(made) - LOG_OVERHEAD)
     _ATTRIBUTES.pack_into(made, _ATTRIBUTES_AT, header.attributes & ~COMPRESSION_MASK | codec)
     _CRC.pack_into(made, _CRC_AT, crc32c(memoryview(made)[_ATTRIBUTES_AT:]))
@@ -59,3 +66,14 @@ def recompressed(
             ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(made)} bytes exceed the segment size of {config.segment_bytes}"
         )
     return made, Examined([read_header(made, 0)], examined.latest)
+
+
+def _check_rebuilding(header: BatchHeader, records: bytes) -> None:
+    """What Kafka's builder of batches refuses, although Kafka stores it in a batch that keeps its codec."""
+    if header.producer_id != NO_PRODUCER_ID:
+        if header.producer_epoch == NO_PRODUCER_EPOCH:
+            raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer {header.producer_id} has no epoch")
+        if header.base_sequence < 0:
+            raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"sequence {header.base_sequence} of a producer is negative")
+    if walk(records, header, _TIMES).bad_count:
+        raise LogError(ErrorCode.UNKNOWN_SERVER_ERROR, "a record has a negative timestamp other than -1")

@@ -53,6 +53,7 @@ SIX = [header(2 * at, offset=100 + 2 * at) for at in range(6)]
 AROUND = [header(LAST - 2, 2, offset=10), header(LAST, 3, offset=12), header(2, 1, offset=15)]
 ANEW = [*SIX, header(0, 3, epoch=2, offset=112)]
 FENCED = [*SIX, header(-1, 1, epoch=2, offset=112, control=True)]
+WITHOUT = [header(0, epoch=-1, offset=10)]
 MARKED = [*SIX, header(-1, 1, offset=112, control=True)]
 
 TABLE = [
@@ -84,6 +85,15 @@ TABLE = [
     ("the next epoch after a marker raised it", FENCED, header(0, epoch=2), None),
     ("the next epoch does not go on with the old numbers", FENCED, header(12, epoch=2), GAP),
     ("of a producer that is not known", [], header(41), None),
+    ("of a producer that is not known, without an epoch", [], header(41, epoch=-1), None),
+    ("of a producer that is not known, below an epoch", [], header(0, epoch=-2), OLD),
+    ("without an epoch: the next", WITHOUT, header(2, epoch=-1), None),
+    ("without an epoch: a gap", WITHOUT, header(5, epoch=-1), None),
+    ("without an epoch: the last again", WITHOUT, header(0, epoch=-1), 10),
+    ("without an epoch: below it", WITHOUT, header(2, epoch=-2), OLD),
+    ("without an epoch: the first epoch", WITHOUT, header(0, epoch=0), None),
+    ("without an epoch: the first epoch, at any sequence", WITHOUT, header(7, epoch=0), None),
+    ("no epoch any more", SIX, header(12, epoch=-1), OLD),
 ]
 
 

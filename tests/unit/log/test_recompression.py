@@ -58,6 +58,41 @@ def test_the_limit_holds_for_what_is_stored() -> None:
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
+REBUILT: dict[str, tuple[bool, Any, list[int]]] = {
+    "of no producer": (True, {}, [1000]),
+    "of no producer, with an epoch and a sequence": (True, {"producer_epoch": 3, "base_sequence": 4}, [1000]),
+    "of a producer": (True, {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}, [1000]),
+    "of a producer without an epoch": (False, {"producer_id": 7, "base_sequence": 0}, [1000]),
+    "of a producer below an epoch": (True, {"producer_id": 7, "producer_epoch": -2, "base_sequence": 0}, [1000]),
+    "of a negative producer": (True, {"producer_id": -2, "producer_epoch": 0, "base_sequence": 0}, [1000]),
+    "of a negative producer without an epoch": (False, {"producer_id": -2, "base_sequence": 0}, [1000]),
+    "of a negative producer without a sequence": (False, {"producer_id": -2, "producer_epoch": 0}, [1000]),
+    "without timestamps": (True, {}, [-1, -1]),
+    "of a time before the epoch": (False, {}, [-2]),
+    "with a record of a time before the epoch": (False, {}, [1000, -2, 1001]),
+}
+"""By what a batch is: whether Kafka builds it again in another codec, the producer, and the records' timestamps."""
+
+
+@pytest.mark.parametrize(("built", "producer", "times"), REBUILT.values(), ids=REBUILT)
+@pytest.mark.parametrize(
+    ("sent", "wanted"), [(Compression.NONE, Compression.GZIP), (Compression.ZSTD, Compression.NONE)]
+)
+def test_what_cannot_be_built_again(
+    sent: Compression, wanted: Compression, built: bool, producer: Any, times: list[int]
+) -> None:
+    data = bytes(build_batch([(time, b"k", b"v", []) for time in times], compression=sent, **producer))
+    examined = examine(data, LogConfig(compression=wanted), NOW, "client", WHERE)
+    for codec in (sent, None):
+        assert recompressed(data, examined, LogConfig(compression=codec))[0] is data
+    if built:
+        assert recompressed(data, examined, LogConfig(compression=wanted))[1].headers[0].compression is wanted
+    else:
+        with pytest.raises(LogError) as refused:
+            recompressed(data, examined, LogConfig(compression=wanted))
+        assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def test_a_large_batch_is_left_for_the_thread() -> None:
     config = LogConfig(compression=Compression.ZSTD)
     data = bytes(build_batch([(1000, None, bytes(CHEAP_COMPRESSED_BYTES), [])]))
