@@ -264,6 +264,39 @@ def test_fetch_sessions(worlds: tuple[World, World], version: int) -> None:
         assert ours == theirs, f"Fetch v{version}, step {number} of the session: ours, then Kafka's"
 
 
+def a_topic_goes_and_comes_again(world: World, version: int) -> list[Any]:
+    """What a session is told of it, by partition."""
+    topic = f"{world.prefix}-goes"
+    topic_id = new_topic(world, topic)
+    session, found = 0, []
+    for epoch, asked in enumerate([(0, 1), (), (0,), (7,), (), (0,), (7, 8)]):
+        if epoch == 1:
+            world.client.ask(m.DeleteTopicsRequest([m.DeleteTopicState(topic)], [], 20_000), 6)
+            asked_again = m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False)
+            while not world.client.ask(asked_again, 12).topics[0].error_code:
+                pass
+        if epoch == 4:
+            new_topic(world, topic)
+        partitions = [m.FetchPartition(index, -1, 0, partition_max_bytes=1 << 20) for index in asked]
+        topics = [m.FetchTopic(topic, topic_id, partitions)] if asked else []
+        answer = world.client.ask(session_fetch(session, epoch, topics), version)
+        session = session or answer.session_id
+        assert (answer.error_code, answer.session_id) == (0, session)
+        told = [plain(partition, world) for each in answer.responses for partition in each.partitions]
+        found.append(sorted(told, key=lambda partition: partition["partition_index"]))
+    return found
+
+
+@pytest.mark.parametrize(("version", "codes"), [(12, {0, 3}), (13, {0, 3, 100, 103}), (18, {0, 3, 100, 103})])
+def test_a_fetch_session_of_a_topic_that_goes_and_comes_again(
+    worlds: tuple[World, World], version: int, codes: set[int]
+) -> None:
+    """A session by ids keeps the names of the topics that it has read."""
+    ours, theirs = (a_topic_goes_and_comes_again(world, version) for world in worlds)
+    assert ours == theirs
+    assert {partition["error_code"] for step in ours for partition in step} == codes
+
+
 def test_list_offsets(worlds: tuple[World, World]) -> None:
     steps: list[Step] = [
         (f"timestamp {time}", lambda w, time=time: list_offsets(w, time))  # type: ignore[misc]

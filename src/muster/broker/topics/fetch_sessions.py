@@ -46,6 +46,8 @@ class FetchedPartition:
     asked: FetchPartition
     told_high_watermark: int = -1
     told_log_start: int = -1
+    name: str | None = None
+    """Its topic's name when it was last read: a session keeps it when the topic has been deleted."""
 
     @property
     def key(self) -> Key:

@@ -111,11 +111,12 @@ class Reader:
         """Fill in the partition's records. Returns their bytes. Raises KafkaError if they cannot be read."""
         asked = partition.asked
         name = self.topic_name(partition)
-        log = self._partitions.get(name, asked.partition) if name is not None else None
-        if name is None or log is None:
-            if name is None and partition.topic_id != ZERO_UUID:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            raise KafkaError(self._cluster.why_not_here(name or "", asked.partition))
+        if name is None:
+            raise KafkaError(self._why_gone(partition))
+        partition.name = name
+        log = self._partitions.get(name, asked.partition)
+        if log is None:
+            raise KafkaError(self._cluster.why_not_here(name, asked.partition))
         known = asked.current_leader_epoch
         self._cluster.check_leader_epoch(name, asked.partition, known if known > NO_LEADER_EPOCH else NO_LEADER_EPOCH)
         if asked.last_fetched_epoch >= log.leader_epoch and (diverging := _diverging(log, asked)) is not None:
@@ -143,6 +144,14 @@ class Reader:
         size = len(found.data)
         log.traffic.bytes_out += size
         return size
+
+    def _why_gone(self, partition: FetchedPartition) -> ErrorCode:
+        """The error for an id without a topic. In a session it is that of the name which the id had, as in Kafka."""
+        if partition.name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if self._partitions.get(partition.name, partition.asked.partition) is not None:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        return self._cluster.why_not_here(partition.name, partition.asked.partition)
 
     def not_sent(self, results: Iterable[Result]) -> None:
         """The fetch that was to have these records waits for more, and reads again then."""
