@@ -52,9 +52,9 @@ class Side:
     given: dict[str, Any] = field(default_factory=dict)
     """What has a name, by it."""
 
-    def call(self, value: Any, name: str) -> None:
-        """Give a name to what this broker gave."""
-        self.names[value], self.given[name] = name, value
+    def call(self, value: Any, name: str, field: str = "") -> None:
+        """Give a name to what this broker gave; to a number in one field alone, as others may happen to be the same."""
+        self.names[(field, value) if field else value], self.given[name] = name, value
 
     def send(self, by: str, request: Request[Any], version: int) -> None:
         """Send a request on one of the connections."""
@@ -102,8 +102,9 @@ class Side:
             value = bytes(value)
         if name in _IDS and value not in self.names and len(value) > _UUID_LENGTH:
             return "an id that no answer gave yet"
-        named = isinstance(value, (str, bytes)) or name in _NUMBERS
-        return self.names.get(value, value) if named else value
+        if name in _NUMBERS:
+            return self.names.get((name, value), value)
+        return self.names.get(value, value) if isinstance(value, (str, bytes)) else value
 
 
 class Ask(NamedTuple):

@@ -349,7 +349,7 @@ class RandomRecords:
                 self._look(ours)
             case m.InitProducerIdResponse() if all(answer.error_code == 0 for _, answer in answers):
                 for side, answer in answers:
-                    side.call(answer.producer_id, f"producer {self._producers}")
+                    side.call(answer.producer_id, f"producer {self._producers}", "producer_id")
                 self._producers += 1
             case m.ProduceResponse():
                 self._note_batch(ours)
@@ -357,7 +357,7 @@ class RandomRecords:
                 self._compare_settings(ours.responses[0].resource_name)
             case m.FetchResponse() if all(answer.session_id for _, answer in answers):
                 for side, answer in answers:
-                    side.call(answer.session_id, "session")
+                    side.call(answer.session_id, "session", "session_id")
 
     def _note_batch(self, answer: m.ProduceResponse) -> None:
         where, batch = self._last
