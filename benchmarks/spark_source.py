@@ -30,7 +30,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -163,16 +163,16 @@ def connector_jars() -> list[str]:
 
 
 def measure(spark: Any, bootstrap: str, topic: Topic, case: Case, rounds: int, folder: Path) -> dict[str, Any]:
-    """One case: both sources in turn, a tenth of the records and all of them; the first short read is not counted."""
+    """One case: both sources in turn, the first of a round the second of the next; a tenth of the records and all of
+    them. The first round is not counted: the JVM compiles then what it is to run."""
     run = stream if case.batches else batch
     sizes = {"short": topic.of_each // SHORT, "all": topic.of_each}
     taken: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    turns = [("short", False), *[(size, True) for _ in range(rounds) for size in sizes]]
-    for size, counts in turns:
-        for source in SOURCES:
+    for turn, size in product(range(rounds + 1), sizes):
+        for source in SOURCES if turn % 2 else SOURCES[::-1]:
             with clocked() as spent:
                 run(spark, source, bootstrap, topic, case, sizes[size], folder)
-            if counts:
+            if turn:
                 taken.setdefault((source, size), []).append((spent[0], spent[1]))
     found: dict[str, Any] = {"case": case.name, "label": case.label, "records": topic.records}
     for source in SOURCES:
