@@ -115,7 +115,8 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kafka_broker(run_folder: Path) -> Iterator[peers.KafkaBroker]:
-    """Apache Kafka 4.2 on a free port, shared by all tests of the run: name topics and groups for the test alone."""
+    """Apache Kafka 4.2 on a free port, shared by all tests of the run: name topics and groups for the test alone, and
+    change neither the brokers' settings nor the group of the empty name."""
     with peers.shared_kafka(run_folder / "kafka") as broker:
         yield broker
 

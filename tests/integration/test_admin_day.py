@@ -22,11 +22,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(params=["muster", "kafka"])
 def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
+    fixture = {"muster": "shared_muster", "kafka": "kafka_broker"}.get(request.param, request.param)
     return Cluster(request.getfixturevalue(fixture).bootstrap)
-
-
-on_kafka = pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 
 
 @pytest.fixture
@@ -124,8 +121,9 @@ def test_settings_are_changed_one_by_one(admin, cluster):
     assert settings()["retention.ms"].is_default, "of a resource's changes all are made, or none"
 
 
-@on_kafka
+@pytest.mark.parametrize("cluster", ["kafka_cluster"], indirect=True)
 def test_settings_of_brokers_and_groups(admin, cluster):
+    """On the cluster, where no other test looks at the brokers' settings."""
     group = ConfigResource(ConfigResourceType.GROUP, cluster.group)
     every = ConfigResource(ConfigResourceType.BROKER, "")
     broker = ConfigResource(ConfigResourceType.BROKER, str(admin.describe_cluster().nodes[0].node_id))

@@ -424,13 +424,15 @@ def test_describe_producers(worlds: tuple[World, World]) -> None:
 
 
 def test_list_config_resources(worlds: tuple[World, World]) -> None:
-    """Kafka also lists the levels of its loggers as settings, and knows the topics of other tests."""
+    """Kafka also lists the levels of its loggers as settings, and knows the topics of other tests, on other workers
+    of the run those of this file too."""
 
     def of_this_test(found: Any) -> None:
         found["config_resources"] = sorted(
             (one["resource_type"], one["resource_name"])
             for one in found["config_resources"]
-            if one["resource_type"] != 8 and (one["resource_type"] != 2 or one["resource_name"].startswith("admin-"))
+            if one["resource_type"] != 8
+            and (one["resource_type"] != 2 or one["resource_name"].startswith(worlds[0].prefix))
             if one["resource_type"] not in (16, 32)
         )
 

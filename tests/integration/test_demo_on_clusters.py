@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.mark.timeout(LIMIT_S)
 def test_an_example_runs_by_spark_submit(tmp_path: Path, kafka_broker: KafkaBroker, cluster: SparkCluster) -> None:
-    given, large = (f"submitted-{name}" for name in ("orders", "large-orders"))
+    given, large = (f"submitted-{name}-{uuid.uuid4().hex[:8]}" for name in ("orders", "large-orders"))
     text = (ROOT / "examples" / "pipelines" / "topic_to_topic.py").read_text()
     script = tmp_path / "topic_to_topic.py"
     for old, new in (("localhost:9092", kafka_broker.bootstrap), ("large-orders", large), ('"orders"', f'"{given}"')):

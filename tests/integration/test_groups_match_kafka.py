@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.errors import ErrorCode
+from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
@@ -294,16 +296,46 @@ def old_versions(stage: Stage) -> None:
         told = [(x.partition_index, x.committed_offset, *code(x)) for t in answer.topics for x in t.partitions]
         stage.told.append(("operator", (version, answer.error_code, told)))
     for version in (0, 1, 2):
-        results = operator.ask(m.DeleteGroupsRequest([f"{stage.group}-{version}", ""]), version).results
-        stage.told.append(("operator", sorted((r.group_id[-2:], *code(r)) for r in results)))
+        results = operator.ask(m.DeleteGroupsRequest([f"{stage.group}-{version}"]), version).results
+        stage.told.append(("operator", [code(r) for r in results]))
     for version in range(7):
-        groups = operator.ask(m.DescribeGroupsRequest(["", f"{stage.group}-{version}"]), version).groups
-        stage.told.append(("operator", sorted((g.group_id[-2:], g.group_state, *code(g)) for g in groups)))
+        groups = operator.ask(m.DescribeGroupsRequest([f"{stage.group}-{version}"]), version).groups
+        stage.told.append(("operator", [(g.group_state, *code(g)) for g in groups]))
+
+
+def look_everywhere(stage: Stage) -> None:
+    """Describe the group, list it and fetch its offsets, in the oldest version and in the newest."""
+    operator = stage.connection("operator")
+    for version in (0, 6):
+        groups = operator.ask(m.DescribeGroupsRequest([stage.group]), version).groups
+        stage.told.append(("operator", [(g.group_state, g.protocol_type, *code(g)) for g in groups]))
+    for version in (0, 5):
+        listed = operator.ask(m.ListGroupsRequest(), version).groups
+        stage.told.append(("operator", [(g.protocol_type, g.group_state) for g in listed if g.group_id == stage.group]))
+    for version in (1, 7):
+        asked = m.OffsetFetchRequest(stage.group, [m.OffsetFetchRequestTopic(stage.topic, [0, 9])])
+        found = operator.ask(asked, version)
+        told = [(x.partition_index, x.committed_offset, *code(x)) for t in found.topics for x in t.partitions]
+        stage.told.append(("operator", (*code(found), told)))
+    stage.look()
+
+
+def delete_it(stage: Stage) -> None:
+    """Delete an offset of the group, and the group, which may not be there, beside one that never is."""
+    operator = stage.connection("operator")
+    forgotten = a.OffsetDeleteRequestTopic(stage.topic, [a.OffsetDeleteRequestPartition(1)])
+    stage.told.append(("operator", code(operator.ask(a.OffsetDeleteRequest(stage.group, [forgotten]), 0))))
+    for version in (0, 2, 2):
+        results = operator.ask(m.DeleteGroupsRequest([stage.group, f"{stage.topic}-none"]), version).results
+        stage.told.append(("operator", sorted((bool(r.group_id), *code(r)) for r in results)))
 
 
 def without_a_name(stage: Stage) -> None:
-    """Requests that name no group."""
+    """Requests that name no group. Not on brokers that are shared: they have one such group for all."""
     stage.group = ""
+    ready_group(stage.connection("operator").ask, stage.group, stage.topic)
+    look_everywhere(stage)
+    delete_it(stage)
     stage.join("a")
     stage.hear("a")
     stage.join("a", member_id="made-up")
@@ -317,6 +349,15 @@ def without_a_name(stage: Stage) -> None:
     stage.commit("a", 1)
     stage.commit("a", 1, version=8)
     stage.commit("x", generation=-1, member_id="")
+    look_everywhere(stage)
+    stage.commit("a", 1)
+    stage.commit("x", generation=0, member_id="")
+    delete_it(stage)
+    look_everywhere(stage)
+    for version in (2, 5, 9):
+        stage.commit("x", generation=-1, version=version, member_id="")
+        look_everywhere(stage)
+        stage.delete()
 
 
 def bad_commits(stage: Stage) -> None:
@@ -478,7 +519,6 @@ STORIES = [
     handed_out,
     listed,
     old_versions,
-    without_a_name,
     bad_commits,
     a_topic_that_goes,
     left_twice,
@@ -500,7 +540,18 @@ def stages(kafka_broker: KafkaBroker, shared_muster: BrokerProcess) -> Iterator[
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_story(stages: tuple[Stage, Stage], story: Callable[[Stage], None]) -> None:
-    kafka, muster = stages
+    both_tell_the_same(*stages, story)
+
+
+def test_the_story_of_the_group_without_a_name(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path / "kafka") as kafka, BrokerProcess(tmp_path / "muster") as muster:
+        stages = Stage(kafka.bootstrap), Stage(muster.bootstrap)
+        both_tell_the_same(*stages, without_a_name)
+        for stage in stages:
+            stage.close()
+
+
+def both_tell_the_same(kafka: Stage, muster: Stage, story: Callable[[Stage], None]) -> None:
     story(kafka)
     story(muster)
     for ours, theirs in zip(muster.told, kafka.told, strict=True):

@@ -62,7 +62,8 @@ def topic(bootstrap: str, partitions: int = 3, **configs: str) -> str:
 
 def read_confluent(bootstrap: str, topic: str, partitions: int, count: int) -> list[list[Any]]:
     """Key, value, timestamp and headers of each partition's records, read by librdkafka."""
-    consumer = Confluent({"bootstrap.servers": bootstrap, "group.id": "none", "check.crcs": True})
+    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False, "check.crcs": True}
+    consumer = Confluent(settings)
     consumer.assign([Place(topic, number, 0) for number in range(partitions)])
     found: list[list[Any]] = [[] for _ in range(partitions)]
     deadline = time.monotonic() + PATIENCE_S

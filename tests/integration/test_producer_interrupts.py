@@ -122,7 +122,8 @@ class Ledger:
         assert self.acknowledged <= written.keys()
 
     def log(self) -> list[int]:
-        consumer = Confluent({"bootstrap.servers": self.bootstrap, "group.id": "none", "enable.partition.eof": True})
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": self.topic, "enable.auto.commit": False}
+        consumer = Confluent(settings | {"enable.partition.eof": True})
         consumer.assign([Place(self.topic, 0, 0)])
         found: list[int] = []
         while True:

@@ -102,8 +102,11 @@ class RandomGroup:
         now = self._generation
         return now if right else self._dice.choice([now - 1, now + 1, -1, 0, 2**31 - 1, -5])
 
-    def _group_id(self) -> str:
-        return self._group if self._dice.random() < 0.97 else self._dice.choice(["", f"other-{self._group}"])
+    def _group_id(self, *, keeps: bool = False) -> str:
+        """Most often the seed's own group, and sometimes that of the empty name. All share that one: a request that may
+        leave something there, or tell of it, which `keeps` says, does not name it."""
+        other = f"other-{self._group}"
+        return self._group if self._dice.random() < 0.97 else other if keeps else self._dice.choice(["", other])
 
     def _waits(self, name: str, instance: str | None) -> bool:
         """Whether a request under this id waits already: Kafka leaves the older one hanging (compatibility.md)."""
@@ -193,7 +196,7 @@ class RandomGroup:
         return [self._dice.choice(some) for _ in range(self._dice.choice([1, 1, 1, 2, 0]))]
 
     def _commit(self, by: str) -> Ask:
-        version, dice, group = self._version(ApiKey.OFFSET_COMMIT), self._dice, self._group_id()
+        version, dice, group = self._version(ApiKey.OFFSET_COMMIT), self._dice, self._group_id(keeps=True)
         generation, name = self._some_generation(), self._member(by)
         if dice.random() < 0.3:
             generation, name = -1, "" if dice.random() < 0.8 else name
@@ -224,7 +227,7 @@ class RandomGroup:
         return choose([0, 1, 0, 99, -1]), choose([5, 0, 9, -1, 2**62]), choose([-1, 0, 3]), choose(notes)
 
     def _fetch(self, by: str) -> Ask:
-        version, dice, group = self._version(ApiKey.OFFSET_FETCH), self._dice, self._group_id()
+        version, dice, group = self._version(ApiKey.OFFSET_FETCH), self._dice, self._group_id(keeps=True)
         asked = [
             (topic, dice.choice([[0, 1], [0], [0, 0], [99, -1], []])) for topic in [*self._some_topics(), "nowhere"]
         ]
@@ -260,11 +263,13 @@ class RandomGroup:
     def _delete(self, by: str) -> Ask:
         self._leader = ""
         none = f"none-{self._group}"
-        names = self._dice.choice([[self._group], [self._group] * 2, [none, self._group], ["", none]])
+        names = self._dice.choice(
+            [[self._group], [self._group] * 2, [none, self._group], [f"other-{self._group}", none]]
+        )
         return Ask(by, self._version(ApiKey.DELETE_GROUPS), lambda side: m.DeleteGroupsRequest(names))
 
     def _delete_offsets(self, by: str) -> Ask:
-        group, dice = self._group_id(), self._dice
+        group, dice = self._group_id(keeps=True), self._dice
         asked = [(topic, dice.choice([[0], [0, 1], [99], []])) for topic in self._some_topics()]
 
         def build(side: Side) -> Request[Any]:

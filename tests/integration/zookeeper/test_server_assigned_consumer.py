@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -179,7 +180,7 @@ async def test_a_commit_of_what_is_not_assigned_is_refused(tmp_path: Path) -> No
 async def test_records_come_from_a_real_kafka_and_offsets_go_to_the_coordinator(
     tmp_path: Path, kafka_broker: KafkaBroker
 ) -> None:
-    topic = "read-beside-drafts"
+    topic = f"read-beside-drafts-{uuid.uuid4().hex[:8]}"
     async with cluster(tmp_path / "data") as broker:
         for bootstrap in broker.bootstrap, kafka_broker.bootstrap:  # both have an id 1: they must not be taken for one
             async with AsyncAdmin(bootstrap_servers=bootstrap) as admin:
@@ -203,7 +204,7 @@ async def test_records_come_from_a_kafka_that_wants_tls_and_a_password(
     tmp_path: Path, secure_kafka: SecureKafka
 ) -> None:
     """The coordinator, which knows neither, is spoken to without."""
-    topic = "read-secured-beside-drafts"
+    topic = f"read-secured-beside-drafts-{uuid.uuid4().hex[:8]}"
     async with cluster(tmp_path / "data") as broker:
         for bootstrap in broker.bootstrap, secure_kafka.address("PLAINTEXT"):
             async with AsyncAdmin(bootstrap_servers=bootstrap) as admin:
