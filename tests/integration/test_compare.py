@@ -13,12 +13,23 @@ from typing import Any
 
 import pytest
 
+from muster.compare.checks import judge
+from muster.compare.results import from_json
 from tests.support.alive import processes_of
 from tests.support.peers import Chromium, find_java, require
 
 LIMIT_S = 1800  # against hanging only: it takes about two minutes
 
 COMPARE = [sys.executable, "-m", "muster", "compare", "--quick"]
+
+
+def why(done: subprocess.CompletedProcess[str], out: Path) -> str:
+    """What was judged wrong, and what was seen of it; then how the output ends."""
+    found = [out / "results.json"] if (out / "results.json").exists() else []
+    checks = [check for each in found for check in judge(from_json(json.loads(each.read_text())))]
+    lines = [f"wrong: {check.title}: {check.seen}" for check in checks if check.ok is False]
+    lines += [f"not judged: {check.title}: {check.seen}" for check in checks if check.ok is None]
+    return "\n".join([*lines, done.stdout[-6000:], done.stderr[-3000:]])
 
 
 def total(run: dict[str, Any], figure: str, steps: slice = slice(None)) -> int:
@@ -31,7 +42,7 @@ def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium)
     require("Java 17 or newer", find_java(), "ZooKeeper runs on it")
     out = tmp_path / "out"
     done = subprocess.run([*COMPARE, "--out", str(out)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    assert done.returncode == 0, why(done, out)
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["ok"] is True
     assert figures["wrong"] == []
@@ -51,9 +62,11 @@ def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium)
         ]
     assert runs["1"]["steps"][7]["stale_commits"] == {"refused": 1, "accepted from its next session": 1}
     assert [runs[scheme]["steps"][7]["stale_commits"] for scheme in "23"] == [{"refused": 1}] * 2
-    late, broker, _ = figures["differing"]["steps"][2:]
-    assert late["failed_tries"] > 0
-    assert broker["rebalances"] >= 3
+    if total(figures["differing"], "sessions_lost") == 0:
+        late, broker, lag = figures["differing"]["steps"][2:]
+        assert late["failed_tries"] > 0
+        assert broker["rebalances"] >= 6
+        assert lag["two_owners_ms"] > 0
     start = slice(0, 5)
     if total(runs["1"], "sessions_lost", start) == 0:  # the machine did not stand still
         assert total(runs["1"], "rebalances", start) == 15

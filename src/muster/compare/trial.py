@@ -250,7 +250,9 @@ class Trial:
             Kind.FREEZE: self._freeze,
             Kind.LATE: self._join_late,
             Kind.LAG: self._lag,
-            Kind.BROKER: lambda _: self._outage("a broker", self._stop_broker, self._servers.start_broker),
+            Kind.BROKER: lambda _: self._outage(
+                "a broker", self._stop_broker, self._servers.start_broker, noticed=self._options.watch_brokers
+            ),
             Kind.ZOOKEEPER: lambda _: self._outage(
                 "ZooKeeper", self._servers.stop_zookeeper, self._servers.start_zookeeper
             ),
@@ -351,26 +353,47 @@ class Trial:
                 await asyncio.sleep(0.1)
 
     async def _outage(
-        self, what: str, stop: Callable[[], Awaitable[None]], start: Callable[[], Awaitable[None]]
+        self,
+        what: str,
+        stop: Callable[[], Awaitable[None]],
+        start: Callable[[], Awaitable[None]],
+        *,
+        noticed: bool = False,
     ) -> None:
+        """Stop it, and start it again. If it is `noticed`, each member rebalances after either, and is waited for.
+
+        The sequence without that: the others have rebalanced, all is quiet, and the next step begins; a member that
+        ZooKeeper notifies late begins its own rebalance during that step, and reads nothing meanwhile.
+        """
         since = self._now()
         await stop()
+        if noticed:
+            await self._noticed(since, f"all members notice that {what} has gone")
         await asyncio.sleep(AWAY_S)
+        back = self._now()
         await start()
         self._run.outages.append((what, Span(since, self._now())))
+        if noticed:
+            await self._noticed(back, f"all members notice that {what} is back")
         await self._settled(None)
+
+    async def _noticed(self, since: int, what: str) -> None:
+        """Wait until all members have rebalanced since then. If they never do, that is for the judgement."""
+        with suppress(DidNotConvergeError):
+            await self._until(partial(self._shared, since), what)
+
+    def _shared(self, since: int | None) -> bool:
+        """Whether the members that are active share all partitions."""
+        return self._members.shared(self._active, self._options.partitions, since)
 
     async def _settled(self, since: int | None) -> None:
         """Wait until the members that are active share all partitions, and all that is written is handled."""
 
-        def shared() -> bool:
-            return self._members.shared(self._active, self._options.partitions, since)
-
         while True:
-            await self._until(shared, f"{len(self._active)} members share the partitions")
+            await self._until(partial(self._shared, since), f"{len(self._active)} members share the partitions")
             await self._until(partial(self._books.reached, self._load.written()), "what is written is handled")
             rest_ms = self._changed_ms + QUIET_MS - self._now()
-            if shared() and rest_ms <= 0:
+            if self._shared(since) and rest_ms <= 0:
                 return
             await asyncio.sleep(max(rest_ms, 1) / 1000)
 

@@ -165,7 +165,7 @@ def of_kind(run: Run, kind: Kind) -> StepResult:
             "tries fail while members see different members",
         ),
         (
-            lambda run: setattr(of_kind(run, Kind.BROKER), "work", Work(2, 2)),
+            lambda run: setattr(of_kind(run, Kind.BROKER), "work", Work(5, 5)),
             "with watch_brokers a broker that goes and comes back makes all rebalance",
         ),
     ],
@@ -176,6 +176,23 @@ def test_servers_that_differ_must_show_what_is_wrong_and_lose_nothing(change: Ca
     assert is_well(judge(results))
     change(results.differing)
     assert wrong(results) == [name]
+
+
+@pytest.mark.parametrize("disturbed", range(5))
+def test_flaws_that_do_not_show_are_not_judged_where_sessions_ended_unmeant(disturbed: int) -> None:
+    results = sample(Scheme.WATCHERS)
+    results.differing = found = differing()
+    found.doubles, of_kind(found, Kind.LATE).work = [], Work(3, 3)
+    assert len(wrong(results)) == 2
+    found.steps[disturbed].expired = 1
+    judged = {check.name: check for check in judge(results)}
+    for name in (
+        "two members read the same partitions while a server lags",
+        "tries fail while members see different members",
+    ):
+        assert (judged[name].ok, judged[name].seen[-26:]) == (None, "; 1 sessions ended unmeant")
+    found.lost = 1
+    assert wrong(results) == ["no record is lost while a server lags"]
 
 
 def test_what_scheme_1_lacks_must_show() -> None:

@@ -1,7 +1,8 @@
-"""A run of the workload, before its first step."""
+"""A run of the workload: before its first step, and where a step has to wait for members that are late."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from muster.compare import trial
 from muster.compare.counters import Counters
 from muster.compare.formulas import Scheme
+from muster.compare.recorder import Owns
 from muster.compare.servers import Servers
 from muster.compare.trial import Options, Trial
 
@@ -53,3 +55,56 @@ async def test_a_zookeeper_that_others_use_is_not_waited_for_for_ever(
     servers = CountedServers(Counters(reads) for reads in count())
     await Trial(Scheme.MEMBERS, 2, servers, Options(tmp_path, "t"), lambda _: None)._rest()
     assert servers.asked >= 2
+
+
+class NoticedLate:
+    """Brokers of which one stops and starts, and two members, the second of which notices that later than the first."""
+
+    def __init__(self, folder: Path) -> None:
+        options = Options(folder, "t", partitions=2, watch_brokers=True)
+        self.trial = Trial(Scheme.WATCHERS, 2, CountedServers(repeat(Counters())), options, lambda _: None)
+        self.trial._active = ["m1", "m2"]
+        self.shares = {"m1": frozenset([0]), "m2": frozenset([1])}
+        self.seen: list[str] = []
+        for member, share in self.shares.items():
+            self.trial._happened(Owns(-1, member, share))
+
+    def _says(self, member: str, partitions: frozenset[int]) -> None:
+        self.seen.append(f"{member} reads {sorted(partitions)}")
+        self.trial._happened(Owns(self.trial._now(), member, partitions))
+
+    async def changes(self, what: str) -> None:
+        self.seen.append(what)
+        for turn, (member, share) in enumerate(self.shares.items(), 1):
+            later = asyncio.get_running_loop().call_later
+            later(0.02 * turn, self._says, member, frozenset())
+            later(0.02 * turn + 0.01, self._says, member, share)
+
+    async def stop(self) -> None:
+        await self.changes("stop")
+
+    async def start(self) -> None:
+        await self.changes("start")
+
+
+async def test_a_broker_that_goes_and_comes_back_is_noticed_by_all_before_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "QUIET_MS", 0)
+    monkeypatch.setattr(trial, "AWAY_S", 0.002)  # the clock counts milliseconds
+    late = NoticedLate(tmp_path)
+    rebalanced = ["m1 reads []", "m1 reads [0]", "m2 reads []", "m2 reads [1]"]
+    await late.trial._outage("a broker", late.stop, late.start, noticed=True)
+    assert late.seen == ["stop", *rebalanced, "start", *rebalanced]
+
+
+async def test_members_that_never_notice_are_left_to_the_judgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "QUIET_MS", 0)
+    monkeypatch.setattr(trial, "AWAY_S", 0)
+    monkeypatch.setattr(trial, "PATIENCE_S", 0)
+    late = NoticedLate(tmp_path)
+    late.shares = {}
+    await late.trial._outage("a broker", late.stop, late.start, noticed=True)
+    assert late.seen == ["stop", "start"]
