@@ -193,7 +193,8 @@ class SimQuery(Query):
 class SparkWorld:
     """Simulated brokers with topics, queries of one group, and what happens to them.
 
-    `leaderless` are partitions without a leader, `silent` those whose leader does not say where they begin and end.
+    `versions` are the newest that older brokers speak; `leaderless` are partitions without a leader, `silent` those
+    whose leader does not say where they begin and end.
     """
 
     bootstrap = "node1:9092"
@@ -201,7 +202,14 @@ class SparkWorld:
     session_timeout_ms = 6_000
     server_assigned_groups: str | None = None
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, topics: dict[str, int], nodes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        topics: dict[str, int],
+        nodes: int,
+        versions: dict[type[Any], int],
+    ) -> None:
         self.cluster = SimCluster(
             1,
             topics=topics,
@@ -211,6 +219,8 @@ class SparkWorld:
                 group_initial_rebalance_delay_ms=0, server_assigned_groups=self.server_assigned_groups
             ),
             limits=Limits(session_timeout_ms=self.session_timeout_ms, latest=True),
+            wire=bool(versions),
+            versions=versions,
         )
         self.clock = self.cluster.clock
         self.loop = _EventLoop(self.clock)

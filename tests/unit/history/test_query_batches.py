@@ -113,7 +113,7 @@ def test_the_metadata_of_queries_comes_with_their_commits() -> None:
 
 
 def test_names_of_queries_are_read_and_no_more_than_some_are_kept() -> None:
-    assert read_note("spark:a/b c/12") == ("a/b c", 12)
+    assert [read_note(f"spark:a/b c/12{topic}") for topic in ("", "@c-1:0f", "@:0f")] == [("a/b c", 12)] * 3
     assert [read_note(text) for text in ("spark:q", "spark:/1", "spark:q/x", " spark:q/1", "spark/q/1")] == [None] * 5
     log = works()
     for number in range(2 * MOST):

@@ -12,8 +12,9 @@ def worlds(tmp_path, monkeypatch):
     """Makes worlds, and ends their queries however the test goes."""
     made: list[SparkWorld] = []
 
-    def make(partitions=1, nodes=1, **topics):
-        made.append(SparkWorld(tmp_path / f"world{len(made)}", monkeypatch, topics or {"t": partitions}, nodes))
+    def make(partitions=1, nodes=1, versions=None, **topics):
+        folder = tmp_path / f"world{len(made)}"
+        made.append(SparkWorld(folder, monkeypatch, topics or {"t": partitions}, nodes, versions or {}))
         return made[-1]
 
     yield make

@@ -149,10 +149,13 @@ def test_commit_says_again_what_is_known():
     assert query.claims.batch_state is BatchState.NONE
 
 
-def test_the_commit_carries_the_query_and_the_batch():
-    query = Query(name="q1").gains({P0: 0}, "spark:q1/0")
+@pytest.mark.parametrize(("topic_id", "tail"), [("id1", "@cluster:id1"), ("", "")])
+def test_the_commit_carries_the_query_the_batch_and_the_topic_s_id(topic_id, tail):
+    query = Query(name="q1")
+    query.claims.seen({"flights": Topic(topic_id, 3)}, "cluster")
+    query.gains({P0: 0}, "spark:q1/0")
     query.batch(p0=5)
-    assert query.claims.to_commit()[P0].metadata == "spark:q1/1"
+    assert query.claims.to_commit()[P0].metadata == f"spark:q1/1{tail}"
 
 
 def test_the_limit_is_shared():

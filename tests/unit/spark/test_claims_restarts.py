@@ -145,7 +145,7 @@ def test_a_reset_that_was_obeyed_stays_obeyed_if_the_query_is_killed_before_it_h
         again.asks()
         again.gains({P0: where}, note)
         note = again.claims.to_commit()[P0].metadata if note == "" else note
-        assert note == "spark:q/1"
+        assert note == "spark:q/1@:id1"
         assert again.claims.positions() == {P0: where}
     assert again.asks(p0=100) == {0: (where, 100)}
 
@@ -181,14 +181,14 @@ def test_a_reset_that_was_obeyed_while_another_partition_was_read_stays_obeyed(d
 def test_a_note_has_the_number_of_the_last_batch_that_is_done():
     query = Query(name="q").gains({P0: 10, P1: 0}, note="")
     assert query.asks(p0=60) is None
-    assert {o.metadata for o in query.claims.to_commit().values()} == {"spark:q/0"}
+    assert {o.metadata for o in query.claims.to_commit().values()} == {"spark:q/0@:id1"}
     query.commits()
     assert query.asks() == {0: (10, 60)}
     query.loses(P1).gains({P1: 3}, note="")
-    assert query.claims.to_commit()[P1].metadata == "spark:q/0"
+    assert query.claims.to_commit()[P1].metadata == "spark:q/0@:id1"
     query.plans()
     query.is_done()
-    assert query.claims.to_commit()[P0].metadata == "spark:q/1"
+    assert query.claims.to_commit()[P0].metadata == "spark:q/1@:id1"
 
 
 def test_nothing_is_committed_before_spark_has_said_where_the_query_stands():
@@ -219,7 +219,7 @@ def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_
     query = Query(name="q").gains({P0: 10}, "spark:another/4")
     assert query.asks(p0=15) is None
     assert query.claims.unnoted() == [P0]
-    assert query.claims.to_commit()[P0].metadata == "spark:q/0"
+    assert query.claims.to_commit()[P0].metadata == "spark:q/0@:id1"
     assert query.commits() == {0: 10}
     assert query.claims.unnoted() == []
     assert query.asks() == {0: (10, 15)}
@@ -235,7 +235,7 @@ def test_the_name_stays_over_restarts():
     again = Query(first.offset, name="two")
     again.asks()
     again.gains({P0: 0}, "spark:one/0")
-    assert again.claims.to_commit()[P0].metadata == "spark:one/1"
+    assert again.claims.to_commit()[P0].metadata == "spark:one/1@:id1"
     assert again.asks(p0=9) == {0: (5, 9)}
 
 
@@ -287,17 +287,56 @@ def test_a_topic_that_was_created_again_while_the_query_was_stopped():
     again = Query(finished_run().offset)
     assert seen(again, "id2", 3) == []
     again.gains({P0: None, P1: 7})
-    assert again.asks(p0=100, p1=9) is None
+    assert again.asks() is None
     (told,) = again.claims.take_losses()
     assert told == "topic flights was deleted and recreated, and its earlier records are gone"
-    for partition in again.claims.unresolved():
-        again.claims.committed(partition, {P0: None, P1: 7}[partition], "")
     assert again.claims.without_start() == [P0]
     assert again.claims.is_new(P0)
     again.claims.reset(P0, 0)
     again.commits()
-    assert again.asks() == {0: (0, 100), 1: (7, 9)}
+    assert again.asks(p0=100, p1=9) == {0: (0, 100), 1: (7, 9)}
     assert again.end["topics"] == {"flights": ["id2", 0]}
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    ("note", "counts"),
+    [
+        ("spark:q/1@here:id1", True),
+        ("spark:q/1@here:id0", False),
+        ("spark:q/1", True),
+        ("spark:q/1@there:id0", True),
+        ("q/1@here:id0", True),
+        ("", True),
+    ],
+)
+def test_a_commit_about_a_former_topic_counts_as_none(note, counts, own):
+    """In this cluster, and whichever query made it: the topic is read from its start."""
+    query = Query(name="q" if own else "p")
+    query.claims.seen({"flights": Topic("id1", 3)}, "here")
+    query.asks()
+    query.gains({P0: 30}, note)
+    assert query.claims.is_new(P0) is not counts
+    assert (query.claims.positions(), query.claims.without_start()) == (({P0: 30}, []) if counts else ({}, [P0]))
+
+
+def test_what_the_checkpoint_says_is_done_counts_beside_a_commit_about_a_former_topic():
+    again = Query(finished_run(name="q", notes_first=False).offset, name="q")
+    again.asks()
+    assert again.gains({P0: 30}, "spark:q/1@:id0").asks(p0=100) == {0: (60, 100)}
+
+
+@pytest.mark.parametrize(("note", "kept"), [("spark:q/1@:id1", True), ("spark:q/1@:id0", False), ("", True)])
+def test_a_topic_whose_id_is_learned_after_the_commit_was_looked_up(note, kept):
+    query = Query(name="q")
+    query.asks()
+    query.claims.seen({})
+    query.gains({TopicPartition("new", 0): 30}, note)
+    epoch = query.claims.epoch(TopicPartition("new", 0))
+    query.claims.seen({"new": Topic("id1", 1)})
+    assert (query.claims.epoch(TopicPartition("new", 0)) == epoch) is kept
+    assert query.claims.unresolved() == ([] if kept else [TopicPartition("new", 0)])
+    assert query.claims.take_losses() == []
 
 
 def test_a_batch_of_the_former_topic_moves_nothing_in_the_new_one():
@@ -306,7 +345,7 @@ def test_a_batch_of_the_former_topic_moves_nothing_in_the_new_one():
     query.plans()
     assert len(seen(query, "id2", 3)) == 1
     query.is_done()
-    query.claims.committed(P0, 50, "spark:/1")  # taken by name, before anybody noticed
+    query.claims.committed(P0, 50, "spark:/1@:id1")  # taken by name, before anybody noticed
     assert query.claims.without_start() == [P0]
     query.claims.reset(P0, 0)
     assert query.commits() == {0: 0}

@@ -9,7 +9,7 @@ import pytest
 from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import TopicPartition
-from muster.protocol.messages import ListOffsetsRequest
+from muster.protocol.messages import ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from muster.spark.source.bounds import HELD_UP_MS
 from muster.spark.source.member import COMMIT_WAIT_MS
 from muster.spark.source.query_core import MISSING_TOPIC_MS
@@ -112,6 +112,25 @@ def test_a_topic_created_again(worlds, caplog, running, new):
     assert sum("was deleted and recreated" in text for text in told(caplog)) == 1
     drive(world, query)
     assert world.committed() == {0: new}
+
+
+@pytest.mark.parametrize("name", ["q", "another"])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_position_committed_in_the_former_topic_hides_nothing_of_the_new_one(worlds, name, by_name):
+    """The query finishes a batch, and is killed, before it has noticed. Brokers take its commit if they take names."""
+    world = worlds(versions={OffsetCommitRequest: 9, OffsetFetchRequest: 9} if by_name else None)
+    world.produce(10)
+    query = world.query(kafka_metadata_max_age_ms=300_000, failOnDataLoss="false")
+    begin_batch(world, query)
+    world.remake("t")
+    world.produce(30)
+    query.finish()
+    query.member.finished(query.offset(0))
+    assert world.committed() == ({0: 10} if by_name else {0: -1})
+    query.crash()
+    again = world.query(name=name, failOnDataLoss="false")
+    read_all(world, 30 if name == "another" else 40, again)
+    assert again.sink()[-30:] == [(0, offset) for offset in range(30)]
 
 
 @pytest.mark.parametrize("available_now", [True, False])

@@ -26,7 +26,8 @@ At most one batch is in progress:
     commit of this query from another member's, so a gained partition is not read until its start is committed under
     this query's name. A commit's metadata also has the number of the last batch that was done then. A commit made
     before a range was done shows that a later one was lost. A later commit is deliberate: an operator's reset, or
-    another member's offset, which the query has adopted and committed under its own name.
+    another member's offset, which the query has adopted and committed under its own name. It also has the topic's
+    ID: a commit about a former topic of that name counts as none, whichever query made it and whenever.
 9.  A replay after a restart reads the whole claims (`strict`), or only what is owned and uncommitted (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves (`member.py`).
@@ -39,10 +40,11 @@ At most one batch is in progress:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from muster.errors import ConfigError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -106,19 +108,50 @@ def resume_position(
     return committed
 
 
+_NOTE = re.compile(r"(spark(?::.*)?)/(\d+)(?:@(.*):(\w+))?")
+
+
+class _Note(NamedTuple):
+    """The metadata of a query's commit, `spark:<query>/<batch>@<cluster>:<topic ID>` (rule 8); of other metadata all is
+    empty. Older versions wrote no query, or no ID, which brokers before Kafka 2.8 do not have either."""
+
+    query: str
+    batch: int
+    """The last batch that was done."""
+    cluster: str
+    topic_id: str
+    """An ID says nothing in another cluster, to which a group's offsets may have been mirrored."""
+
+    @classmethod
+    def read(cls, metadata: str) -> _Note:
+        found = _NOTE.fullmatch(metadata)
+        query, batch, cluster, topic_id = found.groups("") if found else ("", "-1", "", "")
+        return cls(query, int(batch), cluster, topic_id)
+
+    def __str__(self) -> str:
+        note = f"{self.query}/{self.batch}"
+        return f"{note}@{self.cluster}:{self.topic_id}" if self.topic_id else note
+
+
+def _differ(one_id: str, other_id: str) -> bool:
+    """Whether these IDs, empty if not known, are of two topics."""
+    return "" not in (one_id, other_id) and one_id != other_id
+
+
 @dataclass(slots=True)
 class _Owned:
-    """A partition of this member. `committed` is the group's offset as this member knows it."""
+    """A partition of this member. `committed` is the group's offset as this member knows it. All of it is valid for one
+    topic ID, that which the topic was known to have when the epoch began."""
 
     epoch: int
+    topic_id: str
     known: bool = False
     committed: int | None = None
     position: int | None = None
     note: str = ""
     """The metadata of the group's commit, which names the query that made it (rule 8)."""
-    renewed: bool = False
-    """Whether the topic was recreated under this epoch: then this query's commit is about the old topic. A
-    broker that accepts commits by topic name has accepted it nevertheless."""
+    anew: bool = False
+    """Whether the group's commit was about a former topic: what came since is read from its start."""
 
 
 @dataclass(slots=True)
@@ -172,6 +205,7 @@ class QueryClaims:
         self._fails_on_loss = fails_on_loss
         self._share = share
         self._topics = KnownTopics()
+        self._cluster = ""
         self.state = KeptState()
         self._losses: list[str] = []
         self._unrecorded = False
@@ -238,8 +272,10 @@ class QueryClaims:
         return sorted(p for p, owned in self._owned.items() if not self._may_read(owned) and owned.position is not None)
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Whether a partition was added after the query first started: it is read from its beginning."""
-        return self._topics.is_new(partition)
+        """Whether a partition was added after the query first started, or its topic was recreated after the group's
+        commit: it is read from its beginning."""
+        owned = self._owned.get(partition)
+        return self._topics.is_new(partition) or (owned is not None and owned.anew)
 
     @property
     def started(self) -> bool:
@@ -267,24 +303,38 @@ class QueryClaims:
         """Own more partitions. The caller looks up their committed offsets: `committed`."""
         self._epoch += 1
         for partition in partitions:
-            self._owned[partition] = _Owned(self._epoch)
+            self._owned[partition] = _Owned(self._epoch, self._topics.topic_id(partition.topic))
 
     def committed(self, partition: TopicPartition, offset: int | None, note: str = "") -> None:
-        """The group's committed offset of a gained partition, or None; `note` is the commit's metadata."""
-        owned = self._owned.get(partition)
-        if owned is not None and not owned.known:
-            owned.known = True
-            if not (owned.renewed and self._is_own(note)):
-                owned.committed, owned.note = offset, note
-                if offset is not None:
-                    self.state.committed(partition, self._is_own(note))
-                elif partition not in self._done and not self._is_claimed(partition):
-                    self.state.uncommitted(partition)
-            self._resolve(partition, owned)
+        """The group's committed offset of a gained partition, or None; `note` is the commit's metadata.
 
-    def seen(self, topics: Mapping[str, Topic]) -> None:
+        The race that leaves a commit about a former topic: the topic is deleted with the group's offsets and recreated;
+        a query that has not noticed commits its position in the former topic, which a broker that takes commits by
+        topic name (OffsetCommit before version 10) accepts; then the partition is lost, or the query is killed. The
+        member that gains the partition next finds that commit, and would pass over the new topic's records up to it.
+        """
+        owned = self._owned.get(partition)
+        if owned is None or owned.known:
+            return
+        if _differ(owned.topic_id, self._committed_for(note)):
+            offset, note, owned.anew = None, "", True
+        owned.known, owned.committed, owned.note = True, offset, note
+        if offset is not None:
+            self.state.committed(partition, self._is_own(note))
+        elif partition not in self._done and not self._is_claimed(partition):
+            self.state.uncommitted(partition)
+        self._resolve(partition, owned)
+
+    def seen(self, topics: Mapping[str, Topic], cluster: str = "") -> None:
         """The topics that the query reads, as they are in the cluster now: IDs and partition counts."""
-        self._recreated(self._topics.seen(topics))
+        self._cluster = cluster
+        recreated = self._topics.seen(topics)
+        ids = {partition: self._topics.topic_id(partition.topic) for partition in self._owned}
+        valid_for = {p: owned.topic_id or self._committed_for(owned.note) for p, owned in self._owned.items()}
+        self.assigned([partition for partition in ids if _differ(ids[partition], valid_for[partition])])
+        for partition, owned in self._owned.items():
+            owned.topic_id = ids[partition]  # which may have become known now
+        self._recreated(recreated)
 
     def lost(self, partition: TopicPartition, start: int, what: str) -> None:
         """Records are gone, or the position is invalid: continue from the log's start (rule 13)."""
@@ -296,7 +346,7 @@ class QueryClaims:
             del self._owned[partition]
             return
         self._epoch += 1
-        self._owned[partition] = _Owned(self._epoch, True, owned.committed, start)
+        self._owned[partition] = _Owned(self._epoch, owned.topic_id, True, owned.committed, start)
         self._done.pop(partition, None)
         if self._keeps_all:
             self._done[partition] = Claim(start, start)
@@ -308,16 +358,12 @@ class QueryClaims:
         return found
 
     def _recreated(self, topics: Iterable[str]) -> None:
-        """Topics were deleted and recreated: forget what is remembered of them."""
+        """Topics were deleted and recreated: forget what was done in them."""
         for topic in topics:
             self._losses.append(f"topic {topic} was deleted and recreated, and its earlier records are gone")
-            for partition in [partition for partition in self._done if partition.topic == topic]:
-                del self._done[partition]
-            self._epoch += 1
-            for partition in [partition for partition in self._owned if partition.topic == topic]:
-                self._owned[partition] = _Owned(self._epoch, renewed=True)
-                if self._fails_on_loss:
-                    del self._owned[partition]
+            for remembered in (self._done, self._owned) if self._fails_on_loss else (self._done,):
+                for partition in [partition for partition in remembered if partition.topic == topic]:
+                    del remembered[partition]
 
     def reset(self, partition: TopicPartition, offset: int) -> None:
         """Where a partition starts by the reset policy."""
@@ -349,20 +395,24 @@ class QueryClaims:
     def _is_claimed(self, partition: TopicPartition) -> bool:
         return self._batch is not None and partition in self._batch.offset.claims
 
-    def _note(self) -> str:
-        """The metadata of this query's commits: its name, and the last finished batch."""
-        return f"spark:{self.name}/{self._seq - (self._batch is not None)}"
+    def _note(self, owned: _Owned) -> str:
+        """The metadata of this query's commits: its name, the last finished batch, and the topic's ID."""
+        return str(_Note(f"spark:{self.name}", self._seq - (self._batch is not None), self._cluster, owned.topic_id))
 
     def _is_own(self, note: str) -> bool:
         """Whether a commit's metadata is this query's. Older versions, whose offsets lack the name, wrote no name."""
-        name = note.rpartition("/")[0]
-        return bool(name) and (name == f"spark:{self.name}" or (self._older_names and name == "spark"))
+        return _Note.read(note).query in (f"spark:{self.name}", *(["spark"] if self._older_names else []))
 
     def _number(self, note: str) -> int:
         """The last batch that was done when this query made a commit; -1 if the metadata does not say: older versions
         had the number of the current batch."""
-        name, _, number = note.rpartition("/")
-        return int(number) if name != "spark" and number.isdecimal() else -1
+        query, batch, *_ = _Note.read(note)
+        return -1 if query == "spark" else batch
+
+    def _committed_for(self, note: str) -> str:
+        """The ID of the topic that a commit is about; empty if it does not say, or was made in another cluster."""
+        _, _, cluster, topic_id = _Note.read(note)
+        return topic_id if cluster == self._cluster else ""
 
     def _may_read(self, owned: _Owned) -> bool:
         return not self._notes_first or owned.committed is None or self._is_own(owned.note)
@@ -577,9 +627,8 @@ class QueryClaims:
         commit would hide that an earlier one was lost."""
         if not self._started:
             return {}
-        note = self._note()
         return {
-            partition: OffsetAndMetadata(owned.position, metadata=note)
+            partition: OffsetAndMetadata(owned.position, metadata=self._note(owned))
             for partition, owned in self._owned.items()
             if owned.position is not None and (owned.position != owned.committed or not self._is_own(owned.note))
         }
@@ -594,7 +643,7 @@ class QueryClaims:
         if not self._is_under(partition, epoch):
             return
         owned = self._owned[partition]
-        owned.committed, owned.note = offset, self._note()
+        owned.committed, owned.note = offset, self._note(owned)
         done = self._done.get(partition)
         if done is not None and done.end <= offset:
             del self._done[partition]

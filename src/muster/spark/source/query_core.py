@@ -315,9 +315,8 @@ class QueryCore:
         self._metadata_version = metadata.version
         found = self._topics()
         self._note_missing(now)
-        self.claims.seen(
-            {name: Topic(_id_text(metadata.topic_id(name)), len(metadata.partitions(name))) for name in found}
-        )
+        topics = {name: Topic(_id_text(metadata.topic_id(name)), len(metadata.partitions(name))) for name in found}
+        self.claims.seen(topics, metadata.cluster_id or "")
         if not self.options.grouped and not self.options.partitions:
             self._take_all(self.options.share.of(self._all_partitions()))
 

@@ -34,9 +34,9 @@ class KnownTopics:
         return dict(self._known)
 
     def topic_id(self, topic: str) -> str:
-        """The ID for which what is remembered of a topic is valid; empty if the broker sent none."""
-        found = self._known.get(topic)
-        return found.id if found else ""
+        """The ID that a topic has in the cluster, or had when it was last there; empty if the broker sent none."""
+        found = [topics[topic].id for topics in (self._view or {}, self._known) if topic in topics]
+        return next(filter(None, found), "")
 
     def is_new(self, partition: TopicPartition) -> bool:
         """Whether a partition was added after the query first saw its topic."""
