@@ -29,7 +29,7 @@ from muster.history.entries.decode import decode
 from muster.history.model import CommitNote, Generation, Limits, Rebalance, Rows
 from muster.history.rows import to_table
 from muster.history.rules import fold as rules
-from muster.history.rules.group_state import GroupState
+from muster.history.rules.group_state import ReplayedState
 from muster.history.tables import RAW
 from muster.protocol import group_messages as g
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, encode_record
@@ -225,7 +225,7 @@ def measure(story: Story) -> Spent:
     partitions = max(1, min(LOG_PARTITIONS, story.groups // 200))
     for partition in range(partitions):
         names = [f"group-{number:06d}" for number in range(partition, story.groups, partitions)]
-        states: dict[str, GroupState] = {}
+        states: dict[str, ReplayedState] = {}
         for piece in log(story, names, partition):
             spent.records += piece.num_rows
             _take(piece, states, limits, spent)
@@ -237,7 +237,7 @@ def measure(story: Story) -> Spent:
     return spent
 
 
-def _take(piece: pa.Table, states: dict[str, GroupState], limits: Limits, spent: Spent) -> None:
+def _take(piece: pa.Table, states: dict[str, ReplayedState], limits: Limits, spent: Spent) -> None:
     rows = Rows()
     with spent.on("decode"):
         entries = decode(piece).entries

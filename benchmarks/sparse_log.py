@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.log.producer_state import ProducerState
+from muster.log.producer_state import PartitionProducers
 from muster.log.segment import segment_name
 from muster.protocol.records.record_batch import build_batch
 
@@ -49,9 +49,9 @@ def make(folder: Path, size: int, first_timestamp: int) -> SparseLog:
         offsets += _segment(folder, base, count, batch_bytes, first_timestamp + base // RECORDS)
         base += count * RECORDS
         left -= count
-        (folder / segment_name(base, ".snapshot")).write_bytes(ProducerState().encode())
+        (folder / segment_name(base, ".snapshot")).write_bytes(PartitionProducers().encode())
     offsets += _segment(folder, base, 1, batch_bytes, first_timestamp + base // RECORDS)
-    (folder / segment_name(base + RECORDS, ".snapshot")).write_bytes(ProducerState().encode())
+    (folder / segment_name(base + RECORDS, ".snapshot")).write_bytes(PartitionProducers().encode())
     return SparseLog(offsets, batch_bytes, base, base + RECORDS)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from muster import AsyncConsumer
 from muster.broker.broker import Broker
-from muster.coordinator.groups.effects import Cause, GroupEvent, RebalanceStarted
+from muster.coordinator.groups.effects import EventCause, GroupEvent, RebalanceStarted
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.admin_messages import CreatePartitionsRequest, CreatePartitionsTopic
@@ -71,7 +71,7 @@ class World:
         self.consumers.remove(consumer)
         await consumer.close()
 
-    def causes(self) -> list[Cause]:
+    def causes(self) -> list[EventCause]:
         return [event.cause for event in self.events if isinstance(event, RebalanceStarted)]
 
 
@@ -91,14 +91,14 @@ async def test_topics_that_come_and_go_are_shared_out_though_no_member_looks(wor
     await world.shares_are({("a", 0), ("a", 1)})
     world.broker.changes.create_topic("b", 2, {})
     await world.shares_are({("a", 0), ("a", 1), ("b", 0), ("b", 1)})
-    assert world.causes()[-1] is Cause.PARTITIONS_GAINED
+    assert world.causes()[-1] is EventCause.PARTITIONS_GAINED
     await world.consumer("a", "b")
     await world.shares_are({("a", 0), ("b", 0)}, {("a", 1), ("b", 1)})
     topic = world.broker.topics.get("a")
     assert topic is not None
     world.broker.changes.delete_topic(topic)
     await world.shares_are({("b", 0)}, {("b", 1)})
-    assert world.causes()[-1] is Cause.TOPIC_DELETED
+    assert world.causes()[-1] is EventCause.TOPIC_DELETED
 
 
 async def test_partitions_that_are_added_are_shared_out_though_no_member_looks(world: World) -> None:
@@ -110,7 +110,7 @@ async def test_partitions_that_are_added_are_shared_out_though_no_member_looks(w
     answer = await Asked(world.broker, request, 3).answered()
     assert answer.results[0].error_code == 0
     await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})
-    assert world.causes()[-1] is Cause.PARTITIONS_GAINED
+    assert world.causes()[-1] is EventCause.PARTITIONS_GAINED
 
 
 async def forever(consumer: AsyncConsumer) -> None:
@@ -161,7 +161,7 @@ async def test_a_restart_with_and_without_the_setting(world: World, assigned: st
 
     if assigned is None:
         await world.until(lambda: min(generations()) > max(before))
-        assert world.causes()[rebalances] is Cause.ASSIGNER_CHANGED
+        assert world.causes()[rebalances] is EventCause.ASSIGNER_CHANGED
     await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})
     if assigned is not None:
         # A commit shows that each has found the coordinator again, and is of its generation.

@@ -24,7 +24,7 @@ from muster.history.lag.groups import families
 from muster.history.lag.rows import Committed, Standing
 from muster.history.model import GroupKind, Lag, Limits
 from muster.history.rows import from_table
-from muster.history.sources.cluster_lag import Watch
+from muster.history.sources.cluster_lag import LagWatch
 from muster.history.sources.live import ReaderConfig
 from muster.history.tables import LAG
 from muster.metrics.families import Distribution
@@ -82,7 +82,7 @@ def by_muster_lag(bootstrap: str, group: str) -> Told:
 def by_metrics(bootstrap: str, group: str) -> Told:
     """Only partitions with a lag are there."""
     with Admin(bootstrap_servers=bootstrap) as admin:
-        pages = {family.name: family for family in families(Watch(admin, [group]).look())}
+        pages = {family.name: family for family in families(LagWatch(admin, [group]).look())}
     return {
         (labels["topic"], int(labels["partition"])): int(value)
         for labels, value in pages["kafka_consumergroup_lag"].samples

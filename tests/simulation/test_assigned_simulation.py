@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.groups.effects import Cause, RebalanceStarted
+from muster.coordinator.groups.effects import EventCause, RebalanceStarted
 from muster.coordinator.groups.server_assignment import ServerAssignment
 from tests.simulator import InvariantError, Scenario, SimCluster, simulate
 from tests.support.lives import chunks, live, name
@@ -36,8 +36,8 @@ def test_lives_differ_and_are_eventful() -> None:
         assert word in told, word
     events = [event for cluster in lives for event in cluster.brokers.coordinators.events]
     causes = {event.cause for event in events if isinstance(event, RebalanceStarted)}
-    assert {Cause.LEADERS_LOST, Cause.PARTITIONS_GAINED, Cause.TOPIC_DELETED} <= causes
-    assert Cause.LEADER_REJOINED not in causes
+    assert {EventCause.LEADERS_LOST, EventCause.PARTITIONS_GAINED, EventCause.TOPIC_DELETED} <= causes
+    assert EventCause.LEADER_REJOINED not in causes
     assert not any(cluster.operator_helped for cluster in lives)
 
 
@@ -55,9 +55,9 @@ def assert_caught(pattern: str) -> None:
 def test_partitions_that_come_back_unnoticed_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = ServerAssignment.why_again
 
-    def blind(assignment: ServerAssignment, *arguments: Any) -> tuple[Cause, str] | None:
+    def blind(assignment: ServerAssignment, *arguments: Any) -> tuple[EventCause, str] | None:
         why = real(assignment, *arguments)
-        return None if why is not None and why[0] is Cause.PARTITIONS_GAINED else why
+        return None if why is not None and why[0] is EventCause.PARTITIONS_GAINED else why
 
     monkeypatch.setattr(ServerAssignment, "why_again", blind)
     assert_caught("not stable after")

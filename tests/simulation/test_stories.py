@@ -9,7 +9,7 @@ import pytest
 from muster.client.core.group.member_state import MemberState, Step
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import (
-    Cause,
+    EventCause,
     ExpiryKind,
     GroupLoaded,
     MemberExpired,
@@ -37,7 +37,7 @@ def group(where: SimCluster, size: int, **settings: Any) -> list[SimMember]:
     return members
 
 
-def rebalances(where: SimCluster) -> list[Cause]:
+def rebalances(where: SimCluster) -> list[EventCause]:
     return [event.cause for event in where.brokers.coordinators.events if isinstance(event, RebalanceStarted)]
 
 

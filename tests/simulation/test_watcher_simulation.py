@@ -16,7 +16,7 @@ from muster.zookeeper.base.operations import Change, Plan
 from muster.zookeeper.watchers.asks import StopFetching
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator import InvariantError, VirtualClock
 from tests.simulator.watcher_lives import FAULTS, ORDERLY, simulate_watchers
 from tests.simulator.watchers import SimTopics, SimWatcher, write_topics
@@ -81,7 +81,7 @@ class Group:
 
     def join(self) -> SimWatcher:
         settings = WatcherSettings("g", f"g_c{len(self.members):03}", zookeeper_session_timeout_ms=4_000)
-        subscription = Subscription.to_topics({"t": 1})
+        subscription = WatcherSubscription.to_topics({"t": 1})
         rng = Random(len(self.members))
         member = SimWatcher(self.zookeeper, self.topics, settings, subscription, rng, stop_ms=0)
         self.members.append(member)

@@ -17,7 +17,7 @@ from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.groups.failures import refused
 from muster.coordinator.runtime import Client, CoordinatorRuntime, group_partition
-from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.log_store import ShardLogStore
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.messages import (
@@ -176,7 +176,7 @@ class SimCoordinators:
         self._moved.clear()
         coordinator.runtime = CoordinatorRuntime(
             self._config,
-            LogStore(lambda partition: self._open_log(coordinator, partition)),
+            ShardLogStore(lambda partition: self._open_log(coordinator, partition)),
             clock=lambda: self._clock.now + skew,
             topics=self._topics,
             on_event=lambda event: self._on_event(coordinator, event),

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from muster.errors import ErrorCode, KafkaError
-from muster.log.producer_state import ProducerState
+from muster.log.producer_state import PartitionProducers
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import BatchBuilder, assign_offset, iter_headers, read_header, read_tuples
 
@@ -42,7 +42,7 @@ class SimLog:
         self.log_starts = [0]
         """All the offsets at which the log has begun."""
         self.log_end_offset = 0
-        self.producers = ProducerState()
+        self.producers = PartitionProducers()
         self._synced = 0
         self._bases: list[int] = []
         self._batches: list[bytes] = []
@@ -167,7 +167,7 @@ class SimLog:
         del self._bases[at:], self._batches[at:]
         del self._records[bisect_left(self._records, self.log_end_offset) :]
         self._epochs = [(epoch, begin) for epoch, begin in self._epochs if begin < self.log_end_offset]
-        self.producers = ProducerState()
+        self.producers = PartitionProducers()
         for batch in self._batches:
             header = read_header(batch)
             if header.has_producer_id:

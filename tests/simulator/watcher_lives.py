@@ -14,7 +14,7 @@ from random import Random
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes
 from muster.zookeeper.watchers.settings import WatcherSettings
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator.checks import InvariantError
 from tests.simulator.clock import VirtualClock
 from tests.simulator.watchers import SimTopics, SimWatcher, write_topics
@@ -71,12 +71,12 @@ class WatcherLife:
         """One more member."""
         name = f"g_c{len(self.watchers):03}"
         by_topic = self.rng.random() < 0.7
-        streams = Subscription.to_topics({_TOPIC: self.rng.choice((1, 2))})
+        streams = WatcherSubscription.to_topics({_TOPIC: self.rng.choice((1, 2))})
         watcher = SimWatcher(
             self.zookeeper,
             self.topics,
             WatcherSettings("g", name, partition_assignment_strategy=self._strategy),
-            streams if by_topic else Subscription.to_list("t.*"),
+            streams if by_topic else WatcherSubscription.to_list("t.*"),
             Random(self.rng.getrandbits(64)),
             auto_commit_interval_ms=self.rng.choice((500, 5_000)),
         )

@@ -19,7 +19,7 @@ from muster.zookeeper.watchers.asks import GiveUp, Level, Pause, StartFetching, 
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
 from muster.zookeeper.watchers.states import WatcherState
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator.clock import VirtualClock
 from tests.simulator.zookeeper import Running, SimSession, SimZooKeeper
 
@@ -87,7 +87,7 @@ class SimWatcher:
         zookeeper: SimZooKeeper,
         topics: SimTopics,
         settings: WatcherSettings,
-        subscription: Subscription,
+        subscription: WatcherSubscription,
         rng: Random,
         *,
         server: int | None = None,

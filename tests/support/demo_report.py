@@ -9,7 +9,7 @@ from muster.demo.data.events import Delays
 from muster.demo.data.flights import QUICK_FLIGHTS, airlines, flights
 from muster.demo.judge.outcome import WEATHER
 from muster.demo.show.picture import STAGES, Box
-from muster.demo.show.report import DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance
+from muster.demo.show.report import DelayRow, DemoReport, Figure, OwnershipSpan, ShownRebalance
 
 START = 1_700_000_000_000
 MEMBERS = ("python-1", "python-2", "python-3", "spark", "python-4")
@@ -67,11 +67,13 @@ def sample() -> DemoReport:
         weather=[DelayRow(kind, 4_000, 5.0 + number) for number, kind in enumerate(WEATHER)],
         spans=spans(),
         rebalances=[
-            Rebalance(START, 3_200, 1, "four members joined the empty group"),
-            Rebalance(START + 22_900, 640, 2, "python-4 joined"),
-            Rebalance(START + 23_800, 310, 3, "partitions given up by python-1 and python-3 find their new owners"),
-            Rebalance(START + 50_000, 420, 4, "python-1's session ended 6.0 s after its last heartbeat (killed)"),
-            Rebalance(START + 62_000, 500, 5, "python-3 left: the consumer was closed"),
+            ShownRebalance(START, 3_200, 1, "four members joined the empty group"),
+            ShownRebalance(START + 22_900, 640, 2, "python-4 joined"),
+            ShownRebalance(
+                START + 23_800, 310, 3, "partitions given up by python-1 and python-3 find their new owners"
+            ),
+            ShownRebalance(START + 50_000, 420, 4, "python-1's session ended 6.0 s after its last heartbeat (killed)"),
+            ShownRebalance(START + 62_000, 500, 5, "python-3 left: the consumer was closed"),
         ],
         outages=[outage],
         figures={

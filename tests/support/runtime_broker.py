@@ -5,7 +5,7 @@ from typing import Any
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.runtime import Client, CoordinatorRuntime
-from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.log_store import ShardLogStore
 from muster.coordinator.shards.store import Store
 from muster.protocol.messages import (
     JoinGroupRequest,
@@ -40,7 +40,7 @@ class Broker:
         self._ids = 0
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0, server_assigned_groups=assigned),
-            store or LogStore(self._open),
+            store or ShardLogStore(self._open),
             clock=lambda: self.now,
             topics=self.topics,
             on_event=self.events.append,

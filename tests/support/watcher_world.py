@@ -10,7 +10,7 @@ from muster.zookeeper.base.operations import Ask, Change, Operation, Plan, Watch
 from muster.zookeeper.watchers.asks import GiveUp, Level, StartFetching, StopFetching, Tell, TimeOfDay
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator import VirtualClock
 from tests.simulator.watchers import SimTopics, SimWatcher, write_topics
 from tests.simulator.zookeeper import SimSession, SimZooKeeper
@@ -36,12 +36,12 @@ class World:
     def do(self, what: Ask[Any]) -> Any:
         return self.zookeeper.do(self.admin, what)
 
-    def join(self, name: str = "a", subscription: Subscription | None = None, **settings: Any) -> SimWatcher:
+    def join(self, name: str = "a", subscription: WatcherSubscription | None = None, **settings: Any) -> SimWatcher:
         return SimWatcher(
             self.zookeeper,
             self.topics,
             WatcherSettings("g", f"g_{name}", **settings),
-            subscription or Subscription.to_topics({"t": 1}),
+            subscription or WatcherSubscription.to_topics({"t": 1}),
             Random(1),
         )
 
@@ -50,7 +50,7 @@ class World:
             (w.name, w.member.state, [tell.message for tell in w.notices]) for w in watchers
         ]
 
-    def at_rest(self, name: str = "a", subscription: Subscription | None = None, **settings: Any) -> SimWatcher:
+    def at_rest(self, name: str = "a", subscription: WatcherSubscription | None = None, **settings: Any) -> SimWatcher:
         watcher = self.join(name, subscription, **settings)
         self.rest(watcher)
         return watcher
@@ -126,7 +126,7 @@ def changed(path: str) -> Watched:
 
 def registered(world: World, hand: Hand, **settings: Any) -> WatcherMember:
     """A member that is at rest with one partition, at offset 7."""
-    member = WatcherMember(WatcherSettings("g", "g_a", **settings), Subscription.to_topics({"t": 1}))
+    member = WatcherMember(WatcherSettings("g", "g_a", **settings), WatcherSubscription.to_topics({"t": 1}))
     hand.carry_out(member.attend())
     hand.asked.clear()
     hand.positions = {TopicPartition("t", 0): 7}

@@ -26,7 +26,7 @@ from muster.arrow.layout import (
     VALUE,
 )
 from muster.arrow.schema import HEADERS, LEADER_EPOCH, Array, arrow_schema
-from muster.arrow.segments import Segment
+from muster.arrow.segments import EncodedBatch
 from muster.errors import CorruptRecordError
 from muster.protocol.records.compression import Buffer, Compression, decompress_into
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchHeader, crc_of, record_bytes
@@ -41,7 +41,7 @@ class _Input(NamedTuple):
 
 
 def decode(
-    kernel: Kernel, buffer: Buffer, segments: list[Segment], wanted: tuple[int, int], names: frozenset[str]
+    kernel: Kernel, buffer: Buffer, segments: list[EncodedBatch], wanted: tuple[int, int], names: frozenset[str]
 ) -> Iterator[tuple[int, dict[str, Array]]]:
     """As `plain.decode`, with the kernel."""
     return _decode(kernel, _inputs(buffer, segments), wanted, names)
@@ -81,7 +81,7 @@ def _decode(
             yield records.rows, records.columns(names)
 
 
-def _inputs(buffer: Buffer, segments: list[Segment]) -> Iterator[_Input]:
+def _inputs(buffer: Buffer, segments: list[EncodedBatch]) -> Iterator[_Input]:
     """Cut the batches into pieces of at most about FLUSH_BYTES. What is not compressed is decoded where it lies."""
     whole = memoryview(buffer)
     for compressed, run in groupby(segments, lambda segment: segment.header.compression is not Compression.NONE):
@@ -89,7 +89,7 @@ def _inputs(buffer: Buffer, segments: list[Segment]) -> Iterator[_Input]:
         yield from decoded(whole, run)
 
 
-def _in_place(whole: memoryview, run: Iterable[Segment]) -> Iterator[_Input]:
+def _in_place(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input]:
     rows: list[tuple[int, ...]] = []
     size = 0
     for position, header in run:
@@ -107,7 +107,7 @@ _rooms: list[npt.NDArray[np.uint8]] = []
 the system and be cleared each time."""
 
 
-def _unpacked(whole: memoryview, run: Iterable[Segment]) -> Iterator[_Input]:
+def _unpacked(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input]:
     """Decompress batches one after the other. The memory of a piece is used again when the next one is asked for."""
     try:
         room = _rooms.pop()

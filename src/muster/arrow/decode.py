@@ -11,7 +11,7 @@ import pyarrow as pa
 from muster.arrow import buffers, plain
 from muster.arrow.engine import Engine, kernel_at_hand, kernel_for
 from muster.arrow.schema import COLUMNS, Array, arrow_schema
-from muster.arrow.segments import Segment, scan
+from muster.arrow.segments import EncodedBatch, scan
 from muster.protocol.records.compression import Buffer
 
 MAX_ROWS = 1 << 20
@@ -64,7 +64,9 @@ class Decoder:
         segments, next_offset = scan(buffer, start, end, aborted, check_crcs)
         return Fetched(self._batches(buffer, segments, (start, end)), next_offset)
 
-    def _batches(self, buffer: Buffer, segments: list[Segment], wanted: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, buffer: Buffer, segments: list[EncodedBatch], wanted: tuple[int, int]
+    ) -> Iterator[pa.RecordBatch]:
         kernel = kernel_for(self._engine, sum(segment.header.record_count for segment in segments))
         names = frozenset(self._columns)
         decoded = (

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from muster.arrow.layout import FLUSH_BYTES, MAX_MS
 from muster.arrow.schema import HEADERS, LEADER_EPOCH, Array, arrow_schema
-from muster.arrow.segments import Segment
+from muster.arrow.segments import EncodedBatch
 from muster.protocol.records.compression import Buffer
 from muster.protocol.records.record_batch import read_records
 from muster.protocol.records.record_decode import RecordHeaders
@@ -19,7 +19,7 @@ _Row = tuple[int, int | None, bytes | None, bytes | None, RecordHeaders, int, in
 
 
 def decode(
-    buffer: Buffer, segments: list[Segment], wanted: tuple[int, int], names: frozenset[str]
+    buffer: Buffer, segments: list[EncodedBatch], wanted: tuple[int, int], names: frozenset[str]
 ) -> Iterator[tuple[int, dict[str, Array]]]:
     """Rows and columns of the records in the requested offset range, a piece at a time. Topic and partition are not
     among them: they are the caller's."""

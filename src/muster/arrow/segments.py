@@ -16,7 +16,7 @@ from muster.protocol.records.compression import Buffer
 from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers
 
 
-class Segment(NamedTuple):
+class EncodedBatch(NamedTuple):
     """One batch to decode: where it is and what its header says."""
 
     position: int
@@ -26,7 +26,7 @@ class Segment(NamedTuple):
 class Scan(NamedTuple):
     """The batches to decode, and where the next fetch has to begin."""
 
-    segments: list[Segment]
+    segments: list[EncodedBatch]
     next_offset: int
 
 
@@ -45,7 +45,7 @@ def scan(
         CorruptRecordError: a batch's header or CRC is wrong.
     """
     transactions = None if aborted is None else AbortedTransactions(aborted)
-    segments: list[Segment] = []
+    segments: list[EncodedBatch] = []
     next_offset = start
     for position, header in iter_headers(buffer):
         if header.base_offset >= end:
@@ -60,7 +60,7 @@ def scan(
         if transactions is not None and transactions.drops(buffer, position, header):
             continue
         if header.record_count and not header.is_control:
-            segments.append(Segment(position, header))
+            segments.append(EncodedBatch(position, header))
         if behind >= end:
             break
     return Scan(segments, next_offset)

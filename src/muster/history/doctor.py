@@ -23,7 +23,7 @@ from muster.history.sampler import offsets_of, sample
 from muster.history.sources.cluster_limits import limits_of
 from muster.history.sources.folder import FolderTopic, missing
 from muster.history.sources.lag_samples import lag_samples, over_time
-from muster.history.sources.live import LiveTopic, ReaderConfig, RefusedError
+from muster.history.sources.live import LiveTopic, ReaderConfig, TopicRefusedError
 from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.reading import Topic
 from muster.history.sources.remarks import Remarks
@@ -40,7 +40,7 @@ class Notify(Protocol):
     def __call__(self, sentence: str, /) -> None: ...
 
 
-class Engine(Protocol):
+class HistoryEngine(Protocol):
     """Makes rows of a topic's records: `read_history`, or another engine with the same result."""
 
     def __call__(
@@ -93,7 +93,7 @@ def at_cluster(
     asked: Asked,
     sample_ms: int | None,
     notify: Notify,
-    engine: Engine = read_history,
+    engine: HistoryEngine = read_history,
 ) -> Look:
     """Read a cluster's history. If it may not be read, or `sample_ms` is given, watch the groups instead.
 
@@ -110,7 +110,7 @@ def at_cluster(
         try:
             topic = LiveTopic(admin, config, OFFSETS_TOPIC, remarks, groups)
             found = engine(topic, limits, groups or None, _now_ms())
-        except RefusedError as error:
+        except TopicRefusedError as error:
             found = _without_records(admin, config, groups, error, remarks, notify)
     if found is None:
         found = sample(admin, groups, sample_ms or SAMPLE_MS, remarks)
@@ -126,7 +126,7 @@ def at_cluster(
     return Look(asked, where, now_ms, found, remarks, limits, samples, behind, events)
 
 
-def at_folder(paths: Sequence[Path], asked: Asked, engine: Engine = read_history) -> Look:
+def at_folder(paths: Sequence[Path], asked: Asked, engine: HistoryEngine = read_history) -> Look:
     """Read the history in a broker's folders.
 
     Raises:
@@ -152,7 +152,12 @@ def at_folder(paths: Sequence[Path], asked: Asked, engine: Engine = read_history
 
 
 def _without_records(
-    admin: Admin, config: ReaderConfig, groups: Collection[str], why: RefusedError, remarks: Remarks, notify: Notify
+    admin: Admin,
+    config: ReaderConfig,
+    groups: Collection[str],
+    why: TopicRefusedError,
+    remarks: Remarks,
+    notify: Notify,
 ) -> History | None:
     """An empty history if there is no reason to watch groups; None: they have to be watched."""
     remarks.add(str(why))
@@ -187,7 +192,7 @@ def _events(admin: Admin, config: ReaderConfig, remarks: Remarks, groups: Collec
             return events_of(topic, groups)
         remarks.add(f"the topic {EVENTS_TOPIC} was created by a user, so the causes in it are ignored")
         return []
-    except (RefusedError, KafkaError):
+    except (TopicRefusedError, KafkaError):
         return []  # Apache Kafka has no such topic
 
 

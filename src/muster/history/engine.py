@@ -33,7 +33,7 @@ from muster.history.report import Report, by_group
 from muster.history.rules import fold as rules
 from muster.history.rules.event_explanations import event_of, explained
 from muster.history.rules.event_rebalances import by_group as labels_by_group
-from muster.history.rules.group_state import GroupState
+from muster.history.rules.group_state import ReplayedState
 from muster.history.sources.reading import Topic, side_by_side
 from muster.protocol.record_kinds import KIND_NAMES
 
@@ -85,7 +85,7 @@ class _Partition:
     def __init__(self, found: History, limits: Limits, groups: Collection[str] | None) -> None:
         self._found, self._limits = found, limits
         self._groups = None if groups is None else pa.array(sorted(groups), pa.string())
-        self._states: dict[str, GroupState] = {}
+        self._states: dict[str, ReplayedState] = {}
         self._now_ms: int | None = None
 
     def read(self, batches: Iterable[pa.RecordBatch], now_ms: int | None) -> None:

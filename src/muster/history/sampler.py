@@ -54,7 +54,7 @@ class _Seen:
     """It existed at the very first poll: its state did not begin then."""
 
 
-class Watch(WrittenDown):
+class SeenRecords(WrittenDown):
     """What has been seen so far, as the records of a log."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Rem
         KafkaTimeoutError: no broker answers.
         KafkaError: the cluster does not even list its groups.
     """
-    watch, others = Watch(), dict[str, GroupKind]()
+    watch, others = SeenRecords(), dict[str, GroupKind]()
     until = time.monotonic() + duration_ms / 1000
     while True:
         begun = time.monotonic()
@@ -168,7 +168,9 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Rem
     return found
 
 
-def _look(admin: Admin, watch: Watch, groups: Collection[str], others: dict[str, GroupKind], remarks: Remarks) -> None:
+def _look(
+    admin: Admin, watch: SeenRecords, groups: Collection[str], others: dict[str, GroupKind], remarks: Remarks
+) -> None:
     listed = {one.group_id: one for one in admin.list_consumer_groups() if not groups or one.group_id in groups}
     asked = []
     for name, one in listed.items():
@@ -207,7 +209,7 @@ def offsets_of(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
     return {place: found for place, found in answers.items() if not isinstance(found, KafkaError)}
 
 
-def _soften(found: History, watch: Watch) -> None:
+def _soften(found: History, watch: SeenRecords) -> None:
     """Mark each row as sampled, with less confidence, and drop those that no poll has shown."""
     rows, kinds = found.rows, watch.kinds
     rows.generations = [replace(row, kind=kinds.get(row.group, row.kind)) for row in rows.generations]

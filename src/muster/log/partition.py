@@ -8,7 +8,7 @@ read is decided in `readable_end`, and nowhere else.
 
 Transactions
     There are none yet (validation.py refuses their batches), so the last stable offset is the high watermark. Their
-    places are these. Open transactions, each with its first offset, belong into `ProducerState` and its snapshots,
+    places are these. Open transactions, each with its first offset, belong into `PartitionProducers` and its snapshots,
     beside the sequences, which are rebuilt from the same batches. The last stable offset, the smallest of those first
     offsets or the high watermark, belongs into `readable_end`. Aborted ranges belong into an index of each segment, as
     Kafka's `.txnindex`: they are returned with a `ReadResult`, and are deleted with their segment.
@@ -43,7 +43,7 @@ from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, FileCutError, Files, put_whole
 from muster.log.placing import place, writable
 from muster.log.positions import Positions, position_of_end, readable
-from muster.log.producer_state import ProducerState
+from muster.log.producer_state import PartitionProducers
 from muster.log.record_walk import first_of_time
 from muster.log.results import AppendResult, ReadResult, Sealed, Traffic
 from muster.log.segment import STORED_FROM, Segment, segment_name
@@ -79,7 +79,7 @@ class PartitionLog:
         self.config = config
         self.fsync = fsync
         self.failed: LogFailedError | None = None
-        self.producers = ProducerState()
+        self.producers = PartitionProducers()
         self.traffic = Traffic()
         self.leader_epoch = 0
         """The epoch under which this broker leads the partition: for batches appended without one."""

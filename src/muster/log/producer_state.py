@@ -62,7 +62,7 @@ class CorruptSnapshotError(MusterError):
     """A producer snapshot that is damaged; the state is built from the log instead."""
 
 
-class ProducerState:
+class PartitionProducers:
     """All producers of one partition."""
 
     __slots__ = ("producers",)
@@ -161,7 +161,7 @@ class ProducerState:
         return _VERSION.pack(1, crc32c(body)) + body
 
     @classmethod
-    def decode(cls, data: bytes) -> ProducerState:
+    def decode(cls, data: bytes) -> PartitionProducers:
         """Raises CorruptSnapshotError."""
         try:
             version, crc = _VERSION.unpack_from(data)

@@ -31,7 +31,7 @@ from muster.errors import CorruptRecordError
 from muster.log import compaction
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
-from muster.log.producer_state import CorruptSnapshotError, ProducerState
+from muster.log.producer_state import CorruptSnapshotError, PartitionProducers
 from muster.log.segment import Segment, segment_name
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 
@@ -51,7 +51,7 @@ class Loaded:
     last segment."""
 
     segments: list[Segment] = field(default_factory=list)
-    producers: ProducerState = field(default_factory=ProducerState)
+    producers: PartitionProducers = field(default_factory=PartitionProducers)
     end_offset: int = 0
 
 
@@ -307,7 +307,7 @@ class _Recovery:
 
     def _read_snapshot(self, path: Path) -> bool:
         try:
-            self.loaded.producers = ProducerState.decode(path.read_bytes())
+            self.loaded.producers = PartitionProducers.decode(path.read_bytes())
         except (CorruptSnapshotError, OSError) as error:
             logger.warning("%s: %s", path, error)
             return False

@@ -15,7 +15,7 @@ from muster.errors import CorruptRecordError, ErrorCode
 from muster.log.config import CleanupPolicy, LogConfig, LogError, TimestampType
 from muster.log.record_walk import MAX_ERRORS, RecordLengthError, Rules, Walk, walk
 from muster.model import TopicPartition
-from muster.protocol.records.compression import MAX_DECOMPRESSED_SIZE, Compression, TooLargeError
+from muster.protocol.records.compression import MAX_DECOMPRESSED_SIZE, BatchTooLargeError, Compression
 from muster.protocol.records.record_batch import (
     CONTROL_FLAG,
     HEADER_SIZE,
@@ -178,7 +178,7 @@ def _records(buffer: Buffer, header: BatchHeader, at_once: bool) -> bytes | memo
         return bytes(data) if len(data) <= _COPIED else data
     try:
         return record_bytes(buffer, 0, header, _CHEAP_DECOMPRESSED_BYTES if at_once else MAX_DECOMPRESSED_SIZE)
-    except TooLargeError as error:
+    except BatchTooLargeError as error:
         if at_once:
             raise CostlyError(str(error)) from None
         raise LogError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None

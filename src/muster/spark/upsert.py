@@ -75,7 +75,7 @@ class Cursor(Protocol):
     def executemany(self, statement: str, values: Any, /) -> Any: ...
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """The part of a DB-API connection that is used."""
 
     def cursor(self) -> Any: ...
@@ -91,7 +91,7 @@ class Connection(Protocol):
 
 
 def into_database(
-    connect: Callable[[], Connection], table: str, keys: Sequence[str] = (), *, query: str | None = None
+    connect: Callable[[], DatabaseConnection], table: str, keys: Sequence[str] = (), *, query: str | None = None
 ) -> Write:
     """Upsert the rows of each batch into a table by the columns `keys`; without keys, insert them.
 
@@ -145,7 +145,7 @@ _NOTE = (
 )
 
 
-def _ensure_ledger(connection: Connection, cursor: Cursor) -> None:
+def _ensure_ledger(connection: DatabaseConnection, cursor: Cursor) -> None:
     """Create the table of batches if it does not exist. It is looked up first: an account that may not create a
     table may still write to one. If two transactions create it at the same time, PostgreSQL refuses one."""
     if _has_ledger(connection, cursor):
@@ -159,7 +159,7 @@ def _ensure_ledger(connection: Connection, cursor: Cursor) -> None:
             raise
 
 
-def _has_ledger(connection: Connection, cursor: Cursor) -> bool:
+def _has_ledger(connection: DatabaseConnection, cursor: Cursor) -> bool:
     try:
         cursor.execute(f"SELECT batch FROM {LEDGER} WHERE 1 = 0")
     except Exception:
@@ -215,13 +215,13 @@ def _query_id(rows: DataFrame, sink: str) -> str:
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
-def _module(connection: Connection) -> str:
+def _module(connection: DatabaseConnection) -> str:
     """The DB-API module of the connection's class, or of a class that it inherits from."""
     names = [each.__module__.partition(".")[0] for each in type(connection).__mro__]
     return next((name for name in names if hasattr(sys.modules.get(name), "paramstyle")), names[0])
 
 
-def _mark(connection: Connection) -> str:
+def _mark(connection: DatabaseConnection) -> str:
     """The placeholder of the connection's module."""
     style = getattr(sys.modules[_module(connection)], "paramstyle", "qmark")
     if style not in _MARKS:
@@ -229,7 +229,7 @@ def _mark(connection: Connection) -> str:
     return _MARKS[style]
 
 
-def _check_transactions(connection: Connection) -> None:
+def _check_transactions(connection: DatabaseConnection) -> None:
     """A batch's number must not be durable before its rows are."""
     autocommit = getattr(connection, "autocommit", None)
     legacy = _module(connection) == "sqlite3" and getattr(connection, "isolation_level", "") is None

@@ -8,7 +8,7 @@ of scheme 2 need no kazoo.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster.zookeeper.consumers.async_server_assigned_consumer import AsyncServerAssignedConsumer
@@ -34,13 +34,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "kazoo":
-            raise
-        text = f"{name} needs kazoo, which is not installed: pip install 'muster-kafka[zookeeper]'"
-        raise ModuleNotFoundError(text, name="kazoo") from None
+if not TYPE_CHECKING:  # a type checker would take any name to exist
+
+    def __getattr__(name: str) -> object:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "kazoo":
+                raise
+            text = f"{name} needs kazoo, which is not installed: pip install 'muster-kafka[zookeeper]'"
+            raise ModuleNotFoundError(text, name="kazoo") from None

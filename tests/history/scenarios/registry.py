@@ -11,7 +11,7 @@ import time
 
 from muster.client.config import ClientConfig
 from muster.client.net.access import Access
-from muster.client.plain.wire import Connection
+from muster.client.plain.wire import PlainConnection
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     FindCoordinatorRequest,
@@ -36,7 +36,7 @@ class RegistryNode:
     def __init__(self, bootstrap: str, group: str, name: str) -> None:
         host, _, port = bootstrap.rpartition(":")
         config = ClientConfig(client_id=name, request_timeout_ms=120_000, socket_connection_setup_timeout_ms=120_000)
-        self._wire = Connection(host, int(port), config, Access(config))
+        self._wire = PlainConnection(host, int(port), config, Access(config))
         self._group, self._name = group, name
         self._member_id, self._generation = "", -1
         self._ended = threading.Event()

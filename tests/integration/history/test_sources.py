@@ -33,7 +33,7 @@ from muster.history.rows import DAY_MS, from_table
 from muster.history.sources.cluster_limits import limits_of
 from muster.history.sources.folder import FolderTopic
 from muster.history.sources.lag_samples import ends_over_time, lag_samples
-from muster.history.sources.live import LiveTopic, ReaderConfig, RefusedError
+from muster.history.sources.live import LiveTopic, ReaderConfig, TopicRefusedError
 from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.remarks import Remarks
 from muster.history.tables import LAG
@@ -178,7 +178,10 @@ def test_where_logs_ended_is_told_by_time(cluster):
 
 
 def test_a_topic_that_is_not_there_is_refused(cluster):
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin, pytest.raises(RefusedError, match="does not exist yet"):
+    with (
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+        pytest.raises(TopicRefusedError, match="does not exist yet"),
+    ):
         LiveTopic(admin, config(cluster.bootstrap), fresh("nothing"), Remarks())
 
 

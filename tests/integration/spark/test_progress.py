@@ -10,7 +10,7 @@ import time
 import pytest
 
 from muster.model import TopicPartition
-from muster.spark.progress.group_watch import Watch
+from muster.spark.progress.group_watch import GroupWatch
 from tests.support.faces import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,7 +26,7 @@ def test_the_age_of_what_is_not_read_and_the_members_of_the_group(cluster, queri
     until(lambda: query.running is not None, query.trigger)
     behind = query.member.unread()
     assert {partition: tuple(claim) for partition, claim in behind.items()} == {zero: (4, 10), one: (4, 10)}
-    watch = Watch(query.options.fetch_settings(), cluster.group)
+    watch = GroupWatch(query.options.fetch_settings(), cluster.group)
     watch.notice(behind)
     until(lambda: "members" in watch.seen(0), lambda: time.sleep(0.05))
     # Record 4 of partition 0 is the ninth, with a time of 9 s; that of partition 1 has 10 s.

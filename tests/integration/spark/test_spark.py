@@ -25,7 +25,7 @@ from muster.arrow import COLUMNS, arrow_schema
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription
 from muster.client.core.produce.partitioner import partition_for_key
-from muster.history.sources.cluster_lag import Watch
+from muster.history.sources.cluster_lag import LagWatch
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark import on_progress, serve_metrics, session
 from muster.spark.sessions import ARROW_BYTES, ARROW_LIMIT
@@ -205,7 +205,7 @@ def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spa
     def look(frame, batch):
         frame.count()
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            [group] = Watch(admin, [cluster.group]).look().groups
+            [group] = LagWatch(admin, [cluster.group]).look().groups
         by_muster_lag[batch] = {part.place: part.lag for part in group.partitions}
 
     def page():

@@ -325,7 +325,7 @@ async def test_what_changes_between_two_slices_is_looked_at_again(broker: Broker
             resource(2, "t", [config("min.compaction.lag.ms", SET, "50")]),
         ]
     )
-    needs = alter_configs.Needs(broker.cluster, broker.topics, broker.partitions, broker.given, None)
+    needs = alter_configs.AlterConfigNeeds(broker.cluster, broker.topics, broker.partitions, broker.given, None)
     steps: Any = alter_configs.incremental_alter_configs(needs, request, Any)  # type: ignore[arg-type]
     next(steps)
     assert await alter(broker, 2, "t", ("max.compaction.lag.ms", SET, "10")) == (0, None)

@@ -29,7 +29,7 @@ from muster.broker.group_server import LATENCY_MS
 from muster.broker.groups import event_topic
 from muster.broker.net import connection_core
 from muster.broker.net.calls import encode_answer
-from muster.broker.net.connection import WRITE_EVERY, Connection
+from muster.broker.net.connection import WRITE_EVERY, ServerConnection
 from muster.log import DISK
 from muster.metrics.families import Buckets
 from muster.protocol import codec, framing
@@ -85,7 +85,7 @@ class Peer(asyncio.Transport):
     def __init__(self, broker: Broker) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
         self.sent: list[bytes] = []
-        self.connection = Connection(broker._server.shared)
+        self.connection = ServerConnection(broker._server.shared)
         self.connection.connection_made(self)
 
     def write(self, data: Any) -> None:

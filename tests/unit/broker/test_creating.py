@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.handlers.create_topics import Needs, _creating, create_topics
-from muster.broker.handlers.metadata import Needs as Described
+from muster.broker.handlers.create_topics import TopicNeeds, _creating, create_topics
+from muster.broker.handlers.metadata import MetadataNeeds as Described
 from muster.broker.handlers.metadata import metadata
 from muster.broker.net.calls import at_once
 from muster.broker.net.slices import Slices, Work
 from muster.broker.topics import changes as topic_changes
-from muster.broker.topics.catalogue import FILE, NewTopic
+from muster.broker.topics.catalogue import FILE, TopicToCreate
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
@@ -31,12 +31,12 @@ from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 
 RECORD = bytes(build_batch([(1_700_000_000_000, b"k", b"v", [])]))
-TWO = [NewTopic("a", 1, {}), NewTopic("b", 1, {})]
+TWO = [TopicToCreate("a", 1, {}), TopicToCreate("b", 1, {})]
 
 
-def admin(broker: Broker) -> Needs:
+def admin(broker: Broker) -> TopicNeeds:
     """What the handlers of creations are given."""
-    return Needs(broker.config, broker.cluster, broker.topics, broker.changes)
+    return TopicNeeds(broker.config, broker.cluster, broker.topics, broker.changes)
 
 
 class StuckDisk(FaultyDisk):
@@ -89,7 +89,7 @@ async def test_a_topic_created_anew_before_its_turn_keeps_its_own_log(broker: Br
 
 
 async def test_groups_are_not_served_from_a_topic_that_is_deleted_while_it_is_made(broker: Broker) -> None:
-    creating = broker.changes.creating([NewTopic(GROUP_METADATA_TOPIC, 2, {})])
+    creating = broker.changes.creating([TopicToCreate(GROUP_METADATA_TOPIC, 2, {})])
     next(creating)
     delete(broker, GROUP_METADATA_TOPIC)
     at_once(creating)
@@ -167,7 +167,7 @@ async def test_many_topics_are_deleted_between_what_others_ask(
         return [(each.name, each.error_code) for each in answer.responses]
 
     names = [f"t{number}" for number in range(300)]
-    broker.changes.create_topics([NewTopic(name, 1, {}) for name in names])
+    broker.changes.create_topics([TopicToCreate(name, 1, {}) for name in names])
     unknown, twice = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST
     before = disk.syncs
     with RawClient(broker.bootstrap) as client:
@@ -191,7 +191,7 @@ def committed(broker: Broker, topic: str) -> int:
 
 async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_time(broker: Broker) -> None:
     """At each step go some offsets or a folder at most: others are served in between."""
-    topic, _ = broker.changes.create_topics([NewTopic("t", 300, {}), NewTopic("u", 1, {})])
+    topic, _ = broker.changes.create_topics([TopicToCreate("t", 300, {}), TopicToCreate("u", 1, {})])
     for number in range(10):
         Asked(broker, commit(f"g{number}", "t", partitions=300), 8)
         Asked(broker, commit(f"g{number}", "u"), 8)
@@ -210,7 +210,7 @@ async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_
 
 async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker: Broker) -> None:
     """A large topic is being deleted in slices when another request, in one go, makes one of that name."""
-    broker.changes.create_topics([NewTopic("t", 30, {}), NewTopic("u", 30, {})])
+    broker.changes.create_topics([TopicToCreate("t", 30, {}), TopicToCreate("u", 30, {})])
     Asked(broker, commit("g", "t"), 8)
     deleting = broker.changes.deleting([topic for topic in broker.topics if not topic.internal])
     next(deleting)

@@ -11,7 +11,7 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.net.calls import at_once
-from muster.broker.topics.catalogue import NewTopic
+from muster.broker.topics.catalogue import TopicToCreate
 from muster.broker.topics.partitions import log_config
 from muster.errors import ConfigError, MusterError
 from muster.log import Files, FolderLock
@@ -264,7 +264,7 @@ async def test_the_offsets_of_a_deleted_topic_are_deleted(tmp_path: Path):
 async def test_a_topic_that_is_deleted_while_it_is_created_leaves_nothing(tmp_path: Path):
     """Its partitions are made a slice at a time, and others are served in between."""
     async with running(tmp_path) as broker:
-        creating = broker.changes.creating([NewTopic("t", 5, {})])
+        creating = broker.changes.creating([TopicToCreate("t", 5, {})])
         next(creating)
         next(creating)
         topic = broker.topics.get("t")

@@ -45,7 +45,7 @@ class Parts:
 
     @property
     def here(self) -> Any:
-        return draft.Needs(self, self, self)  # type: ignore[arg-type]
+        return draft.DraftNeeds(self, self, self)  # type: ignore[arg-type]
 
 
 CALL: Any = SimpleNamespace(

@@ -17,7 +17,7 @@ from muster.broker.broker import Broker
 from muster.broker.groups import event_topic
 from muster.broker.groups.event_topic import LONGEST_TEXT, encoded
 from muster.coordinator.groups.effects import (
-    Cause,
+    EventCause,
     ExpiryKind,
     GroupLoaded,
     MemberExpired,
@@ -255,7 +255,7 @@ EVENTS = [
     GroupLoaded("grüppe ☃", 3, 2, 1),
     MemberLeft("g", "a-1", "a", "/h", "i", 'it said "no"\n'),
     MemberExpired("g", "a-1", "a", "/h", None, ExpiryKind.SESSION, 10_000),
-    RebalanceStarted("g", 3, Cause.MEMBER_LEFT, "why", "a-1", "a", None, "Stable"),
+    RebalanceStarted("g", 3, EventCause.MEMBER_LEFT, "why", "a-1", "a", None, "Stable"),
 ]
 
 

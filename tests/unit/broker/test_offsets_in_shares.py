@@ -11,7 +11,7 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.handlers.offsets import SHARE
-from muster.broker.topics.catalogue import NewTopic
+from muster.broker.topics.catalogue import TopicToCreate
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from tests.support import brokers
@@ -25,7 +25,7 @@ EXIST = 2 * SHARE
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 1}) as found:
-        found.changes.create_topics([NewTopic(name, EXIST, {}) for name in "abcd"])
+        found.changes.create_topics([TopicToCreate(name, EXIST, {}) for name in "abcd"])
         yield found
 
 

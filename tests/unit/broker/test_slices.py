@@ -13,7 +13,7 @@ import pytest
 
 from muster.broker.net.slices import Slices, Work
 from muster.broker.operators.garbage import DUE, REST, Garbage
-from muster.broker.topics.catalogue import NewTopic
+from muster.broker.topics.catalogue import TopicToCreate
 from muster.protocol import messages as m
 from tests.support import brokers
 from tests.support.brokers import RawClient
@@ -133,7 +133,7 @@ async def test_a_broker_stops_though_requests_are_queued(tmp_path: Path, caplog:
     """Some are begun and some are not. Each is answered or its connection closed, and none goes on behind the stop; a
     deletion that was begun is finished by the next start."""
     caplog.set_level(logging.WARNING)
-    many = [NewTopic(f"t{number}", 1, {}) for number in range(300)]
+    many = [TopicToCreate(f"t{number}", 1, {}) for number in range(300)]
     async with brokers.running(tmp_path / "data") as broker:
         broker.changes.create_topics(many)
         with RawClient(broker.bootstrap) as first, RawClient(broker.bootstrap) as second:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from muster.broker.net.calls import Api, Call
-from muster.broker.net.connection import FIRST_BYTES, LARGE_WRITE, READ_BYTES, Connection
+from muster.broker.net.connection import FIRST_BYTES, LARGE_WRITE, READ_BYTES, ServerConnection
 from muster.broker.net.server import Server
 from muster.broker.net.sockets import Sockets
 from muster.protocol import framing
@@ -56,8 +56,8 @@ async def serving(
         backlog=50,
     )
 
-    def connection() -> Connection:
-        return Connection(server.shared)
+    def connection() -> ServerConnection:
+        return ServerConnection(server.shared)
 
     listening: asyncio.Server | None = None
     if transport in OWN:
@@ -184,7 +184,7 @@ class Bare:
     """A transport of some other loop: of no class that asyncio knows, without a socket. It holds one write at most, and
     says of all but each `slow`th from within `write` that it is rid of it, as a transport may."""
 
-    def __init__(self, connection: Connection, slow: int) -> None:
+    def __init__(self, connection: ServerConnection, slow: int) -> None:
         self.connection = connection
         self.slow = slow
         self.writes: list[bytes] = []
@@ -226,7 +226,7 @@ async def test_a_transport_that_is_no_socket_is_given_a_piece_at_a_time(slow: in
         return MetadataResponse(topics=topics)
 
     async with serving("tcp", Path(), handle) as (server, _):
-        connection = Connection(server.shared)
+        connection = ServerConnection(server.shared)
         bare = Bare(connection, slow)
         connection.connection_made(bare)  # type: ignore[arg-type]
         for number in range(len(sizes)):
@@ -253,7 +253,7 @@ async def test_a_large_frame_behind_another_comes_to_where_it_belongs() -> None:
         return MetadataResponse()
 
     async with serving("tcp", Path(), handle) as (server, _):
-        connection = Connection(server.shared)
+        connection = ServerConnection(server.shared)
         connection.connection_made(Bare(connection, 10_000))  # type: ignore[arg-type]
         large, small = frame(1, *["t" * 10_000] * 100), frame(2, "t")
 

@@ -17,7 +17,7 @@ from muster.client.consumer.pump import ConsumerPump, call_here, settle
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.produce.accumulator import Completion
 from muster.client.delivery import DeliveryFuture, Receipt
-from muster.client.producer.producer_engine import Engine, _outcomes
+from muster.client.producer.producer_engine import ProducerEngine, _outcomes
 from muster.client.serde import Serializers
 from muster.errors import ClosedError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, RecordMetadata, TopicPartition
@@ -29,8 +29,8 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 # --- outcomes of records ---------------------------------------------------------------------------------------------
 
 
-def engine() -> Engine:
-    return Engine(ProducerConfig(), Serializers(None, None), None, lambda: None, in_callers_loop=False)
+def engine() -> ProducerEngine:
+    return ProducerEngine(ProducerConfig(), Serializers(None, None), None, lambda: None, in_callers_loop=False)
 
 
 def completed(**more: Any) -> list[tuple[Any, RecordMetadata | None, MusterError | None]]:
@@ -60,7 +60,7 @@ def test_what_was_given_as_a_buffer_may_be_changed_once_it_is_sent() -> None:
     assert (record.value, record.key, list(record.headers)) == (b"value", b"value", [("h", b"header")])
 
 
-def failed(made: Engine, count: int) -> list[Future[RecordMetadata]]:
+def failed(made: ProducerEngine, count: int) -> list[Future[RecordMetadata]]:
     futures: list[Future[RecordMetadata]] = [DeliveryFuture() for _ in range(count)]
     for number, future in enumerate(futures):
         made._tell(future, None, MusterError(f"number {number}"))

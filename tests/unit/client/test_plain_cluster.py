@@ -81,7 +81,7 @@ def world(monkeypatch):
     found = Link.world = World()
     sleep = lambda s: setattr(found, "now", found.now + s)  # noqa: E731
     monkeypatch.setattr(clusters, "time", SimpleNamespace(monotonic=lambda: found.now, sleep=sleep))
-    monkeypatch.setattr(clusters, "Connection", Link)
+    monkeypatch.setattr(clusters, "PlainConnection", Link)
     return found
 
 

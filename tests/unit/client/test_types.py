@@ -32,6 +32,7 @@ from muster import (
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, Retry
 from muster.errors import AdminError, KafkaError
 from muster.model import ConsumerRecord, PartitionInfo, TopicPartition
+from muster import zookeeper
 from muster.zookeeper import ServerAssignedConsumer, WatcherConsumer
 
 AT = "localhost:9092"
@@ -71,6 +72,7 @@ def consumers(given: dict[str, Any]) -> None:
     WatcherConsumer(zookeeper_connect="localhost:2181", coordinator_servers=AT)  # wrong
     ServerAssignedConsumer(coordinator_servers=AT, bootstrap_servers=AT, group_id="g")
     ServerAssignedConsumer(coordinator_servers=9092)  # wrong
+    zookeeper.WatcherConsumr(group_id="g")  # wrong
 
 
 def producers() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from muster.broker.net.calls import at_once
 from muster.coordinator.runtime import Client
-from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.log_store import ShardLogStore
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     OffsetCommitRequest,
@@ -129,7 +129,7 @@ def test_a_log_that_cannot_be_opened(broker):
     def refuse(partition: int) -> MemoryLog:
         raise OSError("no space left on device")
 
-    broker.runtime._store = LogStore(refuse)
+    broker.runtime._store = ShardLogStore(refuse)
     assert code(broker.commit("h")) == ErrorCode.NOT_COORDINATOR
     broker.now += 1000
     broker.runtime.on_deadlines(broker.now)

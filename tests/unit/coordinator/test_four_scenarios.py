@@ -7,7 +7,7 @@ waits a while for more members (group.initial.rebalance.delay.ms) before its fir
 
 import pytest
 
-from muster.coordinator.groups.effects import Cause, RebalanceStarted
+from muster.coordinator.groups.effects import EventCause, RebalanceStarted
 from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from tests.support.group_harness import GroupHarness
@@ -19,7 +19,7 @@ def four(group: GroupHarness) -> GroupHarness:
     return group.stable_with("first", "second", "third", "fourth")
 
 
-def causes(group: GroupHarness) -> list[Cause]:
+def causes(group: GroupHarness) -> list[EventCause]:
     return [event.cause for event in group.events_of(RebalanceStarted)]
 
 
@@ -31,7 +31,7 @@ def test_first_rebalance(group):
     assert group.waits("first")
     # 2. The second finds the rebalance prepared: it only adds itself. So does whoever comes after it.
     group.tick(1000).join("second").tick(1000).join("third")
-    assert causes(group) == [Cause.MEMBER_JOINED]
+    assert causes(group) == [EventCause.MEMBER_JOINED]
     # 3. All wait until the coordinator has collected everybody: then all are answered at once.
     assert all(group.waits(name) for name in ("first", "second", "third"))
     group.tick(4000)
@@ -45,7 +45,7 @@ def test_second_rebalance_with_the_leader_first(four):
     # 1. The first consumer is the leader: in a stable group it prepares the rebalance.
     four.join("first")
     assert four.state is GroupState.PREPARING_REBALANCE
-    assert causes(four)[1:] == [Cause.LEADER_REJOINED]
+    assert causes(four)[1:] == [EventCause.LEADER_REJOINED]
     # 2. The second has an id too: it updates itself and waits, and so do the others.
     four.join("second").join("third")
     assert all(four.waits(name) for name in ("first", "second", "third"))
@@ -80,7 +80,7 @@ def test_a_new_member_first(four):
     # 1. The newcomer is neither leader nor known, but the first to add itself: it prepares the rebalance.
     four.join("newcomer")
     assert four.state is GroupState.PREPARING_REBALANCE
-    assert causes(four)[1:] == [Cause.MEMBER_JOINED]
+    assert causes(four)[1:] == [EventCause.MEMBER_JOINED]
     # 2., 3. and 4. Everybody else finds the rebalance prepared and waits, the leader no less than the others.
     for name in ("second", "first", "third"):
         four.join(name)

@@ -6,7 +6,7 @@ from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.classic_join import MOST_METADATA_BYTES, UNCOUNTED_METADATA_BYTES
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import (
-    Cause,
+    EventCause,
     ExpiryKind,
     JoinRefused,
     MemberExpired,
@@ -269,7 +269,7 @@ def test_changed_metadata_starts_a_rebalance(group):
     group.stable_with("a", "b").join("b", protocols={"range": SUBSCRIPTION + b"more"})
     assert group.waits("b")
     assert group.state is GroupState.PREPARING_REBALANCE
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.MEMBER_REJOINED
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.MEMBER_REJOINED
 
 
 def test_who_missed_its_answer_gets_it_again(group):
@@ -317,7 +317,7 @@ def test_a_group_that_its_store_does_not_take_begins_anew():
     group.sync("b")
     group.sync_leader()
     assert [group.error(name) for name in "ab"] == [ErrorCode.GROUP_MAX_SIZE_REACHED] * 2
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.TOO_LARGE
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.TOO_LARGE
     assert (group.state, len(group.log)) == (GroupState.EMPTY, records + 1)  # all or nothing: it is written as empty
     assert group.sync("c").error("c") == ErrorCode.UNKNOWN_MEMBER_ID
     group.stable_with("c", "d")
@@ -329,7 +329,7 @@ def test_a_group_that_has_become_too_large_loses_the_last_to_come():
     group = GroupHarness().stable_with("a", "b", "c")
     group.config.group_max_size = 2
     group.restart()
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.OVER_CAPACITY
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.OVER_CAPACITY
     group.join("b").join("c").join("a")
     assert group.error("a") == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert group.joined("b") == (2, "b", ["b", "c"])
@@ -344,7 +344,7 @@ def test_events_tell_who_why_and_how_long(group):
     joined = group.events_of(MemberJoined)[-1]
     assert (joined.client_id, joined.client_host, joined.reason) == ("client-b", "/127.0.0.1", "the pod was scaled up")
     started = group.events_of(RebalanceStarted)[-1]
-    assert (started.generation_id, started.cause, started.member_id) == (1, Cause.MEMBER_JOINED, group.ids["b"])
+    assert (started.generation_id, started.cause, started.member_id) == (1, EventCause.MEMBER_JOINED, group.ids["b"])
     assert started.reason.endswith("client reason: the pod was scaled up")
     completed = group.events_of(RebalanceCompleted)[-1]
     assert (completed.generation_id, completed.members, completed.duration_ms) == (2, 2, 1500)
@@ -354,7 +354,10 @@ def test_events_tell_who_why_and_how_long(group):
 def test_a_rebalance_that_is_outdated_is_timed_from_its_beginning(group):
     group.stable_with("a", "b").join("a").tick(1000).join("b").tick(1000).join("c").tick(1000)
     group.join("a").join("b").sync_all()
-    assert [e.cause for e in group.events_of(RebalanceStarted)[1:]] == [Cause.LEADER_REJOINED, Cause.MEMBER_JOINED]
+    assert [e.cause for e in group.events_of(RebalanceStarted)[1:]] == [
+        EventCause.LEADER_REJOINED,
+        EventCause.MEMBER_JOINED,
+    ]
     assert group.events_of(RebalanceCompleted)[-1].duration_ms == 3000
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from muster.broker.net.calls import at_once
 from muster.coordinator.runtime import Client, CoordinatorRuntime, GroupConfig
-from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.log_store import ShardLogStore
 from muster.coordinator.shards.shards import LOAD_RECORDS, RELOAD_AFTER_MS
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
@@ -34,7 +34,7 @@ class Broker:
         self.topics = FakeTopics()
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0),
-            LogStore(self._open),
+            ShardLogStore(self._open),
             clock=lambda: self.now,
             topics=self.topics,
             on_event=lambda event: None,

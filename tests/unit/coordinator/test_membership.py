@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster.coordinator.groups.effects import Cause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
+from muster.coordinator.groups.effects import EventCause, ExpiryKind, MemberExpired, MemberLeft, RebalanceStarted
 from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from muster.protocol import codec
@@ -46,7 +46,7 @@ def test_who_is_silent_is_removed_and_the_rest_rebalances(group):
     assert group.heartbeat("b") == ErrorCode.UNKNOWN_MEMBER_ID
     (expired,) = group.events_of(MemberExpired)
     assert (expired.member_id, expired.kind, expired.timeout_ms) == (group.ids["b"], ExpiryKind.SESSION, 10_000)
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.MEMBER_EXPIRED
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.MEMBER_EXPIRED
     assert group.join("a").joined("a") == (2, "a", ["a"])
 
 
@@ -200,7 +200,7 @@ def test_who_does_not_sync_in_time_is_dropped(group):
     assert group.state is GroupState.PREPARING_REBALANCE
     assert group.members == ["a"]
     assert group.events_of(MemberExpired)[-1].kind is ExpiryKind.SYNC
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.MEMBER_DID_NOT_SYNC
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.MEMBER_DID_NOT_SYNC
 
 
 def test_who_has_not_synced_is_dropped_though_its_session_is_longer(group):
@@ -265,7 +265,7 @@ def test_who_leaves_says_why(group):
     group.stable_with("a", "b").leave("b", reason="the consumer is being closed")
     assert group.left("b") == [0, 0]
     assert group.events_of(MemberLeft)[-1].reason == "the consumer is being closed"
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.MEMBER_LEFT
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.MEMBER_LEFT
     assert group.join("a").joined("a") == (2, "a", ["a"])
 
 

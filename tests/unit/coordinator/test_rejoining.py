@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.coordinator.groups.effects import Cause, GroupLoaded, RebalanceStarted
+from muster.coordinator.groups.effects import EventCause, GroupLoaded, RebalanceStarted
 from muster.model import TopicPartition
 from muster.protocol.subscription import Subscription, encode_subscription
 from tests.support.group_harness import GroupHarness
@@ -23,7 +23,7 @@ def group() -> GroupHarness:
     return group.tick(3_000).tick(3_000).sync_leader()
 
 
-def cause(group: GroupHarness) -> Cause:
+def cause(group: GroupHarness) -> EventCause:
     started: RebalanceStarted = group.events_of(RebalanceStarted)[-1]
     return started.cause
 
@@ -31,19 +31,19 @@ def cause(group: GroupHarness) -> Cause:
 @pytest.mark.parametrize(
     ("name", "protocols", "found"),
     [
-        ("b", reads("t", "u", owns=(2, 3)), Cause.SUBSCRIPTION_CHANGED),
-        ("a", reads("u", owns=(0, 1)), Cause.SUBSCRIPTION_CHANGED),
-        ("b", reads("t", owns=(2,)), Cause.PARTITIONS_REVOKED),
-        ("a", reads("t", owns=()), Cause.PARTITIONS_REVOKED),
-        ("b", reads("t", owns=(2, 3, 1)), Cause.MEMBER_REJOINED),
-        ("a", reads("t", owns=(0, 1)), Cause.LEADER_REJOINED),
-        ("a", reads("t", owns=(0, 1, 2)), Cause.LEADER_REJOINED),
-        ("b", {"range": b"not a subscription"}, Cause.MEMBER_REJOINED),
-        ("b", {"range": reads("t", owns=(2, 3))["range"], "sticky": b""}, Cause.MEMBER_REJOINED),
+        ("b", reads("t", "u", owns=(2, 3)), EventCause.SUBSCRIPTION_CHANGED),
+        ("a", reads("u", owns=(0, 1)), EventCause.SUBSCRIPTION_CHANGED),
+        ("b", reads("t", owns=(2,)), EventCause.PARTITIONS_REVOKED),
+        ("a", reads("t", owns=()), EventCause.PARTITIONS_REVOKED),
+        ("b", reads("t", owns=(2, 3, 1)), EventCause.MEMBER_REJOINED),
+        ("a", reads("t", owns=(0, 1)), EventCause.LEADER_REJOINED),
+        ("a", reads("t", owns=(0, 1, 2)), EventCause.LEADER_REJOINED),
+        ("b", {"range": b"not a subscription"}, EventCause.MEMBER_REJOINED),
+        ("b", {"range": reads("t", owns=(2, 3))["range"], "sticky": b""}, EventCause.MEMBER_REJOINED),
     ],
 )
 def test_what_differs_from_its_last_join_says_why(
-    group: GroupHarness, name: str, protocols: dict[str, bytes], found: Cause
+    group: GroupHarness, name: str, protocols: dict[str, bytes], found: EventCause
 ) -> None:
     group.join(name, protocols=protocols)
     assert cause(group) is found
@@ -53,20 +53,20 @@ def test_what_differs_from_its_last_join_says_why(
 def test_a_leader_whose_topics_have_other_partitions(group: GroupHarness, change: dict[str, int]) -> None:
     group.topics.partitions.update(change, u=7)
     group.join("a", protocols=reads("t", owns=(0, 1)))
-    assert cause(group) is Cause.PARTITIONS_CHANGED
+    assert cause(group) is EventCause.PARTITIONS_CHANGED
 
 
 def test_other_topics_than_its_own_do_not_count(group: GroupHarness) -> None:
     group.topics.partitions["u"] = 7
     group.join("a", protocols=reads("t", owns=(0, 1)))
-    assert cause(group) is Cause.LEADER_REJOINED
+    assert cause(group) is EventCause.LEADER_REJOINED
 
 
 def test_they_are_counted_anew_in_each_generation(group: GroupHarness) -> None:
     group.topics.partitions["t"] = 6
     group.join("a", protocols=reads("t", owns=(0, 1))).join("b", protocols=reads("t", owns=(2, 3))).sync_leader()
     group.join("a", protocols=reads("t", owns=(0, 1)))
-    assert cause(group) is Cause.LEADER_REJOINED
+    assert cause(group) is EventCause.LEADER_REJOINED
 
 
 def test_a_coordinator_that_has_read_the_group_counts_from_then_on(group: GroupHarness) -> None:
@@ -74,17 +74,17 @@ def test_a_coordinator_that_has_read_the_group_counts_from_then_on(group: GroupH
     assert group.events[-1] == GroupLoaded("g", 1, 2, 0)
     group.topics.partitions["t"] = 6
     group.join("a", protocols=reads("t", owns=(0, 1)))
-    assert cause(group) is Cause.PARTITIONS_CHANGED
+    assert cause(group) is EventCause.PARTITIONS_CHANGED
 
 
 def test_of_other_protocols_nothing_is_known() -> None:
     group = GroupHarness()
     group.join("a", protocol_type="connect", protocols={"range": b"x"}).tick(3_000).sync_leader()
     group.join("a", protocol_type="connect", protocols={"range": b"y"})
-    assert cause(group) is Cause.LEADER_REJOINED
+    assert cause(group) is EventCause.LEADER_REJOINED
 
 
 def test_the_state_before_tells_first_members_from_others(group: GroupHarness) -> None:
     group.leave("a").leave("b").join("c")
     assert [each.state for each in group.events_of(RebalanceStarted)][-1] == "Empty"
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.MEMBER_JOINED
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.MEMBER_JOINED

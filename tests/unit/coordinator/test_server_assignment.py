@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.coordinator.groups.config import GroupConfig
-from muster.coordinator.groups.effects import Cause, GroupLoaded, JoinRefused, RebalanceCompleted, RebalanceStarted
+from muster.coordinator.groups.effects import EventCause, GroupLoaded, JoinRefused, RebalanceCompleted, RebalanceStarted
 from muster.coordinator.groups.group import GroupState
 from muster.coordinator.groups.server_assignment import COORDINATOR_LEADS
 from muster.errors import ErrorCode
@@ -29,8 +29,8 @@ def records_of(group: GroupHarness) -> list[Any]:
     return [record.value for record in group.records if isinstance(record, GroupMetadataRecord)]
 
 
-def last_cause(group: GroupHarness) -> Cause:
-    return Cause(group.events_of(RebalanceStarted)[-1].cause)
+def last_cause(group: GroupHarness) -> EventCause:
+    return EventCause(group.events_of(RebalanceStarted)[-1].cause)
 
 
 # ------------------------------------------------------------------------------------------------------------- joining
@@ -71,7 +71,7 @@ def test_a_member_that_never_syncs_is_removed(group: AssignedGroup):
         group.heartbeat("a")
         group.heartbeat("b")
     assert "b" not in group.members
-    assert last_cause(group) is Cause.MEMBER_DID_NOT_SYNC
+    assert last_cause(group) is EventCause.MEMBER_DID_NOT_SYNC
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_group_that_its_store_does_not_take_is_refused_at_its_join():
     group = AssignedGroup(GroupConfig(server_assigned_groups="g", record_fits=fits)).settle("a", "b")
     group.join("c", protocols={"range": reads("t")}).rejoin("a", "b")
     assert [group.error(name) for name in "abc"] == [ErrorCode.GROUP_MAX_SIZE_REACHED] * 3
-    assert (group.state, last_cause(group)) == (GroupState.EMPTY, Cause.TOO_LARGE)
+    assert (group.state, last_cause(group)) == (GroupState.EMPTY, EventCause.TOO_LARGE)
     group.ids.clear()
     group.tick(120_000).settle("a", "b")
     assert group.shares() == {"a": T[:2], "b": T[2:]}
@@ -176,7 +176,7 @@ def test_only_the_topics_of_a_subscription_are_kept(group: AssignedGroup):
 
 def test_another_subscription_is_a_rebalance(group: AssignedGroup):
     group.settle("a", "b").rejoin("b", protocols={"range": reads("t", "u")})
-    assert last_cause(group) is Cause.SUBSCRIPTION_CHANGED
+    assert last_cause(group) is EventCause.SUBSCRIPTION_CHANGED
     assert group.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
     group.rejoin("a")
     assert group.shares() == {"a": T[:2], "b": [*T[2:], ("u", 0), ("u", 1)]}
@@ -199,7 +199,7 @@ def test_a_static_member_that_comes_back_with_other_topics_is_a_rebalance(group:
     group.join("b", instance="one", protocols={"range": reads("t")}).settle("a")
     group.ids.pop("b")
     group.rejoin("b", instance="one", protocols={"range": reads("u")}, version=version)
-    assert last_cause(group) is Cause.STATIC_MEMBER_REPLACED
+    assert last_cause(group) is EventCause.STATIC_MEMBER_REPLACED
     group.rejoin("a")
     assert group.shares() == {"b": [("u", 0), ("u", 1)], "a": T}
 
@@ -222,13 +222,13 @@ def test_a_static_member_that_has_not_joined_keeps_partitions(group: AssignedGro
 
 def test_leaving_and_expiry_are_rebalances(group: AssignedGroup):
     group.settle("a", "b", "c").leave("c")
-    assert last_cause(group) is Cause.MEMBER_LEFT
+    assert last_cause(group) is EventCause.MEMBER_LEFT
     group.rejoin("a", "b")
     assert group.shares() == {"a": T[:2], "b": T[2:]}
     group.tick(9_000)
     group.heartbeat("a")
     group.tick(2_000)
-    assert last_cause(group) is Cause.MEMBER_EXPIRED
+    assert last_cause(group) is EventCause.MEMBER_EXPIRED
     group.rejoin("a")
     assert group.shares() == {"a": T}
 
@@ -246,13 +246,13 @@ def test_the_last_member_leaves_an_empty_group_that_the_next_one_finds(group: As
 @pytest.mark.parametrize(
     ("before", "change", "cause", "reason", "share"),
     [
-        ({}, {"t": 6}, Cause.PARTITIONS_GAINED, "t-4, t-5", [*T, ("t", 4), ("t", 5)]),
-        ({}, {"t": 0}, Cause.TOPIC_DELETED, ": t", []),
-        ({"t": 0}, {"t": 4}, Cause.PARTITIONS_GAINED, "t-0, t-1, t-2 and 1 more", T),
+        ({}, {"t": 6}, EventCause.PARTITIONS_GAINED, "t-4, t-5", [*T, ("t", 4), ("t", 5)]),
+        ({}, {"t": 0}, EventCause.TOPIC_DELETED, ": t", []),
+        ({"t": 0}, {"t": 4}, EventCause.PARTITIONS_GAINED, "t-0, t-1, t-2 and 1 more", T),
     ],
 )
 def test_partitions_that_come_or_go_are_a_rebalance(
-    group: AssignedGroup, before: Any, change: Any, cause: Cause, reason: str, share: Any
+    group: AssignedGroup, before: Any, change: Any, cause: EventCause, reason: str, share: Any
 ):
     group.topics.partitions.update(before)
     group.settle("a")
@@ -269,12 +269,12 @@ def test_partitions_without_a_leader_are_not_assigned_until_it_is_back(group: As
     group.settle("a", "b")
     group.topics.leaderless = {("t", 0), ("t", 1), ("t", 3)}
     group.topics_changed()
-    assert last_cause(group) is Cause.LEADERS_LOST
+    assert last_cause(group) is EventCause.LEADERS_LOST
     group.rejoin("a", "b")
     assert group.shares() == {"a": [("t", 2)], "b": []}
     group.topics.leaderless = {("t", 3)}
     group.topics_changed()
-    assert last_cause(group) is Cause.PARTITIONS_GAINED
+    assert last_cause(group) is EventCause.PARTITIONS_GAINED
     group.rejoin("a", "b")
     assert group.shares() == {"a": T[:2], "b": [("t", 2)]}
 
@@ -335,7 +335,7 @@ def test_what_changed_while_no_coordinator_watched_is_found_at_the_restart(group
     group.settle("a")
     group.topics.partitions["t"] = 5
     group.restart()
-    assert last_cause(group) is Cause.PARTITIONS_GAINED
+    assert last_cause(group) is EventCause.PARTITIONS_GAINED
 
 
 def test_switched_on_over_a_restart(group: AssignedGroup):
@@ -344,7 +344,7 @@ def test_switched_on_over_a_restart(group: AssignedGroup):
     classic.stable_with("a", "b", protocols={"range": reads("t")})
     classic.config.server_assigned_groups = "g"
     classic.restart()
-    assert last_cause(classic) is Cause.ASSIGNER_CHANGED
+    assert last_cause(classic) is EventCause.ASSIGNER_CHANGED
     assert classic.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
     classic.rejoin("a", "b")
     assert classic.shares() == {"a": T[:2], "b": T[2:]}
@@ -358,7 +358,7 @@ def test_switched_on_for_a_group_with_a_strategy_that_the_coordinator_does_not_k
     classic.stable_with("a", "b", protocols=both)
     classic.config.server_assigned_groups = "g"
     classic.restart()
-    assert (classic.state, last_cause(classic)) == (GroupState.EMPTY, Cause.ASSIGNER_CHANGED)
+    assert (classic.state, last_cause(classic)) == (GroupState.EMPTY, EventCause.ASSIGNER_CHANGED)
     assert classic.heartbeat("a") is ErrorCode.UNKNOWN_MEMBER_ID
     classic.ids.clear()
     classic.settle("a", "b", protocols=both)
@@ -380,7 +380,7 @@ def test_switched_off_over_a_restart(group: AssignedGroup):
     group.settle("a", "b")
     group.config.server_assigned_groups = None
     group.restart()
-    assert last_cause(group) is Cause.ASSIGNER_CHANGED
+    assert last_cause(group) is EventCause.ASSIGNER_CHANGED
     group.rejoin("a", "b")
     assert group.joined("a") == (2, "a", ["a", "b"])
     assert group.joined("b") == (2, "a", [])

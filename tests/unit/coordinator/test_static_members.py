@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster.coordinator.groups.effects import Cause, MemberFenced, RebalanceStarted
+from muster.coordinator.groups.effects import EventCause, MemberFenced, RebalanceStarted
 from muster.coordinator.groups.group import GroupState
 from muster.errors import ErrorCode
 from muster.protocol.messages import MemberIdentity
@@ -51,7 +51,7 @@ def test_a_takeover_with_which_the_group_is_too_large_for_its_store_is_refused(s
     large = {name: metadata + bytes(most) for name, metadata in DEFAULT_PROTOCOLS.items()}
     statics.join("b2", member_id="", instance="ib", protocols=large)
     assert statics.error("b2") == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert statics.events_of(RebalanceStarted)[-1].cause is Cause.TOO_LARGE
+    assert statics.events_of(RebalanceStarted)[-1].cause is EventCause.TOO_LARGE
     assert (statics.state, len(statics.log)) == (GroupState.EMPTY, records + 1)
 
 
@@ -97,7 +97,7 @@ def test_coming_back_with_a_protocol_that_changes_the_choice_rebalances(group):
     group.join("a", instance="ia", protocols=both).join("b", instance="ib", protocols=both).tick(6000).sync_all()
     group.join("b2", member_id="", instance="ib", protocols={"sticky": SUBSCRIPTION})
     assert group.waits("b2")
-    assert group.events_of(RebalanceStarted)[-1].cause is Cause.STATIC_MEMBER_REPLACED
+    assert group.events_of(RebalanceStarted)[-1].cause is EventCause.STATIC_MEMBER_REPLACED
 
 
 def test_coming_back_in_the_sync_phase_rebalances(statics):

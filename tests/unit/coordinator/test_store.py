@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.broker.net.calls import at_once
-from muster.coordinator.shards.log_store import SLICE, LogStore
+from muster.coordinator.shards.log_store import SLICE, ShardLogStore
 from muster.coordinator.shards.store import FencedError, Piece
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import (
@@ -297,7 +297,7 @@ def test_any_order_of_epochs_in_a_log(epochs):
         newest = max(newest, epoch)
         if epoch == newest:
             kept.append(b"%d" % at)
-    journal = LogStore(lambda slot: log).load(0, 3)
+    journal = ShardLogStore(lambda slot: log).load(0, 3)
     found, is_last = [], False
     while not is_last:
         piece = journal.read(1)
@@ -308,7 +308,7 @@ def test_any_order_of_epochs_in_a_log(epochs):
 
 def alone(logs: dict[int, MemoryLog]) -> Broker:
     """A coordinator over logs that no other writes to."""
-    return Broker(logs, store=LogStore(lambda slot: logs.setdefault(slot, MemoryLog()), alone=True)).loaded()
+    return Broker(logs, store=ShardLogStore(lambda slot: logs.setdefault(slot, MemoryLog()), alone=True)).loaded()
 
 
 def test_a_coordinator_alone_goes_on_where_one_of_a_cluster_stopped():
@@ -331,7 +331,7 @@ def test_a_coordinator_alone_goes_on_where_one_of_a_cluster_stopped():
 def test_a_large_batch_is_read_in_pieces(count):
     log = MemoryLog()
     log.append(build_batch([(0, b"%d" % at, b"v", []) for at in range(count)]), now=0)
-    journal = LogStore(lambda slot: log).load(0, 0)
+    journal = ShardLogStore(lambda slot: log).load(0, 0)
     pieces: list[Piece] = []
     while not (pieces and pieces[-1].is_last):
         pieces.append(journal.read(10))
@@ -341,7 +341,7 @@ def test_a_large_batch_is_read_in_pieces(count):
 
 def test_a_journal_that_is_closed_takes_nothing():
     log = MemoryLog()
-    store = LogStore(lambda slot: log)
+    store = ShardLogStore(lambda slot: log)
     journal = store.load(0, 1)
     journal.write(commit_record(1), 0)
     journal.close()
@@ -353,7 +353,7 @@ def test_a_journal_that_is_closed_takes_nothing():
 
 
 def test_an_older_epoch_than_that_of_an_open_journal_is_refused():
-    store = LogStore(lambda slot: MemoryLog())
+    store = ShardLogStore(lambda slot: MemoryLog())
     journal = store.load(0, 2)
     with pytest.raises(FencedError):
         store.load(0, 1)
@@ -362,7 +362,7 @@ def test_an_older_epoch_than_that_of_an_open_journal_is_refused():
 
 
 def test_an_older_journal_does_not_take_the_newer_with_it():
-    store = LogStore(lambda slot: MemoryLog())
+    store = ShardLogStore(lambda slot: MemoryLog())
     older, newer = store.load(0, 1), store.load(0, 2)
     assert (isinstance(older.failed, FencedError), newer.failed) == (True, None)
     older.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.demo.judge.ledger import (
-    Claim,
+    BatchRead,
     Ending,
     Judgement,
     Ownership,
@@ -40,7 +40,7 @@ def revoked(*partitions: int, event: str = "revoked") -> dict[str, Any]:
     return {"event": event, "at": 0, "partitions": list(partitions)}
 
 
-def verdict(end: int, *files: tuple[list[str], bool], claims: list[Claim] | None = None) -> Judgement:
+def verdict(end: int, *files: tuple[list[str], bool], claims: list[BatchRead] | None = None) -> Judgement:
     ownerships = [own for i, (file, killed) in enumerate(files) for own in read_member(f"m{i}", file, killed=killed)]
     rows: dict[int, list[int]] = {0: [o for c in claims or [] for o in range(c.start, c.end)]}
     return judge({0: end}, ownerships, claims or [], rows)
@@ -161,7 +161,7 @@ def test_going_back_after_losing_a_partition_is_no_disorder() -> None:
 
 
 def test_only_the_last_batch_before_a_loss_may_come_again() -> None:
-    claims = [Claim(0, 0, 0, 2), Claim(1, 0, 2, 4)]
+    claims = [BatchRead(0, 0, 0, 2), BatchRead(1, 0, 2, 4)]
     heir = lines(assigned(0), record(0, 2), record(0, 3))
     judgement = verdict(4, (heir, False), claims=claims)
     assert judgement.ok
@@ -171,12 +171,12 @@ def test_only_the_last_batch_before_a_loss_may_come_again() -> None:
 
 
 def test_a_partition_that_came_back_ends_a_run_of_claims() -> None:
-    claims = [Claim(0, 0, 0, 2), Claim(1, 0, 5, 7), Claim(2, 0, 7, 9)]
+    claims = [BatchRead(0, 0, 0, 2), BatchRead(1, 0, 5, 7), BatchRead(2, 0, 7, 9)]
     assert suspects(claims) == {0: [claims[0], claims[2]]}
 
 
 def test_what_two_batches_claim_counts_twice_and_going_back_is_told() -> None:
-    claims = [Claim(0, 0, 0, 2), Claim(1, 0, 2, 6), Claim(2, 0, 1, 6)]
+    claims = [BatchRead(0, 0, 0, 2), BatchRead(1, 0, 2, 6), BatchRead(2, 0, 1, 6)]
     judgement = verdict(6, claims=claims)
     assert (judgement.handled, judgement.distinct) == (11, 6)
     assert judgement.duplicates[Window.SPARK_BATCH] == 5
@@ -184,7 +184,7 @@ def test_what_two_batches_claim_counts_twice_and_going_back_is_told() -> None:
 
 
 def test_sparks_output_must_be_its_batches() -> None:
-    claims = [Claim(0, 0, 0, 3)]
+    claims = [BatchRead(0, 0, 0, 3)]
     assert judge({0: 3}, [], claims, {0: [0, 1, 2]}).ok
     assert judge({0: 3}, [], claims, {0: [0, 1]}).disorder == ["Spark's output lacks 1 records of its batches"]
     twice = judge({0: 3}, [], claims, {0: [0, 1, 2, 2]})
@@ -197,4 +197,4 @@ def test_claims_are_read_from_the_offset_log() -> None:
         0: '{"v":1,"seq":1,"gen":3,"claims":{"flights":{"0":[0,4]}}}',
         2: '{"v":1,"seq":2,"gen":3,"claims":{}}',
     }
-    assert read_claims(batches, "flights") == [Claim(0, 0, 0, 4), Claim(1, 0, 4, 9)]
+    assert read_claims(batches, "flights") == [BatchRead(0, 0, 0, 4), BatchRead(1, 0, 4, 9)]

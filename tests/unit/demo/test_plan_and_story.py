@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.demo.run.plan import Pace
-from muster.demo.show.report import NOT_KNOWN, Rebalance
+from muster.demo.show.report import NOT_KNOWN, ShownRebalance
 from muster.demo.show.story import Snapshot, Story
 
 
@@ -48,9 +48,9 @@ def test_events_tell_rebalances_with_every_cause() -> None:
     story.on_event(event("RebalanceStarted", at=1_500, cause="member left", client_id="b"))
     story.on_event(event("RebalanceStarted", at=1_500, cause="member left", client_id="b"))
     done = story.on_event(event("RebalanceCompleted", at=2_000, duration_ms=1_000, generation_id=7))
-    assert done == Rebalance(1_000, 1_000, 7, "member joined (a); member left (b)")
+    assert done == ShownRebalance(1_000, 1_000, 7, "member joined (a); member left (b)")
     assert story.generation == 7
-    assert story.on_event(event("RebalanceCompleted", at=3_000, duration_ms=10, generation_id=8)) == Rebalance(
+    assert story.on_event(event("RebalanceCompleted", at=3_000, duration_ms=10, generation_id=8)) == ShownRebalance(
         2_990, 10, 8, NOT_KNOWN
     )
     assert story.on_event({**event("RebalanceStarted", at=1), "group_id": "other"}) is None

@@ -11,7 +11,7 @@ import pytest
 
 from muster.demo.course import Course, Outage
 from muster.demo.show.picture import FLOWS, KINDS, STAGES, Box, picture
-from muster.demo.show.report import NOT_KNOWN, DelayRow, DemoReport, Figure, OwnershipSpan, Rebalance, render
+from muster.demo.show.report import NOT_KNOWN, DelayRow, DemoReport, Figure, OwnershipSpan, ShownRebalance, render
 from muster.pages.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
 from tests.support.demo_report import course, sample
 from tests.support.pages import Nesting, shapes
@@ -95,7 +95,7 @@ def test_what_comes_from_outside_is_escaped(report: DemoReport) -> None:
             footer=nasty,
             members=(),
             spans=[OwnershipSpan(0, nasty, 0, 9_000)],
-            rebalances=[Rebalance(0, 5, 1, nasty)],
+            rebalances=[ShownRebalance(0, 5, 1, nasty)],
             carriers=[DelayRow(nasty, 1, 2.0)],
             boxes={"feed": Box(nasty, [nasty])},
             course=course(Outage(0, 1, nasty)),

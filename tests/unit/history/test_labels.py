@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.coordinator.groups.effects import Cause as Said
+from muster.coordinator.groups.effects import EventCause as Said
 from muster.history.model import Cause
 from muster.history.rules.event_rebalances import MOVED_WITHIN_MS, Label, by_group, labels
 from muster.model import TopicPartition

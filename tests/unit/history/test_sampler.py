@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.client.core.admin.admin import GroupDescription, MemberDescription
 from muster.history.engine import History, read_history
 from muster.history.model import Cause, GroupKind, Limits
-from muster.history.sampler import SURE, Watch, _soften
+from muster.history.sampler import SURE, SeenRecords, _soften
 from muster.model import Node, OffsetAndMetadata, TopicPartition
 
 NODE = Node(1, "h", 1)
@@ -21,14 +21,14 @@ def group(state: str, *members: MemberDescription, epoch: int | None = None) -> 
     return GroupDescription("g", state, "consumer", "range", NODE, list(members), epoch, epoch)
 
 
-def history(watch: Watch) -> History:
+def history(watch: SeenRecords) -> History:
     found = read_history(watch, Limits(), None, AT + 100_000)
     _soften(found, watch)
     return found
 
 
 def test_members_that_come_and_go_between_two_looks_are_rebalances():
-    watch = Watch()
+    watch = SeenRecords()
     watch.see(group("Empty"), {}, AT)
     watch.see(group("Stable", member("a", T0, T1)), {}, AT + 1000)
     watch.see(group("Stable", member("a", T0, T1)), {}, AT + 2000)
@@ -47,14 +47,14 @@ def test_members_that_come_and_go_between_two_looks_are_rebalances():
 
 
 def test_a_rebalance_without_a_change_of_members_is_seen_too():
-    watch = Watch()
+    watch = SeenRecords()
     for number, state in enumerate(["Stable", "Stable", "CompletingRebalance", "Stable", "Stable"]):
         watch.see(group(state, member("a", T0)), {}, AT + 1000 * number)
     assert [row.generation for row in history(watch).rows.generations] == [1, 2]
 
 
 def test_epochs_are_those_of_kip_848():
-    watch = Watch()
+    watch = SeenRecords()
     watch.see(group("Stable", member("a", T0), epoch=4), {}, AT)
     watch.see(group("Reconciling", member("a", T0), member("b"), epoch=6), {}, AT + 1000)
     watch.see(group("Stable", member("a", T0), member("b", T1), epoch=6), {}, AT + 2000)
@@ -66,7 +66,7 @@ def test_epochs_are_those_of_kip_848():
 
 
 def test_offsets_that_change_are_commits_and_the_latest_is_committed():
-    watch = Watch()
+    watch = SeenRecords()
     for number, offset in enumerate([5, 5, 8, 3]):
         watch.see(group("Stable", member("a", T0, T1)), {T0: OffsetAndMetadata(offset)}, AT + 1000 * number)
     watch.see(group("Stable", member("a", T0, T1)), {T0: OffsetAndMetadata(3), T1: OffsetAndMetadata(0)}, AT + 4000)
@@ -79,7 +79,7 @@ def test_offsets_that_change_are_commits_and_the_latest_is_committed():
 
 
 def test_a_group_that_is_gone_has_an_end():
-    watch = Watch()
+    watch = SeenRecords()
     watch.see(group("Empty"), {T0: OffsetAndMetadata(3)}, AT)
     watch.lose(["g"], AT + 1000)
     watch.lose([], AT + 2000)
@@ -90,11 +90,11 @@ def test_a_group_that_is_gone_has_an_end():
 
 
 def test_nothing_seen_is_no_history():
-    assert history(Watch()).kinds == {}
+    assert history(SeenRecords()).kinds == {}
 
 
 def test_what_a_group_is_at_the_first_look_did_not_begin_with_it():
-    watch = Watch()
+    watch = SeenRecords()
     for at_ms in (AT, AT + 1000):
         watch.see(group("Stable", member("a", T0), member("b", T1)), {}, at_ms)
         watch.lose({"g"}, at_ms)
@@ -104,7 +104,7 @@ def test_what_a_group_is_at_the_first_look_did_not_begin_with_it():
 
 
 def test_a_group_that_comes_between_two_looks_has_started():
-    watch = Watch()
+    watch = SeenRecords()
     watch.lose((), AT)
     watch.see(group("Stable", member("a", T0, T1)), {}, AT + 1000)
     (row,) = history(watch).rows.rebalances

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from muster.errors import ErrorCode
 from muster.log import LogConfig, LogError, LogStore
-from muster.log.producer_state import ProducerState
+from muster.log.producer_state import PartitionProducers
 from muster.model import TopicPartition
 from muster.protocol.records.record_batch import BatchHeader, read_header, set_producer
 from tests.support.logs import NOW, batch, read_all, read_headers
@@ -32,15 +32,15 @@ def header(
     return read_header(batch(*records, timestamp=time, control=control, **options))
 
 
-def state(*written: BatchHeader) -> ProducerState:
+def state(*written: BatchHeader) -> PartitionProducers:
     """What is remembered of them."""
-    found = ProducerState()
+    found = PartitionProducers()
     for one in written:
         found.note(one)
     return found
 
 
-def told(found: ProducerState, sent: BatchHeader) -> object:
+def told(found: PartitionProducers, sent: BatchHeader) -> object:
     """The offset of the batch that it repeats, None if it is written, or the code of its refusal."""
     try:
         duplicate = found.check(sent)
@@ -104,7 +104,7 @@ def test_what_becomes_of_a_batch(written, sent, expected):
 
 @pytest.mark.parametrize(("written", "sent", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_what_becomes_of_a_batch_after_a_snapshot(written, sent, expected):
-    assert told(ProducerState.decode(state(*written).encode()), sent) == expected
+    assert told(PartitionProducers.decode(state(*written).encode()), sent) == expected
 
 
 def test_a_producer_is_forgotten_by_its_last_batch():
@@ -112,7 +112,7 @@ def test_a_producer_is_forgotten_by_its_last_batch():
     found.expire(NOW + 10_999, 10_000)
     assert told(found, header(4)) is None
     assert told(found, header(5)) is GAP
-    found = ProducerState.decode(found.encode())
+    found = PartitionProducers.decode(found.encode())
     found.expire(NOW + 10_999, 10_000)
     assert told(found, header(5)) is GAP
     found.expire(NOW + 11_000, 10_000)

@@ -11,7 +11,7 @@ import pytest
 
 from muster.errors import ErrorCode
 from muster.log import FsyncPolicy, LogConfig, LogError, LogStore, StoreLockedError
-from muster.log.producer_state import ProducedBatch, ProducerEntry, ProducerState
+from muster.log.producer_state import PartitionProducers, ProducedBatch, ProducerEntry
 from muster.model import TopicPartition
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all
@@ -274,7 +274,7 @@ def test_a_batch_that_is_gone_is_not_taken_for_a_duplicate(tmp_path, gone):
     segments = log.segments
     store.close(clean=False)
     for segment in segments[1:]:
-        state = ProducerState()
+        state = PartitionProducers()
         state.producers[7] = ProducerEntry(1, NOW)
         last = segment.base_offset - 1
         state.producers[7].batches.append(ProducedBatch(last, last, last, last, NOW))

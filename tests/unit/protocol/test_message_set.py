@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.protocol.records.compression import Compression, TooLargeError, compress
+from muster.protocol.records.compression import BatchTooLargeError, Compression, compress
 from muster.protocol.records.message_set import _xxh32, to_batches
 from muster.protocol.records.record_batch import build_batch, check_batch, iter_headers, read_tuples
 from tests.support.message_sets import message
@@ -188,4 +188,4 @@ def test_bytes_behind_the_value_are_refused():
 def test_what_decompresses_to_more_than_is_allowed_is_refused():
     made, error = to_batches(message(0, gzipped(message(0, bytes(100_000))), attributes=GZIP), max_size=50_000)
     assert made == b""
-    assert isinstance(error, TooLargeError)
+    assert isinstance(error, BatchTooLargeError)

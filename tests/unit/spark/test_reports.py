@@ -10,7 +10,7 @@ from muster.metrics.families import value_of
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
 from muster.spark.progress.exporter import Exporter
-from muster.spark.progress.group_watch import FirstUnread, Watch
+from muster.spark.progress.group_watch import FirstUnread, GroupWatch
 from muster.spark.progress.reports import Progress, progress, progresses, report
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("q", 0)
@@ -69,7 +69,7 @@ def test_what_is_reported_is_read_again():
 
 
 def test_ages_count_for_the_position_that_they_were_asked_for():
-    watch = Watch(FetchSettings(ClientConfig()), None)
+    watch = GroupWatch(FetchSettings(ClientConfig()), None)
     watch._unread = dict(BEHIND)
     watch._first_unread = {P0: FirstUnread(4, 1_000), Q0: FirstUnread(0, None)}
     assert watch.seen(3_500) == {"lagSeconds": {P0: 2.5, P1: 0.0}, "maxLagSeconds": 2.5}

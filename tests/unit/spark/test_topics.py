@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from muster.model import TopicPartition
 from muster.spark.offsets import Topic
-from muster.spark.source.topics import KnownTopics
+from muster.spark.source.topics import QueryTopics
 
 IDS = st.sampled_from(["", "a", "b", "c"])
 
@@ -16,7 +16,7 @@ IDS = st.sampled_from(["", "a", "b", "c"])
 def looked_at(*views, before=None):
     """A query that begins with `before` in its checkpoint and sees the topic `t` so, look after look; and what was
     created again at each look."""
-    topics = KnownTopics()
+    topics = QueryTopics()
     topics.restore({} if before is None else {"t": before})
     return topics, [topics.seen({"t": view}) for view in views]
 

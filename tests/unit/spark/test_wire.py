@@ -9,7 +9,7 @@ import pytest
 
 from muster.client.config import ClientConfig
 from muster.client.net.access import Access
-from muster.client.plain.wire import Connection
+from muster.client.plain.wire import PlainConnection
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol.framing import decode_request_header, encode_response
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
@@ -53,14 +53,14 @@ def test_a_connection_asks_again_in_a_version_that_the_broker_has_named(
         broker.start()
         try:
             if told[-1][0] is ErrorCode.NONE:
-                connection = Connection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
+                connection = PlainConnection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
                 assert connection.idle
                 buffer = connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
                 assert 4096 <= buffer <= 2 * 4096  # Linux doubles it
                 connection.close()
             else:
                 with pytest.raises(ProtocolError, match=told[-1][0].name):
-                    Connection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
+                    PlainConnection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
         finally:
             broker.join(20)
     assert seen == asked

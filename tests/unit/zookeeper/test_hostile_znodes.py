@@ -16,7 +16,7 @@ from muster.zookeeper.consumers.watcher_config import WatcherConfig
 from muster.zookeeper.watchers import topic_expression
 from muster.zookeeper.watchers.asks import Level
 from muster.zookeeper.watchers.states import WatcherState
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.support.watcher_world import World, told
 
 
@@ -29,7 +29,7 @@ def register(world: World, name: str, subscription: dict[str, int], pattern: str
 def test_an_expression_that_would_take_for_ever_is_matched_all_the_same() -> None:
     world = World()
     world.write({"a" * 60: 2})
-    watcher = world.at_rest("m", Subscription.to_list("a+"))
+    watcher = world.at_rest("m", WatcherSubscription.to_list("a+"))
     register(world, "g_z", {"(a+)+b": 1})
     register(world, "g_y", {"(a|a)*": 1})
     world.clock.advance(1_000)
@@ -42,7 +42,7 @@ def test_an_expression_that_takes_too_long_is_told_and_passed_over(monkeypatch: 
     monkeypatch.setattr(topic_expression, "MOST_STEPS", 2_000)
     world = World()
     world.write({"a" * 200: 1})
-    watcher = world.at_rest("m", Subscription.to_list("a+|t"))
+    watcher = world.at_rest("m", WatcherSubscription.to_list("a+|t"))
     register(world, "g_a", {"(.*a.*)*(.*a.*)*x": 1})
     world.clock.advance(1_000)
     world.rest(watcher)
@@ -56,7 +56,7 @@ def test_ones_own_expression_that_takes_too_long_is_told_to_the_user(monkeypatch
     monkeypatch.setattr(topic_expression, "MOST_STEPS", 2_000)
     world = World()
     world.write({"a" * 200: 1})
-    watcher = world.join("m", Subscription.to_list("(.*a.*)*(.*a.*)*x|t"), rebalance_backoff_ms=10)
+    watcher = world.join("m", WatcherSubscription.to_list("(.*a.*)*(.*a.*)*x|t"), rebalance_backoff_ms=10)
     assert world.clock.run_until(lambda: bool(watcher.errors()), 10_000)
     assert "can't rebalance" in watcher.errors()[0]
     assert "takes too long to match" in told(watcher)[0]
@@ -71,7 +71,7 @@ def test_thousands_of_topics_times_thousands_of_streams_do_not_fill_memory(strat
     """Ten thousand streams for each of three thousand topics: thirty million threads, if each had its own."""
     world = World()
     world.write({f"x{number}": 1 for number in range(3_000)})
-    watcher = world.at_rest("m", Subscription.to_list("x.*"), partition_assignment_strategy=strategy)
+    watcher = world.at_rest("m", WatcherSubscription.to_list("x.*"), partition_assignment_strategy=strategy)
     assert len(watcher.reads) == 3_000
     register(world, "g_z", {"x.*": 10_000})
     world.clock.advance(60_000)
@@ -205,7 +205,7 @@ def test_a_topic_of_a_name_that_no_broker_takes_is_claimed_as_others_expect_but_
     world = World()
     names = ["a b", "ü", "a:b", "%", "x" * 256]
     world.write(dict.fromkeys(names, 1))
-    subscription = Subscription.to_list(".*")
+    subscription = WatcherSubscription.to_list(".*")
     watchers = [world.join(name, subscription, partition_assignment_strategy=strategy) for name in "ab"]
     world.rest(*watchers)
     assert {partition for watcher in watchers for partition in watcher.reads} == {

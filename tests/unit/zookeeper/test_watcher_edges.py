@@ -16,7 +16,7 @@ from muster.zookeeper.base.operations import (
 )
 from muster.zookeeper.watchers.asks import Pause, Tell
 from muster.zookeeper.watchers.states import WatcherState
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.support.watcher_world import Hand, World, changed, registered
 
 T0 = TopicPartition("t", 0)
@@ -26,7 +26,7 @@ OWNER, OFFSET = "/consumers/g/owners/t/0", "/consumers/g/offsets/t/0"
 def test_a_member_with_more_streams_for_one_topic_than_for_another_reads_all_of_both() -> None:
     world = World(partitions=4)
     world.write({"u": 4})
-    watcher = world.at_rest("a", Subscription.to_topics({"t": 1, "u": 3}))
+    watcher = world.at_rest("a", WatcherSubscription.to_topics({"t": 1, "u": 3}))
     assert set(world.owners("t").values()) == {"g_a-0"}
     assert set(world.owners("u").values()) == {"g_a-0", "g_a-1", "g_a-2"}
     assert len(watcher.reads) == 8

@@ -14,7 +14,7 @@ from muster.zookeeper.watchers.asks import Level, RebalanceFailedError, StartFet
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings, new_consumer_id
 from muster.zookeeper.watchers.states import TRANSITIONS, Happening, WatcherState
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator.zookeeper import SimSession
 from tests.support.watcher_world import Hand, World, changed, registered, told
 
@@ -43,8 +43,8 @@ def test_a_member_registers_and_claims_as_kafka_08_does() -> None:
 
 def test_threads_are_streams_of_which_each_owns_its_part() -> None:
     world = World(partitions=5)
-    first = world.at_rest("C1", Subscription.to_topics({"t": 2}))
-    second = world.at_rest("C2", Subscription.to_topics({"t": 2}))
+    first = world.at_rest("C1", WatcherSubscription.to_topics({"t": 2}))
+    second = world.at_rest("C2", WatcherSubscription.to_topics({"t": 2}))
     world.rest(first, second)
     assert world.owners() == {0: "g_C1-0", 1: "g_C1-0", 2: "g_C1-1", 3: "g_C2-0", 4: "g_C2-1"}
 
@@ -77,7 +77,7 @@ def test_wrong_settings_are_refused(name: str, value: Any) -> None:
 def test_watches_are_set_before_anything_is_read() -> None:
     world = World(partitions=1)
     hand = Hand(world)
-    member = WatcherMember(WatcherSettings("g", "g_a"), Subscription.to_topics({"t": 1}))
+    member = WatcherMember(WatcherSettings("g", "g_a"), WatcherSubscription.to_topics({"t": 1}))
     hand.carry_out(member.attend())
     steps = hand.steps()
     registered = max(index for index, step in enumerate(steps) if step == "Create /consumers/g/ids/g_a")
@@ -187,7 +187,7 @@ def test_new_partitions_make_the_group_rebalance() -> None:
 
 def test_a_topic_may_come_after_its_consumer_and_go_before_it() -> None:
     world = World()
-    watcher = world.at_rest("a", Subscription.to_topics({"later": 1}))
+    watcher = world.at_rest("a", WatcherSubscription.to_topics({"later": 1}))
     assert watcher.reads == set()
     world.write({"later": 1})
     world.clock.advance(500)
@@ -258,7 +258,7 @@ def test_a_member_whose_brokers_all_go_keeps_what_it_has() -> None:
 def test_a_white_list_reads_topics_as_they_come() -> None:
     world = World(partitions=1)
     world.write({"__consumer_offsets": 2, "other": 1})
-    watcher = world.at_rest("a", Subscription.to_list("t.*|__.*"))
+    watcher = world.at_rest("a", WatcherSubscription.to_list("t.*|__.*"))
     assert watcher.reads == {TopicPartition("t", 0)}
     rebalances = watcher.member.rebalances
     world.write({"other2": 1})
@@ -280,13 +280,13 @@ def test_a_white_list_reads_topics_as_they_come() -> None:
 def test_a_black_list_reads_the_rest_and_never_committed_offsets() -> None:
     world = World(partitions=1)
     world.write({"__consumer_offsets": 2, "u": 1})
-    watcher = world.at_rest("a", Subscription.to_list("t", white=False))
+    watcher = world.at_rest("a", WatcherSubscription.to_list("t", white=False))
     assert watcher.reads == {TopicPartition("u", 0)}
 
 
 def test_members_with_lists_and_with_topics_agree() -> None:
     world = World(partitions=4)
-    first, second = world.at_rest("a", Subscription.to_list("t")), world.at_rest("b")
+    first, second = world.at_rest("a", WatcherSubscription.to_list("t")), world.at_rest("b")
     world.rest(first, second)
     assert world.owners() == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
 
@@ -296,18 +296,18 @@ def test_members_with_lists_and_with_topics_agree() -> None:
 )
 def test_an_expression_that_java_reads_otherwise_is_refused(regex: str) -> None:
     with pytest.raises(ConfigError):
-        Subscription.to_list(regex)
+        WatcherSubscription.to_list(regex)
 
 
 def test_a_list_is_taken_as_kafkas_tools_take_it() -> None:
-    assert Subscription.to_list(' "t1, t2" ').streams == {"t1|t2": 1}
-    assert Subscription.to_list("t1,t2", 3).topics(["t1", "t2", "t12"]) == {"t1": 3, "t2": 3}
+    assert WatcherSubscription.to_list(' "t1, t2" ').streams == {"t1|t2": 1}
+    assert WatcherSubscription.to_list("t1,t2", 3).topics(["t1", "t2", "t12"]) == {"t1": 3, "t2": 3}
 
 
 @pytest.mark.parametrize("streams", [{}, {"t": 0}, {"t": True}, {"t": 10_001}, {"a/b": 1}])
 def test_a_subscription_that_makes_no_sense_is_refused(streams: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
-        Subscription.to_topics(streams)
+        WatcherSubscription.to_topics(streams)
 
 
 # --- conflicts -------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def test_a_try_that_zookeeper_refuses_leaves_no_claim_behind() -> None:
     world = World()
     world.write({"u": 1})
     first = world.at_rest("a", partition_assignment_strategy="roundrobin")
-    second = world.join("b", Subscription.to_topics({"u": 1}), partition_assignment_strategy="roundrobin")
+    second = world.join("b", WatcherSubscription.to_topics({"u": 1}), partition_assignment_strategy="roundrobin")
     world.clock.advance(3_000)
     assert first.member.state is WatcherState.BACKING_OFF
     assert world.owners() == {}
@@ -447,7 +447,7 @@ def test_topics_and_brokers_that_cannot_be_read_are_passed_over() -> None:
     world = World(brokers=2)
     world.do(SetData("/brokers/ids/0", b"?"))
     world.do(SetData("/brokers/topics/t", b"?"))
-    watcher = world.at_rest("a", Subscription.to_topics({"t": 1, "u": 1}))
+    watcher = world.at_rest("a", WatcherSubscription.to_topics({"t": 1, "u": 1}))
     assert watcher.reads == set()
     assert told(watcher) == [
         "skipped: /brokers/ids/0 cannot be read: it is not valid JSON",
@@ -467,7 +467,7 @@ def test_committed_offsets_are_where_reading_begins(data: bytes | None, offset: 
     for path in ("/consumers/g", "/consumers/g/offsets", "/consumers/g/offsets/t"):
         world.do(Create(path))
     world.do(Create("/consumers/g/offsets/t/0", data))
-    member = WatcherMember(WatcherSettings("g", "g_a"), Subscription.to_topics({"t": 1}))
+    member = WatcherMember(WatcherSettings("g", "g_a"), WatcherSubscription.to_topics({"t": 1}))
     hand.carry_out(member.attend())
     started = hand.asked[-1]
     assert isinstance(started, StartFetching)

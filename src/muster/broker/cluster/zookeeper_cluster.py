@@ -29,7 +29,7 @@ from muster.broker.cluster.stray_partitions import FormerTopics
 from muster.broker.config import BrokerConfig
 from muster.broker.groups.coordination import Coordination
 from muster.broker.identity import Identity, last_start, random_uuid, uuid_bytes, uuid_text, write_start
-from muster.broker.topics.catalogue import NewTopic, Topic, TopicCatalogue, invalid_name
+from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate, invalid_name
 from muster.broker.topics.changes import Growth, TopicChanges
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions, warn_of_unusable
@@ -281,7 +281,7 @@ class ZooKeeperCluster(Follower):
         """Add existing topics to the catalogue, before their logs are created."""
         topics, parts = self._parts.topics, self._parts
         new = [
-            NewTopic(name, _count(topic), topic.settings, _id(topic))
+            TopicToCreate(name, _count(topic), topic.settings, _id(topic))
             for name, topic in wanted.items()
             if topics.get(name) is None
         ]
@@ -382,7 +382,7 @@ class ZooKeeperCluster(Follower):
 
     def create(
         self,
-        wanted: Sequence[NewTopic],
+        wanted: Sequence[TopicToCreate],
         assignments: Mapping[str, Mapping[int, list[int]]],
         timeout_ms: int,
         done: Callable[[dict[str, bytes | KafkaError]], None],
@@ -392,7 +392,7 @@ class ZooKeeperCluster(Follower):
 
     async def _create(
         self,
-        wanted: Sequence[NewTopic],
+        wanted: Sequence[TopicToCreate],
         assignments: Mapping[str, Mapping[int, list[int]]],
         timeout_ms: int,
         done: Callable[[dict[str, bytes | KafkaError]], None],
@@ -481,7 +481,7 @@ class ZooKeeperCluster(Follower):
                 if isinstance(result, KafkaError) and result.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     log.error("%s could not be created: %s", name, result.message)
 
-        self.create([NewTopic(name, partitions, dict(settings)) for name in names], {}, 30_000, done)
+        self.create([TopicToCreate(name, partitions, dict(settings)) for name in names], {}, 30_000, done)
 
     def own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
         """Give this broker a new partition of a topic to lead, soon; creates the topic if it does not exist."""

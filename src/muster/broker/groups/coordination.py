@@ -16,7 +16,7 @@ from muster.broker.config import BrokerConfig
 from muster.broker.topics.catalogue import Topic, TopicCatalogue
 from muster.broker.topics.changes import TopicChanges, TopicPendingError
 from muster.broker.topics.partitions import Partitions
-from muster.coordinator.shards.log_store import LogStore
+from muster.coordinator.shards.log_store import ShardLogStore
 from muster.coordinator.shards.store import Store
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.log import PartitionLog
@@ -179,7 +179,7 @@ class Alone(InTopic):
 
     def store(self) -> Store:
         """The logs of the topic's partitions, whatever epochs they hold."""
-        return LogStore(self._open_log, alone=True)
+        return ShardLogStore(self._open_log, alone=True)
 
     def start(self, groups: Slots) -> None:
         """Serve the groups in the topic, if it exists."""
@@ -205,7 +205,7 @@ class ByLeaders(InTopic):
 
     def store(self) -> Store:
         """The logs of the partitions that this broker leads; older epochs are fenced."""
-        return LogStore(self._open_log)
+        return ShardLogStore(self._open_log)
 
     def start(self, groups: Slots) -> None:
         """No slot yet: `leads` brings them."""

@@ -56,7 +56,7 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 DAY_MS = 86_400_000
 
 
-class Elsewhere(Protocol):
+class EventsElsewhere(Protocol):
     """A cluster, which creates the topic for all brokers (zookeeper_cluster.py)."""
 
     def own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
@@ -94,7 +94,7 @@ class EventTopic:
         partitions: Partitions,
         fetches: ParkedFetches,
         on_written: Callable[[], None],
-        elsewhere: Elsewhere | None,
+        elsewhere: EventsElsewhere | None,
     ) -> None:
         self._topics = topics
         self._changes = changes

@@ -43,7 +43,9 @@ from muster.broker.topics.partitions import Partitions
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
 
-class Elsewhere(cluster_topics.Elsewhere, create_partitions.Elsewhere, alter_configs.Elsewhere, Protocol):
+class Elsewhere(
+    cluster_topics.TopicsElsewhere, create_partitions.PartitionsElsewhere, alter_configs.SettingsElsewhere, Protocol
+):
     """Changes topics for all brokers (zookeeper_cluster.py)."""
 
 
@@ -71,14 +73,14 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     """The function for each request. All other advertised requests go to the group coordinator."""
     cluster, topics, changes, partitions = rooms.cluster, rooms.topics, rooms.changes, rooms.partitions
     produced = _produced(rooms)
-    fetched = fetch.Needs(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
-    listed = list_offsets.Needs(cluster, partitions, rooms.side_thread)
-    epochs = leader_epochs.Needs(cluster, partitions, rooms.side_thread)
-    admin = create_topics.Needs(rooms.config, cluster, topics, changes)
-    of_logs = logs.Needs(cluster, topics, partitions, rooms.side_thread, rooms.config.data_dir)
-    altered = alter_configs.Needs(cluster, topics, partitions, rooms.given, rooms.elsewhere)
-    of_replicas = replicas.Needs(cluster, topics)
-    described = configs.Needs(rooms.config, cluster, topics)
+    fetched = fetch.FetchNeeds(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
+    listed = list_offsets.ListOffsetsNeeds(cluster, partitions, rooms.side_thread)
+    epochs = leader_epochs.LeaderEpochNeeds(cluster, partitions, rooms.side_thread)
+    admin = create_topics.TopicNeeds(rooms.config, cluster, topics, changes)
+    of_logs = logs.LogNeeds(cluster, topics, partitions, rooms.side_thread, rooms.config.data_dir)
+    altered = alter_configs.AlterConfigNeeds(cluster, topics, partitions, rooms.given, rooms.elsewhere)
+    of_replicas = replicas.ReplicaNeeds(cluster, topics)
+    described = configs.ConfigNeeds(rooms.config, cluster, topics)
     create: Callable[..., Any]
     delete: Callable[..., Any]
     create, delete = partial(create_topics.create_topics, admin), partial(create_topics.delete_topics, admin)
@@ -89,7 +91,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.PRODUCE: partial(produce.produce, produced),
         ApiKey.FETCH: partial(fetch.fetch, fetched),
         ApiKey.LIST_OFFSETS: partial(list_offsets.list_offsets, listed),
-        ApiKey.METADATA: partial(metadata.metadata, metadata.Needs(cluster, topics, changes)),
+        ApiKey.METADATA: partial(metadata.metadata, metadata.MetadataNeeds(cluster, topics, changes)),
         ApiKey.CREATE_TOPICS: create,
         ApiKey.DELETE_TOPICS: delete,
         ApiKey.ALTER_CONFIGS: partial(alter_configs.alter_configs, altered),
@@ -107,7 +109,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, described),
         ApiKey.LIST_CONFIG_RESOURCES: partial(configs.list_config_resources, described),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(
-            cluster_apis.describe_topic_partitions, cluster_apis.Needs(cluster, topics)
+            cluster_apis.describe_topic_partitions, cluster_apis.DescribeTopicNeeds(cluster, topics)
         ),
     }
 
@@ -115,7 +117,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
 def _of_groups(cluster: ClusterView, groups: Groups) -> dict[ApiKey, Callable[..., Any]]:
     """The functions that need neither topics nor logs."""
     return {
-        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.Needs(cluster, groups)),
+        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.CoordinatorNeeds(cluster, groups)),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
         ApiKey.OFFSET_FETCH: partial(offsets.offset_fetch, groups),
         ApiKey.DESCRIBE_GROUPS: partial(coordinators.describe_groups, groups),
@@ -132,8 +134,8 @@ _TO_COORDINATORS = (
 """Administrative requests that the group coordinator answers."""
 
 
-def _produced(rooms: Rooms) -> produce.Needs:
-    return produce.Needs(
+def _produced(rooms: Rooms) -> produce.ProduceNeeds:
+    return produce.ProduceNeeds(
         rooms.cluster, rooms.topics, rooms.partitions, rooms.durability, rooms.fetches, rooms.side_thread
     )
 
@@ -201,7 +203,7 @@ def groups_table(cluster: ClusterView, topics: metadata.Topics, groups: Groups) 
     """The handlers of a coordinator with groups but no records, for administration. Members use the draft listener."""
     group_request = partial(coordinators.group_request, groups)
     serve = dict.fromkeys(_TO_COORDINATORS, group_request) | _of_groups(cluster, groups)
-    described = metadata.Needs(cluster, topics, _NoChanges())
+    described = metadata.MetadataNeeds(cluster, topics, _NoChanges())
     return _apis(groups, serve | {ApiKey.METADATA: partial(metadata.metadata, described)}, {})
 
 

@@ -39,21 +39,21 @@ Rule = Callable[[Settings], dict[str, str]]
 """Computes a resource's new settings from its present ones. Raises KafkaError or ConfigError."""
 
 
-class Elsewhere(Protocol):
+class SettingsElsewhere(Protocol):
     """Changes settings of topics for all brokers (zookeeper_cluster.py)."""
 
     def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
         """Change settings of topics; `done` gets the failures by topic."""
 
 
-class Needs(NamedTuple):
+class AlterConfigNeeds(NamedTuple):
     """What these handlers need."""
 
     cluster: ClusterView
     topics: TopicCatalogue
     partitions: Partitions
     given: DynamicSettings
-    elsewhere: Elsewhere | None
+    elsewhere: SettingsElsewhere | None
 
 
 class _Asked(NamedTuple):
@@ -72,7 +72,7 @@ class _Result:
         self.error: KafkaError | None = None
 
 
-def alter_configs(here: Needs, request: AlterConfigsRequest, call: Call) -> Sliced | None:
+def alter_configs(here: AlterConfigNeeds, request: AlterConfigsRequest, call: Call) -> Sliced | None:
     """Replace the settings of resources by those in the request; each may fail separately."""
     asked = [
         _Asked(one.resource_type, one.resource_name, [(each.name, Operation.SET, each.value) for each in one.configs])
@@ -86,7 +86,9 @@ def alter_configs(here: Needs, request: AlterConfigsRequest, call: Call) -> Slic
     return _Work(here, asked, call, answer, whole=True).begin(request.validate_only)
 
 
-def incremental_alter_configs(here: Needs, request: IncrementalAlterConfigsRequest, call: Call) -> Sliced | None:
+def incremental_alter_configs(
+    here: AlterConfigNeeds, request: IncrementalAlterConfigsRequest, call: Call
+) -> Sliced | None:
     """Change settings of resources; each may fail separately, and then keeps all of its settings."""
     asked = [
         _Asked(
@@ -115,7 +117,7 @@ class _Work:
 
     def __init__(
         self,
-        here: Needs,
+        here: AlterConfigNeeds,
         asked: list[_Asked],
         call: Call,
         answer: Callable[[list[_Result]], AlterConfigsResponse | IncrementalAlterConfigsResponse],

@@ -29,7 +29,7 @@ _CONTROLLERS = 2
 _MAX_PARTITIONS = 2_000
 
 
-class Needs(NamedTuple):
+class DescribeTopicNeeds(NamedTuple):
     """What DescribeTopicPartitions needs."""
 
     cluster: ClusterView
@@ -59,7 +59,7 @@ def describe_cluster(cluster: ClusterView, request: DescribeClusterRequest, call
 
 
 def describe_topic_partitions(
-    here: Needs, request: DescribeTopicPartitionsRequest, call: Call
+    here: DescribeTopicNeeds, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Topics in order of their names from the cursor on, until the limit of partitions is reached."""
     cursor = request.cursor
@@ -106,7 +106,7 @@ def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitions
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-def _described(here: Needs, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+def _described(here: DescribeTopicNeeds, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index in indexes:
         nodes = here.cluster.leadership(topic.name, index)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from muster.broker.handlers import create_topics as alone
 from muster.broker.net.calls import Call, Sliced, at_once
-from muster.broker.topics.catalogue import NewTopic, Topic
+from muster.broker.topics.catalogue import Topic, TopicToCreate
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import (
     CreateTopicsRequest,
@@ -23,12 +23,12 @@ from muster.protocol.messages import (
 Created = dict[str, bytes | KafkaError]
 
 
-class Elsewhere(Protocol):
+class TopicsElsewhere(Protocol):
     """Creates and deletes topics for all brokers (zookeeper_cluster.py)."""
 
     def create(
         self,
-        wanted: Sequence[NewTopic],
+        wanted: Sequence[TopicToCreate],
         assignments: Mapping[str, Mapping[int, list[int]]],
         timeout_ms: int,
         done: Callable[[Created], None],
@@ -40,7 +40,7 @@ class Elsewhere(Protocol):
 
 
 def create_topics(
-    elsewhere: Elsewhere, here: alone.Needs, request: CreateTopicsRequest, call: Call
+    elsewhere: TopicsElsewhere, here: alone.TopicNeeds, request: CreateTopicsRequest, call: Call
 ) -> CreateTopicsResponse | Sliced | None:
     """Create topics; each may fail by itself."""
     plans = alone.plans(here, request)
@@ -60,13 +60,13 @@ def create_topics(
         }
         call.reply(at_once(alone.answering(here, request, plans, found, call.version)))
 
-    new = [NewTopic(plan.asked.name, plan.partitions, plan.settings) for plan in wanted]
+    new = [TopicToCreate(plan.asked.name, plan.partitions, plan.settings) for plan in wanted]
     elsewhere.create(new, assignments, request.timeout_ms, done)
     return None
 
 
 def delete_topics(
-    elsewhere: Elsewhere, here: alone.Needs, request: DeleteTopicsRequest, call: Call
+    elsewhere: TopicsElsewhere, here: alone.TopicNeeds, request: DeleteTopicsRequest, call: Call
 ) -> DeleteTopicsResponse | Sliced | None:
     """Delete topics; each may fail by itself."""
     if not here.config.flag("delete.topic.enable"):

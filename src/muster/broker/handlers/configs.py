@@ -58,7 +58,7 @@ MALFORMED = (
 """What Kafka's tools show for INVALID_REQUEST without a reason."""
 
 
-class Needs(NamedTuple):
+class ConfigNeeds(NamedTuple):
     """What DescribeConfigs needs."""
 
     config: BrokerConfig
@@ -66,13 +66,15 @@ class Needs(NamedTuple):
     topics: TopicCatalogue
 
 
-def describe_configs(here: Needs, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse | Sliced:
+def describe_configs(
+    here: ConfigNeeds, request: DescribeConfigsRequest, call: Call
+) -> DescribeConfigsResponse | Sliced:
     """All settings of each resource, or those asked for."""
     steps = _describe_all(here, request)
     return steps if len(request.resources) > _FEW else at_once(steps)
 
 
-def _describe_all(here: Needs, request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
+def _describe_all(here: ConfigNeeds, request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
     results = []
     for asked in request.resources:
         result = DescribeConfigsResult(
@@ -88,7 +90,7 @@ def _describe_all(here: Needs, request: DescribeConfigsRequest) -> Generator[Non
 
 
 def _describe(
-    here: Needs, asked: DescribeConfigsResource, request: DescribeConfigsRequest
+    here: ConfigNeeds, asked: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     if asked.resource_type == TOPIC:
         if why := invalid_name(asked.resource_name):
@@ -108,7 +110,7 @@ def _describe(
     raise KafkaError(ErrorCode.INVALID_REQUEST, reasons.get(asked.resource_type, MALFORMED))
 
 
-def _check_broker_name(here: Needs, name: str) -> None:
+def _check_broker_name(here: ConfigNeeds, name: str) -> None:
     if not name:
         return
     if not name.removeprefix("-").isdecimal():
@@ -125,7 +127,7 @@ def _wanted(names: list[str] | None, name: str) -> bool:
 
 
 def _of_topic(
-    here: Needs, topic: Topic, names: list[str] | None, request: DescribeConfigsRequest
+    here: ConfigNeeds, topic: Topic, names: list[str] | None, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     found = []
     for name, setting in topic_settings.SETTINGS.items():
@@ -142,7 +144,7 @@ def _of_topic(
 
 
 def _of_broker(
-    here: Needs, names: list[str] | None, request: DescribeConfigsRequest
+    here: ConfigNeeds, names: list[str] | None, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     found = []
     for name, setting in broker_config.SETTINGS.items():
@@ -155,7 +157,7 @@ def _of_broker(
 
 
 def _of_all_brokers(
-    here: Needs, names: list[str] | None, request: DescribeConfigsRequest
+    here: ConfigNeeds, names: list[str] | None, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     """Settings changed for all brokers at run time."""
     source, found = Source.ALL_BROKERS, []
@@ -166,7 +168,7 @@ def _of_all_brokers(
     return found
 
 
-def _synonyms(here: Needs, name: str | None) -> list[DescribeConfigsSynonym]:
+def _synonyms(here: ConfigNeeds, name: str | None) -> list[DescribeConfigsSynonym]:
     """The values that a setting would fall back to, the strongest first."""
     if name is None:
         return []
@@ -188,7 +190,7 @@ def _result(
 
 
 def list_config_resources(
-    here: Needs, request: ListConfigResourcesRequest, call: Call
+    here: ConfigNeeds, request: ListConfigResourcesRequest, call: Call
 ) -> Generator[None, None, ListConfigResourcesResponse]:
     """The topics and brokers, as far as they are asked for."""
     spoken = KINDS if call.version else (CLIENT_METRICS,)

@@ -44,14 +44,16 @@ _AT_ONCE = 200
 """Requests for more groups than this are handled in parts."""
 
 
-class Needs(NamedTuple):
+class CoordinatorNeeds(NamedTuple):
     """What FindCoordinator needs."""
 
     cluster: ClusterView
     groups: Groups
 
 
-def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse | Sliced:
+def find_coordinator(
+    here: CoordinatorNeeds, request: FindCoordinatorRequest, call: Call
+) -> FindCoordinatorResponse | Sliced:
     """The coordinator of groups; share groups have none here.
 
     For transactions it is this broker, although it then refuses them (`producer_ids`): without a coordinator, clients
@@ -66,7 +68,7 @@ def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -
 
 
 def _coordinators(
-    here: Needs, request: FindCoordinatorRequest, version: int
+    here: CoordinatorNeeds, request: FindCoordinatorRequest, version: int
 ) -> Generator[None, None, FindCoordinatorResponse]:
     found = []
     for key in request.coordinator_keys:
@@ -85,7 +87,7 @@ _MESSAGES = {
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 
-def _coordinator(here: Needs, key: str, key_type: int, version: int) -> Coordinator:
+def _coordinator(here: CoordinatorNeeds, key: str, key_type: int, version: int) -> Coordinator:
     if key_type in (GROUP, TRANSACTION):
         if key_type == GROUP and not here.groups.ensure():
             return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")

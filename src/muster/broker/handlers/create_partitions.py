@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from muster.broker.handlers import create_topics
-from muster.broker.handlers.create_topics import Needs
+from muster.broker.handlers.create_topics import TopicNeeds
 from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.topics.changes import Growth, check_count
 from muster.errors import ErrorCode, KafkaError
@@ -30,7 +30,7 @@ _FEW = 50
 """More partitions than this are created in slices."""
 
 
-class Elsewhere(Protocol):
+class PartitionsElsewhere(Protocol):
     """Adds partitions for all brokers (zookeeper_cluster.py)."""
 
     def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
@@ -43,7 +43,7 @@ class _Found(NamedTuple):
 
 
 def create_partitions(
-    elsewhere: Elsewhere | None, here: Needs, request: CreatePartitionsRequest, call: Call
+    elsewhere: PartitionsElsewhere | None, here: TopicNeeds, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse | Sliced | None:
     """Add partitions; each topic may fail separately. With validate_only, only check."""
     if elsewhere is None:
@@ -65,7 +65,7 @@ def _answer(response: CreatePartitionsResponse, failed: Mapping[str, KafkaError]
     return response
 
 
-def _growing(here: Needs, request: CreatePartitionsRequest) -> Generator[None, None, CreatePartitionsResponse]:
+def _growing(here: TopicNeeds, request: CreatePartitionsRequest) -> Generator[None, None, CreatePartitionsResponse]:
     found = _check_all(here, request)
     response = CreatePartitionsResponse(results=found.results)
     if request.validate_only or not found.wanted:
@@ -82,7 +82,7 @@ def _growing(here: Needs, request: CreatePartitionsRequest) -> Generator[None, N
     return response
 
 
-def _check_all(here: Needs, request: CreatePartitionsRequest) -> _Found:
+def _check_all(here: TopicNeeds, request: CreatePartitionsRequest) -> _Found:
     """What can be done for the topics that are named once, and why the others cannot grow."""
     times = Counter(topic.name for topic in request.topics)
     found = _Found([], [])
@@ -102,7 +102,7 @@ def _check_all(here: Needs, request: CreatePartitionsRequest) -> _Found:
     return found
 
 
-def _check(here: Needs, asked: CreatePartitionsTopic) -> Growth:
+def _check(here: TopicNeeds, asked: CreatePartitionsTopic) -> Growth:
     topic = here.topics.get(asked.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -117,7 +117,7 @@ def _check(here: Needs, asked: CreatePartitionsTopic) -> Growth:
     return Growth(topic, topic.partitions, asked.count, _assigned(here, asked, topic.partitions))
 
 
-def _assigned(here: Needs, asked: CreatePartitionsTopic, had: int) -> list[list[int]] | None:
+def _assigned(here: TopicNeeds, asked: CreatePartitionsTopic, had: int) -> list[list[int]] | None:
     """The brokers of each new partition, where the request names them."""
     if asked.assignments is None:
         return None

@@ -17,7 +17,7 @@ from muster.broker.identity import random_uuid
 from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.settings import show
 from muster.broker.topics import settings as topic_settings
-from muster.broker.topics.catalogue import NewTopic, Topic, TopicCatalogue, invalid_name
+from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate, invalid_name
 from muster.broker.topics.changes import TopicChanges
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.protocol.messages import (
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     settings: dict[str, str]
 
 
-class Needs(NamedTuple):
+class TopicNeeds(NamedTuple):
     """What CreateTopics and DeleteTopics need."""
 
     config: BrokerConfig
@@ -62,14 +62,16 @@ class Needs(NamedTuple):
     changes: TopicChanges
 
 
-def create_topics(here: Needs, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
+def create_topics(here: TopicNeeds, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
     """Create topics; each may fail separately. With validate_only, only check. Too many are refused together."""
     few = len(request.topics) <= _FEW and sum(_asked_partitions(here, asked) for asked in request.topics) <= _FEW
     few = few and not any(here.changes.is_cleaning_up(asked.name) for asked in request.topics)
     return at_once(_creating(here, request, call.version)) if few else _creating(here, request, call.version)
 
 
-def _creating(here: Needs, request: CreateTopicsRequest, version: int) -> Generator[None, None, CreateTopicsResponse]:
+def _creating(
+    here: TopicNeeds, request: CreateTopicsRequest, version: int
+) -> Generator[None, None, CreateTopicsResponse]:
     yield from here.changes.cleaning_up(asked.name for asked in request.topics)
     found = plans(here, request)
     if isinstance(found, CreateTopicsResponse):
@@ -80,7 +82,7 @@ def _creating(here: Needs, request: CreateTopicsRequest, version: int) -> Genera
     return (yield from answering(here, request, found, created, version))
 
 
-def plans(here: Needs, request: CreateTopicsRequest) -> list[Plan | CreatableTopicResult] | CreateTopicsResponse:
+def plans(here: TopicNeeds, request: CreateTopicsRequest) -> list[Plan | CreatableTopicResult] | CreateTopicsResponse:
     """The topics that can be created, and errors for the others; the answer, if it is too much for one request."""
     times = Counter(topic.name for topic in request.topics)
     single = [asked for asked in request.topics if times[asked.name] == 1]
@@ -93,7 +95,7 @@ def plans(here: Needs, request: CreateTopicsRequest) -> list[Plan | CreatableTop
 
 
 def answering(
-    here: Needs,
+    here: TopicNeeds,
     request: CreateTopicsRequest,
     plans: Iterable[Plan | CreatableTopicResult],
     created: Mapping[str, bytes | CreatableTopicResult],
@@ -112,7 +114,7 @@ def answering(
     return response
 
 
-def _asked_partitions(here: Needs, asked: CreatableTopic) -> int:
+def _asked_partitions(here: TopicNeeds, asked: CreatableTopic) -> int:
     if asked.assignments:
         return len(asked.assignments)
     return here.config.integer("num.partitions") if asked.num_partitions == -1 else max(asked.num_partitions, 0)
@@ -124,7 +126,7 @@ def _too_many(request: CreateTopicsRequest, message: str) -> CreateTopicsRespons
     )
 
 
-def _plan(here: Needs, asked: CreatableTopic) -> Plan | CreatableTopicResult:
+def _plan(here: TopicNeeds, asked: CreatableTopic) -> Plan | CreatableTopicResult:
     try:
         _check_name(here, asked.name)
         settings = topic_settings.check((config.name, config.value) for config in asked.configs)
@@ -136,9 +138,9 @@ def _plan(here: Needs, asked: CreatableTopic) -> Plan | CreatableTopicResult:
     return Plan(asked, partitions, settings)
 
 
-def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
+def _create_all(here: TopicNeeds, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
     """Create topics with one write of the catalogue; if that fails, one by one. Returns each topic's id or error."""
-    wanted = [NewTopic(plan.asked.name, plan.partitions, plan.settings) for plan in plans]
+    wanted = [TopicToCreate(plan.asked.name, plan.partitions, plan.settings) for plan in plans]
     try:
         topics = yield from here.changes.creating(wanted)
         return {topic.name: topic.topic_id for topic in topics}
@@ -156,7 +158,7 @@ def _create_all(here: Needs, plans: list[Plan]) -> Generator[None, None, dict[st
     return found
 
 
-def _result(here: Needs, plan: Plan, created: bytes | CreatableTopicResult, version: int) -> CreatableTopicResult:
+def _result(here: TopicNeeds, plan: Plan, created: bytes | CreatableTopicResult, version: int) -> CreatableTopicResult:
     if isinstance(created, CreatableTopicResult):
         return created
     result = CreatableTopicResult(plan.asked.name, created, error_message=None)
@@ -166,7 +168,7 @@ def _result(here: Needs, plan: Plan, created: bytes | CreatableTopicResult, vers
     return result
 
 
-def _check_name(here: Needs, name: str) -> None:
+def _check_name(here: TopicNeeds, name: str) -> None:
     if why := invalid_name(name):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
     if here.topics.get(name) is not None:
@@ -175,7 +177,7 @@ def _check_name(here: Needs, name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _check_partitions(here: Needs, asked: CreatableTopic) -> int:
+def _check_partitions(here: TopicNeeds, asked: CreatableTopic) -> int:
     """How many partitions the topic gets. Raises KafkaError in the order of Kafka's checks."""
     if asked.assignments:
         return _check_assignments(here, asked)
@@ -202,7 +204,7 @@ def _too_many_replicas(wanted: int, brokers: int) -> KafkaError:
     )
 
 
-def _check_assignments(here: Needs, asked: CreatableTopic) -> int:
+def _check_assignments(here: TopicNeeds, asked: CreatableTopic) -> int:
     if asked.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -251,7 +253,7 @@ def failed(name: str, code: ErrorCode, message: str | None) -> CreatableTopicRes
     return CreatableTopicResult(name, ZERO_UUID, code, message)
 
 
-def _all_settings(here: Needs, settings: dict[str, str]) -> list[CreatableTopicConfigs]:
+def _all_settings(here: TopicNeeds, settings: dict[str, str]) -> list[CreatableTopicConfigs]:
     found = []
     for name in topic_settings.SETTINGS:
         value = topic_settings.effective(name, settings, here.config)
@@ -259,7 +261,7 @@ def _all_settings(here: Needs, settings: dict[str, str]) -> list[CreatableTopicC
     return found
 
 
-def delete_topics(here: Needs, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
+def delete_topics(here: TopicNeeds, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
     """Delete topics: with one write of the catalogue for all, and a slice at a time."""
     asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
     if not here.config.flag("delete.topic.enable"):
@@ -286,7 +288,7 @@ def named_once(asked: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], l
 
 
 def _deleting(
-    here: Needs, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
+    here: TopicNeeds, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
 ) -> Generator[None, None, DeleteTopicsResponse]:
     found: dict[str, Topic] = {}
     results = [to_delete(here, each, found) for each in asked]
@@ -308,7 +310,7 @@ def _undeleted(
     return DeletableTopicResult(name, topic_id, code, message)
 
 
-def to_delete(here: Needs, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
+def to_delete(here: TopicNeeds, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
     """The result for a topic if its deletion succeeds, and add it to `found`; or why it cannot be deleted."""
     if asked.name is not None and asked.topic_id != ZERO_UUID:
         return _undeleted(asked.name, asked.topic_id, "You may not specify both topic name and topic id.")

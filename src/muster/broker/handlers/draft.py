@@ -34,7 +34,7 @@ _MOST_ELEMENTS = 20_000
 """Topics in one JoinGroup."""
 
 
-class Needs(NamedTuple):
+class DraftNeeds(NamedTuple):
     """What these handlers need."""
 
     cluster: ClusterView
@@ -44,7 +44,7 @@ class Needs(NamedTuple):
 
 def table(cluster: ClusterView, groups: Groups, classic: dict[int, Api]) -> dict[int, Api]:
     """What serves each request of the drafts; `classic` serves those that the other listener has too."""
-    here = Needs(cluster, groups, AssignedMembers(groups.runtime))
+    here = DraftNeeds(cluster, groups, AssignedMembers(groups.runtime))
     handlers: dict[int, Callable[..., Any]] = {
         ApiKey.FIND_COORDINATOR: find_coordinator,
         ApiKey.JOIN_GROUP: join,
@@ -58,7 +58,7 @@ def table(cluster: ClusterView, groups: Groups, classic: dict[int, Api]) -> dict
     return apis
 
 
-def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
+def find_coordinator(here: DraftNeeds, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
     """ConsumerMetadata: the listener of this kind that the group's coordinator has (A2)."""
     node = here.groups.coordinator(request.key) if here.groups.ensure() else None
     found = here.cluster.draft_node_of(node.node_id) if node is not None else None
@@ -67,7 +67,7 @@ def find_coordinator(here: Needs, request: FindCoordinatorRequest, call: Call) -
     return FindCoordinatorResponse(node_id=found.node_id, host=found.host, port=found.port)
 
 
-def join(here: Needs, request: DraftJoinGroupRequest, call: Call) -> None:
+def join(here: DraftNeeds, request: DraftJoinGroupRequest, call: Call) -> None:
     """JoinGroup: answered when all members have joined, with the member's partitions (A5)."""
 
     def reply(found: AssignedJoined) -> None:
@@ -85,14 +85,14 @@ def join(here: Needs, request: DraftJoinGroupRequest, call: Call) -> None:
     here.members.join(ask, _client(call), reply)
 
 
-def heartbeat(here: Needs, request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
+def heartbeat(here: DraftNeeds, request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
     """Heartbeat: ILLEGAL_GENERATION says that a rebalance has begun (A3, A4)."""
     _serve(here)
     error = here.members.heartbeat(request.group_id, request.generation_id, request.member_id)
     return HeartbeatResponse(error_code=error)
 
 
-def leave(here: Needs, request: LeaveGroupRequest, call: Call) -> None:
+def leave(here: DraftNeeds, request: LeaveGroupRequest, call: Call) -> None:
     """LeaveGroup."""
     _serve(here)
     here.members.leave(
@@ -103,7 +103,7 @@ def leave(here: Needs, request: LeaveGroupRequest, call: Call) -> None:
     )
 
 
-def _serve(here: Needs) -> None:
+def _serve(here: DraftNeeds) -> None:
     groups = here.groups
     if not groups.serving or (groups.may_serve is not None and not groups.may_serve()):
         groups.ensure()

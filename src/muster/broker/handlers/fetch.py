@@ -25,7 +25,7 @@ _TOPIC_IDS_SINCE = 13
 _LEADERS_SINCE = 16
 
 
-class Needs(NamedTuple):
+class FetchNeeds(NamedTuple):
     """What Fetch needs."""
 
     sessions: FetchSessions
@@ -34,13 +34,13 @@ class Needs(NamedTuple):
     loop: Loop
 
 
-def fetch(here: Needs, request: FetchRequest, call: Call) -> FetchResponse | Sliced | None:
+def fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> FetchResponse | Sliced | None:
     """Answer with the available records, or park the request."""
     steps = _fetch(here, request, call)
     return steps if here.sessions.size(request) > fetches.MANY else at_once(steps)
 
 
-def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, None, FetchResponse | None]:
+def _fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> Generator[None, None, FetchResponse | None]:
     plan = yield from here.sessions.plan(request, call.version >= _TOPIC_IDS_SINCE, now_ms())
     if plan.error:
         return FetchResponse(error_code=plan.error)
@@ -59,7 +59,7 @@ def _fetch(here: Needs, request: FetchRequest, call: Call) -> Generator[None, No
 
 
 def _read_again(
-    here: Needs, plan: FetchPlan, request: FetchRequest, version: int
+    here: FetchNeeds, plan: FetchPlan, request: FetchRequest, version: int
 ) -> Generator[None, None, FetchResponse]:
     """The records available when the wait is over."""
     results, _, failed = yield from here.reader.read(plan, request)
@@ -67,7 +67,7 @@ def _read_again(
 
 
 def _answer(
-    here: Needs, plan: FetchPlan, results: list[Result], version: int, failed: bool
+    here: FetchNeeds, plan: FetchPlan, results: list[Result], version: int, failed: bool
 ) -> Generator[None, None, FetchResponse]:
     settling = here.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, now_ms())
     session_id, told = yield from settling

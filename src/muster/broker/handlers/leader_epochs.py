@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from muster.log import PartitionLog
 
 
-class Needs(NamedTuple):
+class LeaderEpochNeeds(NamedTuple):
     """What OffsetForLeaderEpoch needs."""
 
     cluster: ClusterView
@@ -37,7 +37,7 @@ class Needs(NamedTuple):
 
 
 def offset_for_leader_epoch(
-    here: Needs, request: OffsetForLeaderEpochRequest, call: Call
+    here: LeaderEpochNeeds, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse | None:
     """The end of each partition's epoch. For an older epoch than the leader's, batches are read: a thread does it."""
     response = OffsetForLeaderEpochResponse()
@@ -64,7 +64,7 @@ def offset_for_leader_epoch(
     return None
 
 
-def _log(here: Needs, topic: str, asked: OffsetForLeaderPartition) -> PartitionLog:
+def _log(here: LeaderEpochNeeds, topic: str, asked: OffsetForLeaderPartition) -> PartitionLog:
     log = here.partitions.get(topic, asked.partition)
     if log is None:
         raise KafkaError(here.cluster.why_not_here(topic, asked.partition))

@@ -48,7 +48,7 @@ Search = Callable[[], None]
 """Searches batches for a timestamp, and fills in a result."""
 
 
-class Needs(NamedTuple):
+class ListOffsetsNeeds(NamedTuple):
     """What ListOffsets needs."""
 
     cluster: ClusterView
@@ -56,7 +56,7 @@ class Needs(NamedTuple):
     side_thread: SideThread
 
 
-def list_offsets(here: Needs, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
+def list_offsets(here: ListOffsetsNeeds, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
     """The offset for each partition's timestamp.
 
     To find a timestamp, batches are read, which may take long: a thread does it.
@@ -86,7 +86,7 @@ def list_offsets(here: Needs, request: ListOffsetsRequest, call: Call) -> ListOf
 
 
 def _find(
-    here: Needs,
+    here: ListOffsetsNeeds,
     topic: str,
     asked: ListOffsetsPartition,
     isolation_level: int,

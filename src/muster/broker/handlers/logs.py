@@ -57,7 +57,7 @@ _FEW = 100
 """More partitions than this are described in slices."""
 
 
-class Needs(NamedTuple):
+class LogNeeds(NamedTuple):
     """What these handlers need."""
 
     cluster: ClusterView
@@ -70,7 +70,7 @@ class Needs(NamedTuple):
 # ----------------------------------------------------------------------------------------------------- DeleteRecords
 
 
-def delete_records(here: Needs, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse | None:
+def delete_records(here: LogNeeds, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse | None:
     """Set each partition's log start offset. A partition that is named twice is answered once, as in Kafka."""
     asked = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
     by_topic: dict[str, DeleteRecordsTopicResult] = {}
@@ -94,7 +94,7 @@ def delete_records(here: Needs, request: DeleteRecordsRequest, call: Call) -> De
     return None
 
 
-def _log_to_cut(here: Needs, topic: str, index: int) -> PartitionLog:
+def _log_to_cut(here: LogNeeds, topic: str, index: int) -> PartitionLog:
     """The log of a partition whose records may be deleted. Raises KafkaError, in the order of Kafka's checks."""
     known = here.topics.get(topic)
     if known is None or not 0 <= index < known.partitions:
@@ -109,7 +109,7 @@ def _log_to_cut(here: Needs, topic: str, index: int) -> PartitionLog:
     return found
 
 
-def _keep(here: Needs, done: list[tuple[PartitionLog, DeleteRecordsPartitionResult]]) -> None:
+def _keep(here: LogNeeds, done: list[tuple[PartitionLog, DeleteRecordsPartitionResult]]) -> None:
     """Make the new beginnings durable."""
     for _, result in done:  # until it is known: the answer goes out whatever happens
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -126,7 +126,7 @@ def _keep(here: Needs, done: list[tuple[PartitionLog, DeleteRecordsPartitionResu
 
 
 def alter_replica_log_dirs(
-    here: Needs, request: AlterReplicaLogDirsRequest, call: Call
+    here: LogNeeds, request: AlterReplicaLogDirsRequest, call: Call
 ) -> Generator[None, None, AlterReplicaLogDirsResponse]:
     """Check that each partition is in the requested folder. The last folder named for a partition counts."""
     wanted = {
@@ -143,7 +143,7 @@ def alter_replica_log_dirs(
     return AlterReplicaLogDirsResponse(results=list(by_topic.values()))
 
 
-def _why_not_in(here: Needs, path: str, partition: TopicPartition) -> ErrorCode:
+def _why_not_in(here: LogNeeds, path: str, partition: TopicPartition) -> ErrorCode:
     """Why a partition cannot be in a folder, in the order of Kafka's checks."""
     topic, index = partition
     if len(f"{topic}-{index}{_MOVING}") + 32 > _LONGEST_FOLDER:
@@ -156,7 +156,7 @@ def _why_not_in(here: Needs, path: str, partition: TopicPartition) -> ErrorCode:
     return ErrorCode.NONE if here.partitions.has(partition) else here.cluster.why_not_here(topic, index)
 
 
-def _folder(here: Needs) -> str:
+def _folder(here: LogNeeds) -> str:
     """The one log directory, as reported to clients."""
     return str(here.data_dir.absolute())
 
@@ -164,13 +164,15 @@ def _folder(here: Needs) -> str:
 # --------------------------------------------------------------------------------------------------- DescribeLogDirs
 
 
-def describe_log_dirs(here: Needs, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse | Sliced:
+def describe_log_dirs(here: LogNeeds, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse | Sliced:
     """The one log directory, with the size of each partition in it."""
     steps = _describe_log_dir(here, request)
     return steps if len(here.partitions) > _FEW else at_once(steps)
 
 
-def _describe_log_dir(here: Needs, request: DescribeLogDirsRequest) -> Generator[None, None, DescribeLogDirsResponse]:
+def _describe_log_dir(
+    here: LogNeeds, request: DescribeLogDirsRequest
+) -> Generator[None, None, DescribeLogDirsResponse]:
     result = DescribeLogDirsResult(log_dir=_folder(here))
     response = DescribeLogDirsResponse(results=[result])
     wanted = None
@@ -197,7 +199,7 @@ def _describe_log_dir(here: Needs, request: DescribeLogDirsRequest) -> Generator
 
 
 def describe_producers(
-    here: Needs, request: DescribeProducersRequest, call: Call
+    here: LogNeeds, request: DescribeProducersRequest, call: Call
 ) -> Generator[None, None, DescribeProducersResponse]:
     """The idempotent producers that each partition remembers, a partition at a time."""
     response = DescribeProducersResponse()
@@ -215,7 +217,7 @@ def describe_producers(
     return response
 
 
-def _producers(here: Needs, topic: str, index: int) -> list[ProducerState]:
+def _producers(here: LogNeeds, topic: str, index: int) -> list[ProducerState]:
     if why := invalid_name(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
     if here.topics.get(topic) is None:

@@ -54,7 +54,7 @@ class Changes(Protocol):
     def auto_create(self, names: Iterable[str]) -> Generator[None, None, None]: ...
 
 
-class Needs(NamedTuple):
+class MetadataNeeds(NamedTuple):
     """What Metadata needs."""
 
     cluster: ClusterView
@@ -62,7 +62,7 @@ class Needs(NamedTuple):
     changes: Changes
 
 
-def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
+def metadata(here: MetadataNeeds, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
     """The brokers, and the requested topics."""
     asked = request.topics
     if asked and call.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
@@ -76,7 +76,7 @@ def metadata(here: Needs, request: MetadataRequest, call: Call) -> MetadataRespo
     return at_once(steps) if few else steps
 
 
-def _partitions(here: Needs, asked: MetadataRequestTopic) -> int:
+def _partitions(here: MetadataNeeds, asked: MetadataRequestTopic) -> int:
     """A requested topic's partitions; counted as many if a deleted topic of its name must be removed first."""
     if asked.name and here.changes.is_cleaning_up(asked.name):
         return SMALL + 1
@@ -85,7 +85,7 @@ def _partitions(here: Needs, asked: MetadataRequestTopic) -> int:
 
 
 def _metadata(
-    here: Needs, request: MetadataRequest, asked: list[MetadataRequestTopic]
+    here: MetadataNeeds, request: MetadataRequest, asked: list[MetadataRequestTopic]
 ) -> Generator[None, None, MetadataResponse]:
     topics: list[MetadataResponseTopic] = []
     seen: set[tuple[str | None, bytes]] = set()
@@ -113,7 +113,7 @@ def _metadata(
     )
 
 
-def _asked_for(here: Needs, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
+def _asked_for(here: MetadataNeeds, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
     """The answer for a topic; the name of a topic that could be created is added to `unknown`."""
     if asked.topic_id != ZERO_UUID:
         topic = here.topics.by_id(asked.topic_id)
@@ -133,7 +133,7 @@ def _asked_for(here: Needs, asked: MetadataRequestTopic, unknown: list[str]) -> 
     return _described(here, topic)
 
 
-def _described(here: Needs, topic: Topic) -> MetadataResponseTopic:
+def _described(here: MetadataNeeds, topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

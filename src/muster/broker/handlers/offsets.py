@@ -30,7 +30,7 @@ SHARE = 1_000
 _GROUPS_SINCE = 8
 
 
-class Shared:
+class Shares:
     """The topics of a request in shares, each topic with a flag whether it continues that of the previous share."""
 
     def __init__(self, topics: list[Any] | None, partitions: str) -> None:
@@ -84,7 +84,7 @@ def offset_commit(groups: Groups, request: OffsetCommitRequest, call: Call) -> S
     if partitions <= SHARE:
         submit(groups, request, call, call.reply)
         return None
-    shared = Shared(request.topics, "partitions")
+    shared = Shares(request.topics, "partitions")
 
     def reply(answers: list[OffsetCommitResponse]) -> None:
         call.reply(shared.joined(answers))
@@ -99,9 +99,9 @@ def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sli
         group_request(groups, request, call)
         return None
     if call.version < _GROUPS_SINCE:
-        shared = Shared(request.topics, "partition_indexes")
+        shared = Shares(request.topics, "partition_indexes")
         return _ask(groups, shared.parts(request), call, lambda answers: call.reply(shared.joined(answers)))
-    shares = [Shared(group.topics, "partition_indexes") for group in request.groups]
+    shares = [Shares(group.topics, "partition_indexes") for group in request.groups]
     asked = [of.parts(group) for of, group in zip(shares, request.groups, strict=True)]
     parts = [
         OffsetFetchRequest(groups=[part], require_stable=request.require_stable) for some in asked for part in some

@@ -105,7 +105,7 @@ class Append:
             self.examined = LogError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-class Needs(NamedTuple):
+class ProduceNeeds(NamedTuple):
     """What Produce needs."""
 
     cluster: ClusterView
@@ -116,7 +116,7 @@ class Needs(NamedTuple):
     side_thread: SideThread
 
 
-def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse | None:
+def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append each partition's batch; answer when they are durable.
 
     A thread examines a batch that takes long to examine. The connection waits for that, as it would with Kafka: later
@@ -141,7 +141,7 @@ def produce(here: Needs, request: ProduceRequest, call: Call) -> ProduceResponse
 
 
 def _examine_beside(
-    here: Needs, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+    here: ProduceNeeds, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> None:
     """Let the thread examine the remaining batches, and then write all."""
     call.blocks = True
@@ -166,7 +166,7 @@ def _examine_beside(
 
 
 def _write(
-    here: Needs, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+    here: ProduceNeeds, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> ProduceResponse | None:
     waits: list[Wait] = []
     now = now_ms()
@@ -198,7 +198,7 @@ def _durable(waits: list[Wait], response: ProduceResponse, call: Call) -> None:
     call.reply(response)
 
 
-def _topic_name(here: Needs, asked: TopicProduceData, version: int) -> str | None:
+def _topic_name(here: ProduceNeeds, asked: TopicProduceData, version: int) -> str | None:
     """The topic's name, None for an id that no topic has."""
     return asked.name if version < 13 else here.topics.topic_name(bytes(asked.topic_id))
 
@@ -212,7 +212,7 @@ def _tell_leader(hint: LeaderHint, result: PartitionProduceResponse, response: P
 
 
 def _accept(
-    here: Needs,
+    here: ProduceNeeds,
     name: str | None,
     asked: PartitionProduceData,
     request: ProduceRequest,
@@ -250,12 +250,12 @@ def _accept(
     return result
 
 
-def _is_internal(here: Needs, name: str) -> bool:
+def _is_internal(here: ProduceNeeds, name: str) -> bool:
     topic = here.topics.get(name)
     return topic is not None and topic.internal
 
 
-def _append(here: Needs, append: Append, request: ProduceRequest, waits: list[Wait], now: int) -> None:
+def _append(here: ProduceNeeds, append: Append, request: ProduceRequest, waits: list[Wait], now: int) -> None:
     partition_log, result = append.log, append.result
     try:
         if isinstance(append.examined, LogError):

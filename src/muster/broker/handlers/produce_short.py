@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from muster.broker.clock import now_ms
-from muster.broker.handlers.produce import Needs, refused
+from muster.broker.handlers.produce import ProduceNeeds, refused
 from muster.broker.net.calls import Fast
 from muster.errors import KafkaError
 from muster.log import FsyncPolicy, PartitionLog, validation
@@ -64,7 +64,7 @@ class Known:
 
     __slots__ = ("_by_id", "_by_name", "_here")
 
-    def __init__(self, here: Needs) -> None:
+    def __init__(self, here: ProduceNeeds) -> None:
         self._here = here
         self._by_name: dict[bytes, Target] = {}
         self._by_id: dict[bytes, Target] = {}
@@ -103,7 +103,7 @@ class Known:
         return target
 
 
-def fast_produce(here: Needs) -> Fast:
+def fast_produce(here: ProduceNeeds) -> Fast:
     """Answers a Produce, from frame, position of the body, version and correlation id; None: take the general path."""
     read, examine, appended_to = Known(here).read, validation.examine, here.fetches.appended
 
@@ -137,7 +137,7 @@ def fast_produce(here: Needs) -> Fast:
     return answer
 
 
-def _target(here: Needs, head: bytes, version: int) -> Target | None:
+def _target(here: ProduceNeeds, head: bytes, version: int) -> Target | None:
     """The target of a request with these first bytes, if the fast path may serve it."""
     transactional_id, acks, _, topics, _ = _START.unpack_from(head)
     if transactional_id != _NO_ID or acks not in (-1, 1) or topics != _ONE or head[-5] != _ONE:

@@ -44,7 +44,7 @@ _SENTENCES = {
 }
 
 
-class Needs(NamedTuple):
+class ReplicaNeeds(NamedTuple):
     """What these handlers need."""
 
     cluster: ClusterView
@@ -54,7 +54,9 @@ class Needs(NamedTuple):
 # ------------------------------------------------------------------------------------------------------- ElectLeaders
 
 
-def elect_leaders(here: Needs, request: ElectLeadersRequest, call: Call) -> Generator[None, None, ElectLeadersResponse]:
+def elect_leaders(
+    here: ReplicaNeeds, request: ElectLeadersRequest, call: Call
+) -> Generator[None, None, ElectLeadersResponse]:
     """Why nothing is elected, for each partition. A request for all partitions leaves out those that need no
     election."""
     kind = request.election_type
@@ -89,7 +91,7 @@ def _unknown_kind(request: ElectLeadersRequest) -> ElectLeadersResponse:
     return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
-def _elected(here: Needs, kind: int, name: str, index: int) -> PartitionResult:
+def _elected(here: ReplicaNeeds, kind: int, name: str, index: int) -> PartitionResult:
     topic = here.topics.get(name)
     if topic is None:
         return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
@@ -113,7 +115,7 @@ def why_no_election(kind: int, nodes: Leadership) -> ErrorCode:
 
 
 def alter_partition_reassignments(
-    here: Needs, request: AlterPartitionReassignmentsRequest, call: Call
+    here: ReplicaNeeds, request: AlterPartitionReassignmentsRequest, call: Call
 ) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
     """Check that each partition is on the requested brokers; none is moved."""
     may_change = request.allow_replication_factor_change
@@ -134,7 +136,7 @@ def alter_partition_reassignments(
     return response
 
 
-def _check_reassignment(here: Needs, name: str, asked: ReassignablePartition, may_change: bool) -> None:
+def _check_reassignment(here: ReplicaNeeds, name: str, asked: ReassignablePartition, may_change: bool) -> None:
     """Raises KafkaError if the partition is not on the brokers that are asked for."""
     topic, index = here.topics.get(name), asked.partition_index
     if topic is None:

@@ -44,12 +44,12 @@ class Shared:
         self.read_view = memoryview(bytearray(READ_BYTES))
         self.first_view = self.read_view[:FIRST_BYTES]
         self._loop = loop
-        self._woken: list[Connection] = []
+        self._woken: list[ServerConnection] = []
         self._turn_is_due = False
         self._unwritten = 0
         """Of these, since the last were written to."""
 
-    def wake(self, connection: Connection) -> None:
+    def wake(self, connection: ServerConnection) -> None:
         """Continue with the connection in the next turn of the loop, together with others."""
         if not self._turn_is_due:
             self._turn_is_due = True
@@ -74,7 +74,7 @@ class Shared:
             self.service.turn_done()
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """One client's connection."""
 
     def __init__(self, shared: Shared) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from muster.broker.net.calls import Api, Service, Unsupported
-from muster.broker.net.connection import Connection, Shared
+from muster.broker.net.connection import ServerConnection, Shared
 from muster.broker.net.connections import Connections
 from muster.broker.net.intake import Intake
 from muster.broker.net.slices import Slices
@@ -136,7 +136,7 @@ class Server:
             except OSError:  # it has gone again
                 accepted.close()
                 continue
-            SocketTransport(self._sockets, accepted, peer, Connection(self._listening[listening]))
+            SocketTransport(self._sockets, accepted, peer, ServerConnection(self._listening[listening]))
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening in self._listening:

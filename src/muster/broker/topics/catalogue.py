@@ -84,7 +84,7 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
 
-class NewTopic(NamedTuple):
+class TopicToCreate(NamedTuple):
     """A topic to create."""
 
     name: str
@@ -155,9 +155,9 @@ class TopicCatalogue:
         Raises:
             OSError: the catalogue could not be written; the topic does not exist.
         """
-        return self.create_all([NewTopic(name, partitions, settings)])[0]
+        return self.create_all([TopicToCreate(name, partitions, settings)])[0]
 
-    def create_all(self, wanted: Iterable[NewTopic]) -> list[Topic]:
+    def create_all(self, wanted: Iterable[TopicToCreate]) -> list[Topic]:
         """Add topics that do not exist yet, all or none; durable when this returns. It costs one write in all.
 
         Raises:

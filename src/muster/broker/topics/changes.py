@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from muster.broker.config import BrokerConfig
 from muster.broker.net.calls import at_once
-from muster.broker.topics.catalogue import NewTopic, Topic, TopicCatalogue
+from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
 from muster.errors import ErrorCode, KafkaError, MusterError
@@ -73,7 +73,7 @@ class TopicPendingError(MusterError):
     """A topic is being created, and will exist in a moment."""
 
 
-class Elsewhere(Protocol):
+class RequestedTopicsElsewhere(Protocol):
     """A cluster, which creates and deletes topics for all brokers (zookeeper_cluster.py)."""
 
     def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
@@ -88,7 +88,7 @@ class TopicChanges:
         self, config: BrokerConfig, topics: TopicCatalogue, partitions: Partitions, fetches: ParkedFetches
     ) -> None:
         self.groups: GroupsOfTopics
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: RequestedTopicsElsewhere | None = None
         self.events: EventsTopic | None = None
         """Writes events of groups; None if they are turned off."""
         self._config = config
@@ -113,13 +113,13 @@ class TopicChanges:
         if self.elsewhere is not None:
             self.elsewhere.create_soon([name], partitions, settings)
             raise TopicPendingError(f"{name} is being created")
-        return self.create_topics([NewTopic(name, partitions, settings)])[0]
+        return self.create_topics([TopicToCreate(name, partitions, settings)])[0]
 
-    def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+    def create_topics(self, wanted: Sequence[TopicToCreate]) -> list[Topic]:
         """Create topics that do not exist, all or none. Raises OSError if they could not be stored."""
         return at_once(self.creating(wanted))
 
-    def creating(self, wanted: Sequence[NewTopic]) -> Generator[None, None, list[Topic]]:
+    def creating(self, wanted: Sequence[TopicToCreate]) -> Generator[None, None, list[Topic]]:
         """`create_topics`, a slice at a time. The topics exist from the first slice on; their partitions follow. A
         topic may be deleted, and even created again, before its turn comes."""
         topics = self.listing(wanted)
@@ -142,7 +142,7 @@ class TopicChanges:
             log.info("topic %s now has %d partitions, before %d", topic.name, indices.stop, indices.start)
         self.groups.topics_changed([topic.name for topic, _ in new])
 
-    def listing(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+    def listing(self, wanted: Sequence[TopicToCreate]) -> list[Topic]:
         """Have topics in the catalogue that do not exist, all or none, and nothing of former ones in their place.
         Raises OSError if that cannot be done."""
         at_once(self.cleaning_up(new.name for new in wanted))
@@ -165,7 +165,7 @@ class TopicChanges:
         names = list(names)
         yield from self.cleaning_up(names)
         partitions = self._config.integer("num.partitions")
-        wanted: dict[str, NewTopic] = {}  # by what would collide: metrics know no difference between '.' and '_'
+        wanted: dict[str, TopicToCreate] = {}  # by what would collide: metrics know no difference between '.' and '_'
         for name in names:
             if name == GROUP_METADATA_TOPIC:
                 self.groups.ensure()
@@ -173,7 +173,7 @@ class TopicChanges:
                 if self.events is not None:
                     self.events.ensure()
             elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
-                wanted.setdefault(name.replace(".", "_"), NewTopic(name, partitions, {}))
+                wanted.setdefault(name.replace(".", "_"), TopicToCreate(name, partitions, {}))
         if not wanted:
             return
         if self.elsewhere is not None:

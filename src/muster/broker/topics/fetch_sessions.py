@@ -55,7 +55,7 @@ class FetchedPartition:
 
 
 @dataclass(slots=True)
-class Session:
+class HeldFetchSession:
     """One session. `epoch` is the one that the next request must have."""
 
     session_id: int
@@ -73,7 +73,7 @@ class FetchPlan:
 
     partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
     error: ErrorCode = ErrorCode.NONE
-    session: Session | None = None
+    session: HeldFetchSession | None = None
     wants_session: bool = False
 
 
@@ -84,7 +84,7 @@ class FetchSessions:
         self._slots = slots
         self._most_partitions = most_partitions
         # In order of use: the first session is the one that was not used for the longest time.
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, HeldFetchSession] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ class FetchSessions:
             return plan.session.session_id, news
         if not plan.wants_session or not self._make_room(len(results), now):
             return NO_SESSION, results
-        session = Session(self._free_id(), uses_ids, INITIAL_EPOCH + 1, now, plan.partitions)
+        session = HeldFetchSession(self._free_id(), uses_ids, INITIAL_EPOCH + 1, now, plan.partitions)
         self._sessions[session.session_id] = session
         self._count(session)
         for count, (partition, data) in enumerate(results, 1):
@@ -152,7 +152,7 @@ class FetchSessions:
                 yield
         return session.session_id, results
 
-    def _update(self, session: Session, request: FetchRequest) -> Generator[None, None, bool]:
+    def _update(self, session: HeldFetchSession, request: FetchRequest) -> Generator[None, None, bool]:
         """Add a request's partitions. False if there is no room for them: the consumer has to open a new session."""
         for count, named in enumerate(_named(request), 1):
             known = session.partitions.get(named.key)
@@ -173,7 +173,7 @@ class FetchSessions:
             self._count(session)
         return True
 
-    def _count(self, session: Session) -> None:
+    def _count(self, session: HeldFetchSession) -> None:
         self._partitions += len(session.partitions) - session.counted
         session.counted = len(session.partitions)
 
@@ -203,7 +203,7 @@ def _named(request: FetchRequest) -> Iterator[FetchedPartition]:
             yield FetchedPartition(topic.topic, topic.topic_id, partition)
 
 
-def _is_news(session: Session, partition: FetchedPartition, data: PartitionData) -> bool:
+def _is_news(session: HeldFetchSession, partition: FetchedPartition, data: PartitionData) -> bool:
     has_records = records_size(data.records) > 0
     news = (
         has_records

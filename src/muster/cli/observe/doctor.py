@@ -28,7 +28,7 @@ from muster.client.config import AdminConfig
 from muster.errors import ConfigError, MusterError
 
 if TYPE_CHECKING:
-    from muster.history.doctor import Engine
+    from muster.history.doctor import HistoryEngine
     from muster.history.report import Report
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -173,7 +173,7 @@ def _look(arguments: argparse.Namespace) -> Report:
         return look.at_cluster(admin, config, asked, arguments.sample, _notify, engine).report()
 
 
-def _engine(arguments: argparse.Namespace, **source: Any) -> Engine:
+def _engine(arguments: argparse.Namespace, **source: Any) -> HistoryEngine:
     from muster.cli.observe.doctor_engine import Chosen
 
     return Chosen(arguments.engine, _notify, **source)

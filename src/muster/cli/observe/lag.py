@@ -26,7 +26,7 @@ from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig
 from muster.errors import ConfigError, MusterError
 from muster.history.lag.groups import GroupLag, Look, PartitionLag, as_json, families
-from muster.history.sources.cluster_lag import Watch
+from muster.history.sources.cluster_lag import LagWatch
 from muster.metrics import exposition
 from muster.metrics.exposition import Page, check_port, text_page
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {"default.api.timeout.ms": arguments.timeout_ms} | client_settings(arguments, AdminConfig)
     config = AdminConfig.of(settings)
     with Admin(settings) as admin:
-        watch = Watch(admin, arguments.group, config.narrowed(ClientConfig))
+        watch = LagWatch(admin, arguments.group, config.narrowed(ClientConfig))
         if arguments.metrics_port is not None:
             return _serve(watch, arguments)
         if arguments.follow:
@@ -89,7 +89,7 @@ def _show(look: Look, arguments: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-def _follow(watch: Watch, arguments: argparse.Namespace) -> int:
+def _follow(watch: LagWatch, arguments: argparse.Namespace) -> int:
     """Repeat until Ctrl-C. A failure is reported once, until a reading succeeds again."""
     failing = _Failing(arguments.interval)
     with reaching(arguments.bootstrap):
@@ -140,7 +140,7 @@ class _Failing:
         self.why = ""
         self._interval_ms = interval_ms
 
-    def look(self, watch: Watch) -> Look | None:
+    def look(self, watch: LagWatch) -> Look | None:
         """One reading; None if it failed."""
         try:
             found = watch.look()
@@ -158,7 +158,7 @@ class _Failing:
 class Exporter:
     """The last reading as pages. Another thread than the pages' does the readings."""
 
-    def __init__(self, watch: Watch, interval_ms: int) -> None:
+    def __init__(self, watch: LagWatch, interval_ms: int) -> None:
         self._watch = watch
         self._interval_s = interval_ms / 1_000
         self._failing = _Failing(interval_ms)
@@ -210,7 +210,7 @@ def _until_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _serve(watch: Watch, arguments: argparse.Namespace) -> int:
+def _serve(watch: LagWatch, arguments: argparse.Namespace) -> int:
     from muster.metrics.port import MetricsPort  # imported here: printing needs no server
 
     exporter = Exporter(watch, arguments.interval)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from muster.client.concurrent.engine import Engine
+from muster.client.concurrent.engine import ConcurrentEngine
 from muster.client.concurrent.options import Choices, consumer_config
 from muster.client.concurrent.workers import TaskWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
@@ -68,7 +68,7 @@ class AsyncConcurrentConsumer(forks.StaysHere):
             max_buffered=max_buffered,
             handle_signals=handle_signals,
         ).options(config)
-        self._engine = Engine(config, options, lambda on_end: TaskWorkers(handle, on_end))
+        self._engine = ConcurrentEngine(config, options, lambda on_end: TaskWorkers(handle, on_end))
 
     async def run(self) -> None:
         """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for running handlers, commit, and leave the group.

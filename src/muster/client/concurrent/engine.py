@@ -68,7 +68,7 @@ class Options:
     handle_signals: bool = True
 
 
-class Engine(RebalanceListener):
+class ConcurrentEngine(RebalanceListener):
     """One run of one consumer."""
 
     def __init__(self, config: ConsumerConfig, options: Options, make_workers: Callable[[OnEnd], Workers]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from muster.client.concurrent.engine import Engine
+from muster.client.concurrent.engine import ConcurrentEngine
 from muster.client.concurrent.options import Choices, consumer_config
 from muster.client.concurrent.processes import ProcessCall
 from muster.client.concurrent.workers import Call, DirectCall, OnEnd, ThreadWorkers, reading
@@ -103,7 +103,7 @@ class ConcurrentConsumer(forks.StaysHere):
                 make_call = partial(ProcessCall, handler, *given)
             return ThreadWorkers(concurrency, make_call, on_end)
 
-        self._engine = Engine(config, options, make_workers)
+        self._engine = ConcurrentEngine(config, options, make_workers)
 
     def run(self) -> None:
         """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for running handlers, commit, and leave the group.

@@ -61,7 +61,7 @@ class Waiting:
     version: int = 0
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection needs from its driver."""
 
     def now(self) -> int:
@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: ConnectionOwner,
         node: Node,
         channel: Channel,
         client_id: str,

@@ -19,7 +19,7 @@ from muster.client.config import ClientConfig, parse_address
 from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
 from muster.client.core.refusals import passes
 from muster.client.net.access import Access
-from muster.client.plain.wire import Connection
+from muster.client.plain.wire import PlainConnection
 from muster.errors import (
     AuthenticationError,
     ErrorCode,
@@ -61,7 +61,7 @@ class Leader:
     epoch: int
 
 
-class Retry:
+class RetryTime:
     """The time that a question may take, and always a second try: one broker that stands still takes all the time of
     the first. `reset` after progress."""
 
@@ -95,25 +95,25 @@ class Cluster:
         self._nodes: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topic_ids: dict[str, bytes] = {}
-        self._free: dict[tuple[str, int], Connection] = {}
+        self._free: dict[tuple[str, int], PlainConnection] = {}
         self._failed_at: dict[tuple[str, int], float] = {}
         """When an address last failed, until it answers."""
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def take(self, node_id: int) -> Connection:
+    def take(self, node_id: int) -> PlainConnection:
         """A connection to a broker, for the caller alone until `give_back`. Raises RetriableError."""
         address = self._nodes.get(node_id)
         if address is None:
             raise RetriableError(f"broker {node_id} is not known")
         return self._take(address)
 
-    def _take(self, address: tuple[str, int]) -> Connection:
+    def _take(self, address: tuple[str, int]) -> PlainConnection:
         kept = self._free.pop(address, None)
         if kept is not None:
             return kept
         try:
-            return Connection(*address, self._config, self._access)
+            return PlainConnection(*address, self._config, self._access)
         except OSError as error:
             self._failed_at[address] = time.monotonic()
             raise RetriableError(f"broker {address[0]}:{address[1]} cannot be reached: {error}") from error
@@ -122,17 +122,17 @@ class Cluster:
                 raise RetriableError(str(error)) from error
             raise
 
-    def give_back(self, node_id: int, connection: Connection) -> None:
+    def give_back(self, node_id: int, connection: PlainConnection) -> None:
         """Keep a connection for the next task; one that awaits an answer is closed instead."""
         self._keep(self._nodes.get(node_id), connection)
 
-    def _keep(self, address: tuple[str, int] | None, connection: Connection) -> None:
+    def _keep(self, address: tuple[str, int] | None, connection: PlainConnection) -> None:
         if address is None or address in self._free or not connection.idle:
             connection.close()
         else:
             self._free[address] = connection
 
-    def _ask(self, address: tuple[str, int], question: Callable[[Connection], T]) -> T:
+    def _ask(self, address: tuple[str, int], question: Callable[[PlainConnection], T]) -> T:
         reused = address in self._free
         connection = self._take(address)
         try:
@@ -164,7 +164,7 @@ class Cluster:
         return sorted(dict.fromkeys(known), key=lambda address: self._failed_at.get(address, 0.0))
 
     def _retry(self, step: Callable[[], T]) -> T:
-        retry = Retry(self._timeout_s)
+        retry = RetryTime(self._timeout_s)
         while True:
             try:
                 return step()

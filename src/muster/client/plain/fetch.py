@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from muster.arrow import COLUMNS, Decoder, Fetched
 from muster.client.config import ClientConfig
-from muster.client.plain.cluster import Cluster, Leader, RetriableError, Retry, connect
-from muster.client.plain.wire import Connection
+from muster.client.plain.cluster import Cluster, Leader, RetriableError, RetryTime, connect
+from muster.client.plain.wire import PlainConnection
 from muster.errors import (
     CorruptRecordError,
     ErrorCode,
@@ -100,7 +100,7 @@ def data_loss(what: str, *, by_retention: bool = False) -> DataLossError:
 class _InFlight:
     """A request that was sent: on which connection, for which offset."""
 
-    connection: Connection
+    connection: PlainConnection
     node_id: int
     offset: int
 
@@ -118,7 +118,7 @@ class RangeReader:
         self._end = end
         self._cluster: Cluster = connect(settings.client)
         self._decoder = Decoder(partition.topic, partition.partition, settings.columns)
-        self._retry = Retry(settings.timeout_s)
+        self._retry = RetryTime(settings.timeout_s)
         self._in_flight: _InFlight | None = None
         self._others = 0
 

@@ -30,7 +30,7 @@ _MAX_FRAME = 1 << 30
 _API_VERSIONS = 2  # every broker of today answers this version; it does not carry the client's name
 
 
-class Connection:
+class PlainConnection:
     """One connection. A failure raises OSError or ProtocolError; then the connection cannot be used any more."""
 
     def __init__(self, host: str, port: int, config: ClientConfig, access: Access) -> None:

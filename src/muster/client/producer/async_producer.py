@@ -17,7 +17,7 @@ from muster.client.metrics import Metrics
 from muster.client.net import forks
 from muster.client.producer.producer_engine import (
     UNCLOSED_MS,
-    Engine,
+    ProducerEngine,
     check_callable,
     patience_ms,
 )
@@ -55,7 +55,7 @@ class AsyncProducer(forks.StaysHere):
         self._hook = producer_hooks(hooks)
         self._room = asyncio.Event()
         self._over = asyncio.Event()
-        self._engine = Engine(
+        self._engine = ProducerEngine(
             config,
             Serializers(key_serializer, value_serializer),
             partitioner,

@@ -25,7 +25,7 @@ from muster.client.core.produce.accumulator import OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.net import forks
 from muster.client.net.loop import LoopThread
-from muster.client.producer.producer_engine import UNCLOSED_MS, Engine
+from muster.client.producer.producer_engine import UNCLOSED_MS, ProducerEngine
 from muster.client.serde import Serializers
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 from muster.model import PartitionInfo
@@ -52,7 +52,7 @@ class Outbox:
         serializers: Serializers,
         partitioner: Partitioner | None,
     ) -> None:
-        self.engine = Engine(config, serializers, partitioner, self._on_told, in_callers_loop=False)
+        self.engine = ProducerEngine(config, serializers, partitioner, self._on_told, in_callers_loop=False)
         self._config = config
         self._thread = LoopThread("muster-producer")
         self._lock = threading.Lock()

@@ -56,7 +56,7 @@ def check_callable(what: str, function: Any) -> None:
         raise TypeError(f"{what} is {function!r}, which cannot be called")
 
 
-class Engine(ProducerLoop):
+class ProducerEngine(ProducerLoop):
     """Everything but `encode` belongs to the event loop. `on_told` is called after each round of reports."""
 
     def __init__(

@@ -28,8 +28,8 @@ assignment. (Where the coordinator assigns, no SyncGroup has to wait: server_ass
 as one GroupMetadata record; applying it makes the group STABLE. The other members then get their shares, now or when
 their SyncGroup comes. A member that has not sent its SyncGroup by `sync_deadline` is removed.
 
-*What starts a rebalance*: see `Cause`. It always goes through `prepare_rebalance`, which sends the members that wait in
-a sync back to join. In every other state a request is answered immediately; the tables below say how.
+*What starts a rebalance*: see `EventCause`. It always goes through `prepare_rebalance`, which sends the members that
+wait in a sync back to join. In every other state a request is answered immediately; the tables below say how.
 
 *Sessions* (H1). Every sign of life moves `session_deadline`. A member whose request waits here cannot be expected to
 send one, so its deadline then passes without effect, and is reset when the request is answered.
@@ -51,8 +51,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.coordinator.groups.effects import (
-    Cause,
     Effects,
+    EventCause,
     ExpiryKind,
     MemberExpired,
     MemberLeft,
@@ -291,7 +291,7 @@ def write_or_outgrow(group: ClassicGroupBase, record: GroupMetadataRecord, now: 
         if ticket is not None:
             effects.reply(ticket, not_joined(error, member.member_id))
         _answer_sync(group, member, error, now, effects)
-    dismiss(group, Cause.TOO_LARGE, "The group and its assignment are too large for their store", now, effects)
+    dismiss(group, EventCause.TOO_LARGE, "The group and its assignment are too large for their store", now, effects)
     return False
 
 
@@ -355,7 +355,7 @@ def _after_leaving(group: ClassicGroupBase, left: list[ClassicMember], reason: s
     # A group that lost only pending member ids has lost no member, but in Kafka it rebalances all the same.
     if group.state in (STABLE, COMPLETING_REBALANCE):
         who = left[0] if left else None
-        prepare_rebalance(group, Cause.MEMBER_LEFT, reason, who, now, effects)
+        prepare_rebalance(group, EventCause.MEMBER_LEFT, reason, who, now, effects)
     elif group.state is PREPARING_REBALANCE:
         maybe_complete_join(group, now, effects)
 
@@ -401,7 +401,7 @@ def _expire_session(group: ClassicGroupBase, member_id: str, now: int, effects: 
         _expired(group, member, ExpiryKind.SESSION, member.session_timeout_ms, effects)
     reason = f"removing member {member_id} on heartbeat expiration."
     if group.state in (STABLE, COMPLETING_REBALANCE):
-        prepare_rebalance(group, Cause.MEMBER_EXPIRED, reason, member, now, effects)
+        prepare_rebalance(group, EventCause.MEMBER_EXPIRED, reason, member, now, effects)
     elif group.state is PREPARING_REBALANCE and group.all_members_joined:
         complete_join(group, now, effects)
 
@@ -431,7 +431,7 @@ def _expire_pending_sync(group: ClassicGroupBase, now: int, effects: Effects) ->
         _expired(group, member, ExpiryKind.SYNC, timeout, effects)
     names = ", ".join(member.member_id for member in missing)
     reason = f"Removing [{names}] on pending sync request expiration"
-    prepare_rebalance(group, Cause.MEMBER_DID_NOT_SYNC, reason, missing[0], now, effects)
+    prepare_rebalance(group, EventCause.MEMBER_DID_NOT_SYNC, reason, missing[0], now, effects)
 
 
 def _expired(
@@ -452,7 +452,7 @@ def write(group: ClassicGroupBase, record: GroupMetadataRecord, effects: Effects
 
 
 def prepare_rebalance(
-    group: ClassicGroupBase, cause: Cause, reason: str, who: ClassicMember | None, now: int, effects: Effects
+    group: ClassicGroupBase, cause: EventCause, reason: str, who: ClassicMember | None, now: int, effects: Effects
 ) -> None:
     """Start the join phase (C4). Allowed when the group is empty, stable, or in its sync phase."""
     if group.state is COMPLETING_REBALANCE:
@@ -527,7 +527,7 @@ def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
     )
 
 
-def dismiss(group: ClassicGroupBase, cause: Cause, reason: str, now: int, effects: Effects) -> None:
+def dismiss(group: ClassicGroupBase, cause: EventCause, reason: str, now: int, effects: Effects) -> None:
     """Remove all members of a group, at the end of a rebalance or after it. Live members learn it from their next
     request, and start over."""
     for member in list(group.members.values()):
@@ -575,7 +575,7 @@ def _set_join_deadline(group: ClassicGroupBase, deadline: int) -> None:
 
 
 def _rebalance_started(
-    group: ClassicGroupBase, cause: Cause, reason: str, who: ClassicMember | None
+    group: ClassicGroupBase, cause: EventCause, reason: str, who: ClassicMember | None
 ) -> RebalanceStarted:
     """The event; called before the group changes its state."""
     identity = (

@@ -10,7 +10,7 @@ from muster.coordinator.groups.classic import (
     OFFSET_DELETE,
     check_generation,
 )
-from muster.coordinator.groups.effects import Cause, Effects, GroupLoaded
+from muster.coordinator.groups.effects import Effects, EventCause, GroupLoaded
 from muster.coordinator.groups.group import ClassicGroupBase, GroupState
 from muster.coordinator.groups.server_assignment import COORDINATOR_LEADS, STRATEGIES
 from muster.coordinator.shards.clocks import NO_TIMESTAMP
@@ -115,14 +115,14 @@ class ClassicGroup(ClassicGroupBase):
             self._assigner_changed(now, effects)
         elif size > limit:
             reason = f"Freshly-loaded group {self.group_id} (size {size}) is over capacity {limit}."
-            classic.prepare_rebalance(self, Cause.OVER_CAPACITY, reason, None, now, effects)
+            classic.prepare_rebalance(self, EventCause.OVER_CAPACITY, reason, None, now, effects)
         else:
             effects.merge((self.topics_changed(None, now),))
         return effects
 
     def _assigner_changed(self, now: int, effects: Effects) -> None:
         """The record was written when `server.assigned.groups` had a different value for this group."""
-        cause, protocol = Cause.ASSIGNER_CHANGED, self.protocol_name
+        cause, protocol = EventCause.ASSIGNER_CHANGED, self.protocol_name
         if self.assigner is None:
             classic.prepare_rebalance(self, cause, "a member leads the group from now on", None, now, effects)
         elif protocol in STRATEGIES:

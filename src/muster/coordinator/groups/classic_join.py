@@ -23,7 +23,7 @@ from muster.coordinator.groups.classic import (
     prepare_rebalance,
     write_or_outgrow,
 )
-from muster.coordinator.groups.effects import Cause, Effects, JoinRefused, MemberFenced, MemberJoined, Origin
+from muster.coordinator.groups.effects import Effects, EventCause, JoinRefused, MemberFenced, MemberJoined, Origin
 from muster.coordinator.groups.failures import not_joined
 from muster.coordinator.groups.group import (
     COMPLETING_REBALANCE,
@@ -224,7 +224,7 @@ def _add_and_rebalance(attempt: _Join, member_id: str) -> None:
         return
     instance = request.group_instance_id
     reason = f"Adding new member {member_id} with group instance id {instance}; client reason: {attempt.reason}"
-    prepare_rebalance(group, Cause.MEMBER_JOINED, reason, member, attempt.now, attempt.effects)
+    prepare_rebalance(group, EventCause.MEMBER_JOINED, reason, member, attempt.now, attempt.effects)
 
 
 # ------------------------------------------------------------------------------------------------------ known members
@@ -298,12 +298,12 @@ def _take_over(attempt: _Join, member: ClassicMember) -> None:
             reason = (
                 f"{what} {member.group_instance_id} joined with change of protocol; client reason: {attempt.reason}"
             )
-            prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
+            prepare_rebalance(group, EventCause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
         case GroupState.COMPLETING_REBALANCE:
             # The leader may know only the old id: it would assign to that, and the new id would get nothing.
             what = f"Updating metadata for static member {new_member_id} with instance id {member.group_instance_id}"
             reason = f"{what} (was {old_member_id}); client reason: {attempt.reason}"
-            prepare_rebalance(group, Cause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
+            prepare_rebalance(group, EventCause.STATIC_MEMBER_REPLACED, reason, member, now, effects)
         case _:
             maybe_complete_join(group, now, effects)
 

@@ -31,7 +31,7 @@ class Origin:
     fresh_member_id: str = UNKNOWN_MEMBER_ID
 
 
-class Cause(StrEnum):
+class EventCause(StrEnum):
     """Why a rebalance began, as a category; the event's `reason` is a sentence."""
 
     MEMBER_JOINED = "member joined"
@@ -76,7 +76,7 @@ class RebalanceStarted(GroupEvent):
     not done."""
 
     generation_id: int
-    cause: Cause
+    cause: EventCause
     reason: str
     member_id: str
     client_id: str

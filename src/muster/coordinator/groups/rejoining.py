@@ -8,16 +8,16 @@ generation began. Two subscriptions are decoded for a rebalance: the old and the
 
 from __future__ import annotations
 
-from muster.coordinator.groups.effects import Cause
+from muster.coordinator.groups.effects import EventCause
 from muster.coordinator.groups.group import STABLE, ClassicGroupBase, ClassicMember, Protocols
 from muster.errors import ProtocolError
 from muster.protocol.subscription import decode_subscription
 
 
-def why_again(group: ClassicGroupBase, member: ClassicMember, protocols: Protocols) -> Cause:
+def why_again(group: ClassicGroupBase, member: ClassicMember, protocols: Protocols) -> EventCause:
     """Why a member starts a rebalance with these protocols; `member` still has those of its last join."""
     leads = group.state is STABLE and member.member_id == group.leader_id
-    plain = Cause.LEADER_REJOINED if leads else Cause.MEMBER_REJOINED
+    plain = EventCause.LEADER_REJOINED if leads else EventCause.MEMBER_REJOINED
     if not group.uses_consumer_protocol:
         return plain
     after = dict(protocols).get(group.protocol_name or "")
@@ -25,11 +25,11 @@ def why_again(group: ClassicGroupBase, member: ClassicMember, protocols: Protoco
         return plain
     changed = _difference(member.metadata(group.protocol_name), after)
     if changed is None and leads and _partitions_changed(group):
-        return Cause.PARTITIONS_CHANGED
+        return EventCause.PARTITIONS_CHANGED
     return changed or plain
 
 
-def _difference(before: bytes, after: bytes) -> Cause | None:
+def _difference(before: bytes, after: bytes) -> EventCause | None:
     if before == after:
         return None
     try:
@@ -37,9 +37,9 @@ def _difference(before: bytes, after: bytes) -> Cause | None:
     except ProtocolError:
         return None
     if set(was.topics) != set(now.topics):
-        return Cause.SUBSCRIPTION_CHANGED
+        return EventCause.SUBSCRIPTION_CHANGED
     if not set(was.owned_partitions) <= set(now.owned_partitions):
-        return Cause.PARTITIONS_REVOKED
+        return EventCause.PARTITIONS_REVOKED
     return None
 
 

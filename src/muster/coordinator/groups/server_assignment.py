@@ -37,7 +37,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from muster.coordinator.groups.effects import Cause
+from muster.coordinator.groups.effects import EventCause
 from muster.coordinator.groups.topics import TopicResolver
 from muster.errors import ErrorCode, KafkaError, ProtocolError
 from muster.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
@@ -98,7 +98,7 @@ class ServerAssignment:
         shares = get_assignor(strategy).assign(counts, subscriptions)
         return {member_id: _encoded(share, led) for member_id, share in shares.items()}
 
-    def why_again(self, topics: Iterable[str], assignments: Iterable[bytes]) -> tuple[Cause, str] | None:
+    def why_again(self, topics: Iterable[str], assignments: Iterable[bytes]) -> tuple[EventCause, str] | None:
         """Why a group with these subscribed topics and assignments must rebalance, None if it need not."""
         owned: dict[str, set[int]] = {}
         for share in assignments:
@@ -115,11 +115,11 @@ class ServerAssignment:
                 lost += [TopicPartition(topic, number) for number in sorted(has - led)]
             gained += [TopicPartition(topic, number) for number in sorted(led - has)]
         if deleted:
-            return Cause.TOPIC_DELETED, f"topic deleted: {_few(deleted)}"
+            return EventCause.TOPIC_DELETED, f"topic deleted: {_few(deleted)}"
         if lost:
-            return Cause.LEADERS_LOST, f"no leader: {_few(lost)}"
+            return EventCause.LEADERS_LOST, f"no leader: {_few(lost)}"
         if gained:
-            return Cause.PARTITIONS_GAINED, f"to be assigned: {_few(gained)}"
+            return EventCause.PARTITIONS_GAINED, f"to be assigned: {_few(gained)}"
         return None
 
 

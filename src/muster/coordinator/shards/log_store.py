@@ -50,7 +50,7 @@ class Log(Protocol):
         """Returns an object with `data` (whole batches, possibly none) and `next_offset`."""
 
 
-class LogStore:
+class ShardLogStore:
     """A `Store`: `open_log` returns a slot's log, an empty one if it was never written.
 
     `alone`: no other coordinator writes to these logs. An epoch in them then fences nothing: it is left from a former

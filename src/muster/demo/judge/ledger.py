@@ -66,7 +66,7 @@ class Ownership:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class BatchRead:
     """What one Spark batch read of one partition: `start` is inclusive, `end` exclusive."""
 
     batch: int
@@ -161,25 +161,25 @@ def _settle(ownership: Ownership, offset: int, *, acknowledged: bool) -> None:
         ownership.committed = max(ownership.committed, offset)
 
 
-def read_claims(batches: Mapping[int, str], topic: str) -> list[Claim]:
+def read_claims(batches: Mapping[int, str], topic: str) -> list[BatchRead]:
     """The claims of a Spark query from its offset log: batch number -> the source's line of that batch."""
-    claims: list[Claim] = []
+    claims: list[BatchRead] = []
     for batch in sorted(batches):
         ranges = json.loads(batches[batch])["claims"].get(topic, {})
-        claims += [Claim(batch, int(p), start, end) for p, (start, end) in sorted(ranges.items()) if end > start]
+        claims += [BatchRead(batch, int(p), start, end) for p, (start, end) in sorted(ranges.items()) if end > start]
     return claims
 
 
-def suspects(claims: Sequence[Claim]) -> dict[int, list[Claim]]:
+def suspects(claims: Sequence[BatchRead]) -> dict[int, list[BatchRead]]:
     """For each partition the batches that may have been handled again by the next owner.
 
     These are the last ones before the partition went to another member: the next claim does not start where this one
     ends, or none follows.
     """
-    by_partition: dict[int, list[Claim]] = defaultdict(list)
+    by_partition: dict[int, list[BatchRead]] = defaultdict(list)
     for claim in claims:
         by_partition[claim.partition].append(claim)
-    found: dict[int, list[Claim]] = {}
+    found: dict[int, list[BatchRead]] = {}
     for partition, own in by_partition.items():
         following = [*own[1:], None]
         found[partition] = [
@@ -191,7 +191,7 @@ def suspects(claims: Sequence[Claim]) -> dict[int, list[Claim]]:
 def judge(
     ends: Mapping[int, int],
     ownerships: Sequence[Ownership],
-    claims: Sequence[Claim],
+    claims: Sequence[BatchRead],
     spark_rows: Mapping[int, Sequence[int]],
 ) -> Judgement:
     """Compare what was handled with what was produced.
@@ -221,7 +221,7 @@ def judge(
 
 
 def _excuse(
-    times: Counter[tuple[int, int]], ownerships: Sequence[Ownership], batches: Mapping[int, Sequence[Claim]]
+    times: Counter[tuple[int, int]], ownerships: Sequence[Ownership], batches: Mapping[int, Sequence[BatchRead]]
 ) -> tuple[dict[Window, int], list[tuple[int, int]]]:
     """Find the window of each repetition: a record is handled once, each further time needs an excuse."""
     repeated = {key for key, count in times.items() if count > 1}
@@ -256,9 +256,9 @@ def _disorder(ownerships: Sequence[Ownership]) -> list[str]:
     return found
 
 
-def _claim_disorder(claims: Sequence[Claim]) -> list[str]:
+def _claim_disorder(claims: Sequence[BatchRead]) -> list[str]:
     found = []
-    last: dict[int, Claim] = {}
+    last: dict[int, BatchRead] = {}
     for claim in claims:
         before = last.get(claim.partition)
         if before is not None and claim.start < before.start:
@@ -267,7 +267,7 @@ def _claim_disorder(claims: Sequence[Claim]) -> list[str]:
     return found
 
 
-def _rows_outside(claims: Sequence[Claim], spark_rows: Mapping[int, Sequence[int]]) -> list[str]:
+def _rows_outside(claims: Sequence[BatchRead], spark_rows: Mapping[int, Sequence[int]]) -> list[str]:
     """Compare Spark's output with its claims: each claimed record once, and nothing else (exactly once into its
     sink)."""
     claimed: Counter[tuple[int, int]] = Counter()

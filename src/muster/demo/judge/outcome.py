@@ -15,7 +15,7 @@ from rich.table import Table
 from muster.demo.data.events import Delays
 from muster.demo.data.flights import airlines
 from muster.demo.judge import results
-from muster.demo.judge.ledger import Claim, Judgement, judge, read_claims, read_member
+from muster.demo.judge.ledger import BatchRead, Judgement, judge, read_claims, read_member
 from muster.demo.judge.results import Compared
 from muster.demo.run.job import READER, Run
 from muster.demo.show.picture import Box
@@ -81,7 +81,7 @@ def books(run: Run, spark_rows: Iterable[Mapping[str, Any]]) -> Judgement:
     return judge(run.ends, ownerships, claims(checkpoint, run.options.topic), rows)
 
 
-def claims(checkpoint: Path, topic: str) -> list[Claim]:
+def claims(checkpoint: Path, topic: str) -> list[BatchRead]:
     """What each batch of the query read, from its offset log (a version, a line of metadata, a line for the source).
 
     Only batches in the commit log count: one that was planned but never finished is in no output.

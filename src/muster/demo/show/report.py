@@ -42,7 +42,7 @@ class OwnershipSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebalance:
+class ShownRebalance:
     """One rebalance: the generation it led to, and its cause."""
 
     at_ms: int
@@ -72,7 +72,7 @@ class DemoReport:
     """In the order of the year; the label is the number of the week."""
     weather: Sequence[DelayRow]
     spans: Sequence[OwnershipSpan]
-    rebalances: Sequence[Rebalance]
+    rebalances: Sequence[ShownRebalance]
     outages: Sequence[Outage]
     figures: dict[str, Figure]
     headline: Sequence[str] = ()
@@ -154,7 +154,7 @@ def _legend(members: Iterable[str], outages: Sequence[Outage]) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def _rebalances(rebalances: Sequence[Rebalance]) -> str:
+def _rebalances(rebalances: Sequence[ShownRebalance]) -> str:
     rows = [
         (
             f'<span class="badge">{number}</span>',

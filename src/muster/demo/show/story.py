@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.demo.course import Outage
-from muster.demo.show.report import NOT_KNOWN, OwnershipSpan, Rebalance
+from muster.demo.show.report import NOT_KNOWN, OwnershipSpan, ShownRebalance
 from muster.history.lag import lag, total
 
 STABLE = "Stable"
@@ -48,7 +48,7 @@ class Story:
     has_events: bool
     generation: int = -1
     latest: Snapshot | None = None
-    rebalances: list[Rebalance] = field(default_factory=list)
+    rebalances: list[ShownRebalance] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     spans: list[OwnershipSpan] = field(default_factory=list)
     _open_spans: dict[int, OwnershipSpan] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Story:
             self.finish(snapshot.at_ms)
         self.latest = snapshot
 
-    def on_event(self, event: dict[str, Any]) -> Rebalance | None:
+    def on_event(self, event: dict[str, Any]) -> ShownRebalance | None:
         """Process an event of the broker; returns the rebalance that it completes, if any."""
         if event.get("group_id") != self.group:
             return None
@@ -87,8 +87,8 @@ class Story:
             self.spans.append(OwnershipSpan(partition, span.member, span.start_ms, max(span.end_ms, at_ms)))
         self._open_spans = {}
 
-    def _completed(self, at_ms: int, duration_ms: int, cause: str) -> Rebalance:
-        rebalance = Rebalance(at_ms - duration_ms, duration_ms, self.generation, cause)
+    def _completed(self, at_ms: int, duration_ms: int, cause: str) -> ShownRebalance:
+        rebalance = ShownRebalance(at_ms - duration_ms, duration_ms, self.generation, cause)
         self.rebalances.append(rebalance)
         self._started_at = None
         self._causes = []

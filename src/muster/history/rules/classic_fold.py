@@ -10,7 +10,7 @@ from muster.history.rules.classic_generations import with_end
 from muster.history.rules.commit_times import NEVER, Signs
 from muster.history.rules.departures import Circumstances, Departure, departure
 from muster.history.rules.group_state import (
-    GroupState,
+    ReplayedState,
     add,
     before_tombstone,
     ended,
@@ -30,7 +30,7 @@ LOOKED_UP_MS = 10_000
 """The time after a generation within which its leader has fetched metadata of new topics, and all have rejoined."""
 
 
-def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms: int, rows: Rows) -> None:
+def classic_record(state: ReplayedState, after: Generation | None, at: Place, at_ms: int, rows: Rows) -> None:
     """Fold a generation, or None for a tombstone."""
     before = state.current
     if after is None:
@@ -62,14 +62,14 @@ def classic_record(state: GroupState, after: Generation | None, at: Place, at_ms
     state.current, state.current_ms = after, at_ms
 
 
-def _without_members(state: GroupState, after: Generation, at_ms: int) -> None:
+def _without_members(state: ReplayedState, after: Generation, at_ms: int) -> None:
     """At the beginning of the log or of a group: Kafka 4 writes a generation 0 when it creates one."""
     state.times.own({}, at_ms, after.generation)
     state.resettling = ""
     state.strange_topics = frozenset()
 
 
-def _same_generation(state: GroupState, before: Generation, after: Generation, at_ms: int) -> bool:
+def _same_generation(state: ReplayedState, before: Generation, after: Generation, at_ms: int) -> bool:
     """Whether a record only updates the generation, as when a static member is replaced."""
     if after.generation != before.generation:
         return False
@@ -83,7 +83,7 @@ def _same_generation(state: GroupState, before: Generation, after: Generation, a
     return True
 
 
-def _taken_over(state: GroupState, before: Generation, after: Generation, found: Difference, at_ms: int) -> None:
+def _taken_over(state: ReplayedState, before: Generation, after: Generation, found: Difference, at_ms: int) -> None:
     """A static member returned under a new id; the group does not change."""
     for change in found.replaced:
         if change.before is not None:
@@ -92,7 +92,7 @@ def _taken_over(state: GroupState, before: Generation, after: Generation, found:
     add(state, case, 0, "exact", {})
 
 
-def _classic_rebalance(state: GroupState, case: Case) -> None:
+def _classic_rebalance(state: ReplayedState, case: Case) -> None:
     after, before, at_ms = case.after, case.before, case.at_ms
     case.differs = difference(before.members if before is not None else (), after.members)
     look_at_partitions(case, state.counts)
@@ -114,7 +114,7 @@ def _classic_rebalance(state: GroupState, case: Case) -> None:
         state.times.disown()
 
 
-def _look_at_phase(state: GroupState, case: Case) -> None:
+def _look_at_phase(state: ReplayedState, case: Case) -> None:
     assigned = {place for member in case.after.members for place in member.assignment}
     case.handed_out = state.withheld & assigned
     same = case.differs.same_members and bool(case.after.members) and case.before is not None
@@ -135,7 +135,7 @@ def _look_at_phase(state: GroupState, case: Case) -> None:
         state.resettling = ""
 
 
-def _looked_up(state: GroupState, case: Case) -> bool:
+def _looked_up(state: ReplayedState, case: Case) -> bool:
     """Whether the only news is what a leader finds out after members have added topics that it does not read itself, or
     removed them: the Java client's leader fetches metadata of the group's topics, and rejoins if it has changed."""
     soon = case.at_ms - state.current_ms <= LOOKED_UP_MS
@@ -151,7 +151,7 @@ def _strange_topics(before: Generation | None, after: Generation) -> frozenset[s
     return frozenset((subscribed(before) if before is not None else set()) ^ subscribed(after)) - set(leader.topics)
 
 
-def _look_at_wait(state: GroupState, case: Case) -> None:
+def _look_at_wait(state: ReplayedState, case: Case) -> None:
     """Find out whether all waited for members that joined late.
 
     An eager member commits when it joins a rebalance, and then not until it is over. So one that commits right before
@@ -176,7 +176,7 @@ def _look_at_wait(state: GroupState, case: Case) -> None:
         case.waited_ms, case.waited_for = min(waited_ms, busy_ms), tuple(member for member, _ in late)
 
 
-def _classic_departure(state: GroupState, case: Case, member: Member, signs: Signs, latest_ms: int) -> Departure:
+def _classic_departure(state: ReplayedState, case: Case, member: Member, signs: Signs, latest_ms: int) -> Departure:
     """Why one member is gone.
 
     For the member that triggered the rebalance, the others' last commits show when it began. If another member, or one
@@ -201,7 +201,7 @@ def _classic_departure(state: GroupState, case: Case, member: Member, signs: Sig
     )
 
 
-def _classic_duration(state: GroupState, case: Case) -> tuple[int | None, str]:
+def _classic_duration(state: ReplayedState, case: Case) -> tuple[int | None, str]:
     """Since the first remaining member stopped committing; otherwise the time that the leader took to assign."""
     before = case.before
     if before is not None and case.differs.stayed and "cooperative" not in (case.after.protocol or ""):

@@ -17,8 +17,8 @@ from muster.history.rules.commit_times import NEVER
 from muster.history.rules.departures import Circumstances, Departure, departure
 from muster.history.rules.generations import LEFT_FOR_A_WHILE, Step
 from muster.history.rules.group_state import (
-    GroupState,
     OpenEpoch,
+    ReplayedState,
     add,
     before_tombstone,
     ended,
@@ -31,7 +31,7 @@ from muster.history.rules.rebalances import Difference, difference
 from muster.protocol.record_kinds import RecordKind, TypedRecord
 
 
-def consumer_record(state: GroupState, record: TypedRecord, at: Place, at_ms: int, rows: Rows) -> None:
+def consumer_record(state: ReplayedState, record: TypedRecord, at: Place, at_ms: int, rows: Rows) -> None:
     """Fold a record of kinds 3 to 8 or 16."""
     state.kind = GroupKind.CONSUMER
     step = state.table.apply(record)
@@ -47,7 +47,7 @@ def consumer_record(state: GroupState, record: TypedRecord, at: Place, at_ms: in
         _in_epoch(state, epoch, record, at, at_ms)
 
 
-def _in_epoch(state: GroupState, epoch: OpenEpoch, record: TypedRecord, at: Place, at_ms: int) -> None:
+def _in_epoch(state: ReplayedState, epoch: OpenEpoch, record: TypedRecord, at: Place, at_ms: int) -> None:
     """Fold a record that belongs to the open epoch."""
     table = state.table
     member_id = getattr(record.key, "member_id", "")
@@ -62,7 +62,7 @@ def _in_epoch(state: GroupState, epoch: OpenEpoch, record: TypedRecord, at: Plac
         _standing(state, epoch, member_id, at, at_ms)
 
 
-def _standing(state: GroupState, epoch: OpenEpoch, member_id: str, at: Place, at_ms: int) -> None:
+def _standing(state: ReplayedState, epoch: OpenEpoch, member_id: str, at: Place, at_ms: int) -> None:
     table = state.table
     state.heard_of[member_id] = at_ms
     if member_id not in epoch.members:
@@ -73,7 +73,7 @@ def _standing(state: GroupState, epoch: OpenEpoch, member_id: str, at: Place, at
         epoch.settled_ms, epoch.settled_at_ms = at.timestamp_ms, at_ms
 
 
-def _taken_over(state: GroupState, epoch: OpenEpoch, member_id: str, at: Place, at_ms: int) -> None:
+def _taken_over(state: ReplayedState, epoch: OpenEpoch, member_id: str, at: Place, at_ms: int) -> None:
     """A static member returned under a new id: the epoch does not change."""
     table = state.table
     member = table.members.get(member_id)
@@ -99,7 +99,7 @@ def _taken_over(state: GroupState, epoch: OpenEpoch, member_id: str, at: Place, 
         add(state, case, 0, "exact", {})
 
 
-def epoch_row(state: GroupState, epoch: OpenEpoch, ended_ms: int | None) -> Generation:
+def epoch_row(state: ReplayedState, epoch: OpenEpoch, ended_ms: int | None) -> Generation:
     """The row of an epoch."""
     return Generation(
         group=state.group,
@@ -117,7 +117,7 @@ def epoch_row(state: GroupState, epoch: OpenEpoch, ended_ms: int | None) -> Gene
     )
 
 
-def _row(state: GroupState, epoch: OpenEpoch, member: Member) -> Member:
+def _row(state: ReplayedState, epoch: OpenEpoch, member: Member) -> Member:
     given, table = state.limits.topic_names, state.table
     standing = epoch.standings.get(member.member_id)
     return replace(
@@ -128,7 +128,7 @@ def _row(state: GroupState, epoch: OpenEpoch, member: Member) -> Member:
     )
 
 
-def seal(state: GroupState, epoch: OpenEpoch, pending: Pending, ended_ms: int | None) -> None:
+def seal(state: ReplayedState, epoch: OpenEpoch, pending: Pending, ended_ms: int | None) -> None:
     """Complete an epoch's rebalance; `ended_ms` is when the next epoch began, if any."""
     if epoch.settled_at_ms is not None:
         duration_ms: int | None = epoch.settled_at_ms - epoch.at_ms
@@ -138,7 +138,7 @@ def seal(state: GroupState, epoch: OpenEpoch, pending: Pending, ended_ms: int | 
     pending.seal(epoch_row(state, epoch, None), duration_ms, duration_is)
 
 
-def own(state: GroupState) -> None:
+def own(state: ReplayedState) -> None:
     """Update which member owns what, if that may have changed."""
     if state.owners_are_stale and state.epoch is not None:
         state.times.own(state.table.owners(state.limits.topic_names), state.heard_ms, state.epoch.number)
@@ -148,7 +148,7 @@ def own(state: GroupState) -> None:
 # ------------------------------------------------------------------------------------------- from epoch to epoch
 
 
-def _close(state: GroupState, epoch: OpenEpoch, at: Place, at_ms: int) -> None:
+def _close(state: ReplayedState, epoch: OpenEpoch, at: Place, at_ms: int) -> None:
     """End the epoch."""
     for each in state.pending:
         if each.is_open:
@@ -156,7 +156,7 @@ def _close(state: GroupState, epoch: OpenEpoch, at: Place, at_ms: int) -> None:
     remember(state, epoch_row(state, epoch, at.timestamp_ms))
 
 
-def _epoch(state: GroupState, at: Place, at_ms: int, rows: Rows) -> None:
+def _epoch(state: ReplayedState, at: Place, at_ms: int, rows: Rows) -> None:
     table, earlier = state.table, state.epoch
     number = table.epoch or 0
     if table.candidates:
@@ -192,14 +192,14 @@ def _epoch(state: GroupState, at: Place, at_ms: int, rows: Rows) -> None:
     state.heard_of = {each: ms for each, ms in state.heard_of.items() if each in table.members}
 
 
-def _close_classic(state: GroupState, at: Place, at_ms: int, rows: Rows) -> None:
+def _close_classic(state: ReplayedState, at: Place, at_ms: int, rows: Rows) -> None:
     """End a classic generation whose tombstone is missing."""
     if state.current is not None:
         ended(state, state.current, at, at_ms, rows)
         state.current = None
 
 
-def _rebalance(state: GroupState, earlier: OpenEpoch | None, epoch: OpenEpoch, case: Case) -> None:
+def _rebalance(state: ReplayedState, earlier: OpenEpoch | None, epoch: OpenEpoch, case: Case) -> None:
     before = case.before
     case.differs = difference(before.members if before is not None else (), case.after.members)
     if before is not None and before.kind is GroupKind.CLASSIC and case.differs.same_members and before.members:
@@ -211,7 +211,7 @@ def _rebalance(state: GroupState, earlier: OpenEpoch | None, epoch: OpenEpoch, c
     add(state, case, None, "at least", silences(state, before, case.at_ms), is_open=True)
 
 
-def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, case: Case) -> None:
+def _look_at_metadata(state: ReplayedState, earlier: OpenEpoch, epoch: OpenEpoch, case: Case) -> None:
     """Note what has changed about the topics that members subscribe to."""
     case.metadata_changed = epoch.metadata_hash != earlier.metadata_hash or epoch.regexes != earlier.regexes
     case.metadata_changed |= epoch.counts != earlier.counts
@@ -227,7 +227,7 @@ def _look_at_metadata(state: GroupState, earlier: OpenEpoch, epoch: OpenEpoch, c
         case.second_of = "Second phase: the coordinator resolved the members' regular expression."
 
 
-def _departure(state: GroupState, earlier: OpenEpoch | None, case: Case, member: Member) -> Departure:
+def _departure(state: ReplayedState, earlier: OpenEpoch | None, case: Case, member: Member) -> Departure:
     standing = None if earlier is None else earlier.standings.get(member.member_id)
     held = {*member.assignment, *member.owned}
     limits = state.limits

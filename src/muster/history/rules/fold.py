@@ -1,6 +1,6 @@
 """Folds one group's log: entries and commits go in in log order, rows come out when they are final.
 
-`GroupState` holds the group's current state: its open generation (classic) or epoch (KIP-848), the latest commits
+`ReplayedState` holds the group's current state: its open generation (classic) or epoch (KIP-848), the latest commits
 (commit_times.py), rebalances that are not final yet (pending.py), and which member is which (patterns.py). The commits
 before an entry are folded before it, so that the rules see the group as it was then; commits between two entries are
 folded together. Nothing here depends on where a chunk ends: rows become final by the log's own time, before the entry
@@ -23,24 +23,24 @@ from muster.history.rules.classic_generations import classic_generation, key_of,
 from muster.history.rules.commit_times import Stretches
 from muster.history.rules.consumer_fold import consumer_record, epoch_row, own, seal
 from muster.history.rules.generations import CONSUMER_KINDS, OTHER_EPOCHS, other_generation, other_kind, read
-from muster.history.rules.group_state import GroupState
+from muster.history.rules.group_state import ReplayedState
 from muster.history.rules.patterns import MOST_TRACES
 from muster.history.rules.query_batches import departures
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.record_kinds import TypedRecord
 
 
-def start(group: str, limits: Limits) -> GroupState:
+def start(group: str, limits: Limits) -> ReplayedState:
     """The state of a group before anything has been read."""
-    return GroupState(group, limits)
+    return ReplayedState(group, limits)
 
 
-def fold(state: GroupState, chunk: Chunk) -> Rows:
+def fold(state: ReplayedState, chunk: Chunk) -> Rows:
     """Fold the next part of a group's log; returns the rows that are now final."""
     return _Fold(state, chunk).run()
 
 
-def finish(state: GroupState, now_ms: int) -> Rows:
+def finish(state: ReplayedState, now_ms: int) -> Rows:
     """The log ends here: returns the rows that were still open. `now_ms` is when it was read, by its records' clock."""
     del now_ms  # rows only say what the log says; nothing is known about the time after its end
     rows = Rows()
@@ -66,7 +66,7 @@ def finish(state: GroupState, now_ms: int) -> Rows:
 class _Fold:
     """Folds one chunk into the state."""
 
-    def __init__(self, state: GroupState, chunk: Chunk) -> None:
+    def __init__(self, state: ReplayedState, chunk: Chunk) -> None:
         self.state, self.chunk = state, chunk
         self.rows = Rows()
 
@@ -142,7 +142,7 @@ class _Fold:
         state.watching = [each for each in state.watching if not each.resumed and each.until_ms > now]
 
 
-def _heard(state: GroupState, at_ms: int, leader_epoch: int) -> None:
+def _heard(state: ReplayedState, at_ms: int, leader_epoch: int) -> None:
     """Note that the coordinator wrote a record."""
     if leader_epoch > state.leader_epoch >= 0:
         state.move = CoordinatorMove(state.heard_ms, at_ms)
@@ -150,7 +150,7 @@ def _heard(state: GroupState, at_ms: int, leader_epoch: int) -> None:
     state.heard_ms = at_ms
 
 
-def _finalize(state: GroupState, rows: Rows, now_ms: int | None) -> None:
+def _finalize(state: ReplayedState, rows: Rows, now_ms: int | None) -> None:
     """Make the rows of rebalances that are a window old (None: of all rebalances)."""
     window = state.limits.pattern_ms
     made = 0
@@ -175,7 +175,7 @@ def _finalize(state: GroupState, rows: Rows, now_ms: int | None) -> None:
 # ------------------------------------------------------------------------------------------------------ entry by entry
 
 
-def _entry(state: GroupState, entry: Entry, classic_key: bytes, at_ms: int, rows: Rows) -> None:
+def _entry(state: ReplayedState, entry: Entry, classic_key: bytes, at_ms: int, rows: Rows) -> None:
     at, value = entry.at, entry.value
     if value is not None and entry.key == classic_key:
         usual = usual_generation(state.group, value, at)
@@ -192,7 +192,7 @@ def _entry(state: GroupState, entry: Entry, classic_key: bytes, at_ms: int, rows
         _other(state, record, at, rows)
 
 
-def _other(state: GroupState, record: TypedRecord, at: Place, rows: Rows) -> None:
+def _other(state: ReplayedState, record: TypedRecord, at: Place, rows: Rows) -> None:
     """Fold a record of a share or streams group: its kind and epochs."""
     kind = state.kind = OTHER_EPOCHS.get(record.kind) or other_kind(record.kind)
     if record.kind not in OTHER_EPOCHS:

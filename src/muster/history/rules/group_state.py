@@ -15,7 +15,7 @@ from muster.history.rules.commit_times import NEVER, Clock, CommitTimes, Signs
 from muster.history.rules.departures import Departure
 from muster.history.rules.generations import ConsumerTable, Ids, Standing
 from muster.history.rules.patterns import Lineage, Trace, trace
-from muster.history.rules.pending import Pending, Watch
+from muster.history.rules.pending import Pending, SilenceWatch
 from muster.history.rules.query_batches import QueryBatches
 from muster.history.rules.rebalances import counts
 
@@ -43,7 +43,7 @@ class OpenEpoch:
 
 
 @dataclass(slots=True)
-class GroupState:
+class ReplayedState:
     """The state of a group after part of its log."""
 
     group: str
@@ -75,7 +75,7 @@ class GroupState:
     heard_ms: int = 0
     """When the coordinator last wrote."""
     move: CoordinatorMove | None = None
-    watching: list[Watch] = field(default_factory=list)
+    watching: list[SilenceWatch] = field(default_factory=list)
     """The watches that are not over."""
     owners_are_stale: bool = False
     heard_of: dict[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class GroupState:
     queries: QueryBatches = field(default_factory=QueryBatches)
 
 
-def ended(state: GroupState, generation: Generation, at: Place, at_ms: int, rows: Rows) -> None:
+def ended(state: ReplayedState, generation: Generation, at: Place, at_ms: int, rows: Rows) -> None:
     """A tombstone: the group is deleted or converted."""
     rows.generations.append(with_end(generation, at.timestamp_ms))
     state.former, state.former_ms = generation, at_ms
@@ -93,7 +93,7 @@ def ended(state: GroupState, generation: Generation, at: Place, at_ms: int, rows
 
 
 def before_tombstone(
-    state: GroupState, after: Generation, at_ms: int, other: GroupKind
+    state: ReplayedState, after: Generation, at_ms: int, other: GroupKind
 ) -> tuple[Generation | None, str]:
     """The generation before a tombstone if the group was converted in the same batch; else why there is none."""
     former, state.former = state.former, None
@@ -105,7 +105,7 @@ def before_tombstone(
     return None, "deleted"
 
 
-def signs_of_stayed(state: GroupState, case: Case) -> list[Signs]:
+def signs_of_stayed(state: ReplayedState, case: Case) -> list[Signs]:
     """The commits of the remaining members before a rebalance."""
     if case.signs is None:
         stayed = [change.before for change in case.differs.stayed if change.before is not None]
@@ -113,12 +113,12 @@ def signs_of_stayed(state: GroupState, case: Case) -> list[Signs]:
     return case.signs
 
 
-def stayed_moved_on_ms(state: GroupState, case: Case) -> int:
+def stayed_moved_on_ms(state: ReplayedState, case: Case) -> int:
     """When any remaining member last committed a new offset."""
     return max((each.moved_on_ms for each in signs_of_stayed(state, case)), default=NEVER)
 
 
-def others(state: GroupState, case: Case) -> tuple[int, int]:
+def others(state: ReplayedState, case: Case) -> tuple[int, int]:
     """Until when the remaining members committed, and at what interval."""
     shown = [each for each in signs_of_stayed(state, case) if each.commits >= 3]
     if not shown:
@@ -127,7 +127,7 @@ def others(state: GroupState, case: Case) -> tuple[int, int]:
     return latest.last_ms, latest.longest_gap_ms
 
 
-def silences(state: GroupState, before: Generation | None, at_ms: int) -> dict[TopicPartition, int]:
+def silences(state: ReplayedState, before: Generation | None, at_ms: int) -> dict[TopicPartition, int]:
     """Since when each committed partition of a generation has been silent."""
     window = state.limits.pattern_ms
     latest = state.pending[-1] if state.pending else None
@@ -143,7 +143,7 @@ def silences(state: GroupState, before: Generation | None, at_ms: int) -> dict[T
 
 
 def add(
-    state: GroupState,
+    state: ReplayedState,
     case: Case,
     duration_ms: int | None,
     duration_is: str,
@@ -163,7 +163,7 @@ def add(
         _blame_move(state, case)
     state.traces.append(found)
     watches = [
-        Watch(each.member.member_id, each.member.assignment, case.at_ms + _watched_ms(state, each))
+        SilenceWatch(each.member.member_id, each.member.assignment, case.at_ms + _watched_ms(state, each))
         for each in case.departures
         if each.rests_on_silence
     ]
@@ -174,12 +174,12 @@ def add(
     )
 
 
-def _watched_ms(state: GroupState, found: Departure) -> int:
+def _watched_ms(state: ReplayedState, found: Departure) -> int:
     """How long another member may take to progress on a silent member's partitions; not beyond the row's window."""
     return min(max(found.silent_ms, FEWEST_WATCHED_MS), state.limits.pattern_ms)
 
 
-def _blame_move(state: GroupState, case: Case) -> None:
+def _blame_move(state: ReplayedState, case: Case) -> None:
     """Mark members that lost their membership in a coordinator move, for when they return."""
     if case.differs.gone and verdict(case).cause is Cause.COORDINATOR_MOVED:
         ids = {member.member_id for member in case.differs.left}
@@ -189,7 +189,7 @@ def _blame_move(state: GroupState, case: Case) -> None:
         ]
 
 
-def remember(state: GroupState, after: Generation) -> None:
+def remember(state: ReplayedState, after: Generation) -> None:
     """Remember how many partitions the topics of a generation have."""
     if not after.members:
         return

@@ -15,7 +15,7 @@ from muster.history.rules.rebalances import counts, moved
 
 
 @dataclass(slots=True)
-class Watch:
+class SilenceWatch:
     """For a member whose departure is inferred from silence: whether another member progresses on its partitions before
     as much time has passed as the silence lasted."""
 
@@ -39,7 +39,7 @@ class Pending:
     stopped: dict[TopicPartition, int] = field(default_factory=dict)
     is_open: bool = False
     """A KIP-848 epoch whose target assignment may still arrive."""
-    watches: list[Watch] = field(default_factory=list)
+    watches: list[SilenceWatch] = field(default_factory=list)
 
     @property
     def at_ms(self) -> int:

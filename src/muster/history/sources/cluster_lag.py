@@ -29,7 +29,7 @@ _OTHER_KINDS = ("share", "streams")
 Committed = dict[TopicPartition, OffsetAndMetadata]
 
 
-class Watch:
+class LagWatch:
     """Looks at the groups of a cluster; at those that are named, or at all.
 
     Args:

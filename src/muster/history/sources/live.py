@@ -55,7 +55,7 @@ class ReaderConfig(AdminConfig):
         )
 
 
-class RefusedError(MusterError):
+class TopicRefusedError(MusterError):
     """The topic may not be read or does not exist: only the admin API is left."""
 
 
@@ -67,7 +67,7 @@ class LiveTopic:
     ) -> None:
         """With `groups`, which requires `__consumer_offsets`, only the partitions of these groups are read.
 
-        Raises RefusedError, and KafkaTimeoutError or KafkaConnectionError if no broker answers.
+        Raises TopicRefusedError, and KafkaTimeoutError or KafkaConnectionError if no broker answers.
         """
         self._topic = topic
         self._remarks = remarks
@@ -100,7 +100,7 @@ class LiveTopic:
         Records that have been removed in the meantime, or cannot be fetched, are remarked.
 
         Raises:
-            RefusedError: the topic may not be read.
+            TopicRefusedError: the topic may not be read.
         """
         span = self._spans[partition]
         place = TopicPartition(self._topic, partition)
@@ -116,7 +116,7 @@ class LiveTopic:
         except KafkaError as error:
             raise _refused(error, self._topic) from error
         except UnsupportedVersionError as error:  # before Kafka 0.11
-            raise RefusedError(f"the brokers are too old to read {self._topic} from them ({error})") from error
+            raise TopicRefusedError(f"the brokers are too old to read {self._topic} from them ({error})") from error
         finally:
             disconnect()
 
@@ -137,9 +137,9 @@ class _Reader(RangeReader):
 
 def _refused(error: KafkaError, topic: str) -> MusterError:
     if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return RefusedError(f"not authorized to read {topic} ({error.code.name})")
+        return TopicRefusedError(f"not authorized to read {topic} ({error.code.name})")
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return RefusedError(f"topic {topic} does not exist yet, or may not be described")
+        return TopicRefusedError(f"topic {topic} does not exist yet, or may not be described")
     return error
 
 

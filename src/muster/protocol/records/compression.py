@@ -34,7 +34,7 @@ MAX_DECOMPRESSED_SIZE = 128 * 1024 * 1024
 """The most bytes that one batch may decompress to, unless the caller says otherwise."""
 
 
-class TooLargeError(CorruptRecordError):
+class BatchTooLargeError(CorruptRecordError):
     """A batch would decompress to more than the caller allows. Whether its rest is sound is not known."""
 
 
@@ -120,7 +120,7 @@ def _grow(
     limit = max_size if ratio is None else min(max_size, len(data) * ratio + 1_024)
     size = min(limit, 4 * len(data) + 4_096) if declared is None else declared
     name = codec.name.lower()
-    exceeded = TooLargeError if limit == max_size else CorruptRecordError
+    exceeded = BatchTooLargeError if limit == max_size else CorruptRecordError
     if size > limit:
         raise exceeded(f"{name} data declares {size} bytes, more than the {limit} allowed")
     while True:
@@ -246,7 +246,7 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
     try:
         for block in _xerial_blocks(view) if framed else (view,):
             if (size := cramjam.snappy.decompress_raw_len(block)) > left:
-                raise TooLargeError(f"snappy data holds more than the {max_size} bytes allowed")
+                raise BatchTooLargeError(f"snappy data holds more than the {max_size} bytes allowed")
             left -= size
             parts.append(memoryview(cramjam.snappy.decompress_raw(block)))
     except cramjam.DecompressionError as error:

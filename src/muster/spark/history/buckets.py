@@ -44,7 +44,7 @@ from muster.history.model import (
 )
 from muster.history.rules.event_explanations import Event, Heard, event_at, explained
 from muster.history.rules.fold import finish, fold, start
-from muster.history.rules.group_state import GroupState
+from muster.history.rules.group_state import ReplayedState
 
 _REMEMBERED = 20_000
 """Maximum rows of a group that its findings are made from."""
@@ -66,7 +66,7 @@ class Stand(NamedTuple):
 class _Group:
     """A group's fold state, its committed offsets, and the time of its last record."""
 
-    state: GroupState
+    state: ReplayedState
     committed: dict[TopicPartition, Committed] = field(default_factory=dict)
     last_ms: int = 0
     told: ToldGroup | None = None

@@ -38,7 +38,7 @@ class FirstUnread(NamedTuple):
     timestamp_ms: int | None
 
 
-class Watch:
+class GroupWatch:
     """Watches one query. Spark's thread calls `notice` and `seen`."""
 
     def __init__(self, settings: FetchSettings, group_id: str | None) -> None:

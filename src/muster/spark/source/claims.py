@@ -51,7 +51,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.offsets import ALL, INITIAL, Claim, Claims, QueryOffset, Share, Topic, from_json, to_json
 from muster.spark.source.shares import share_rows
 from muster.spark.source.state import KeptState
-from muster.spark.source.topics import KnownTopics
+from muster.spark.source.topics import QueryTopics
 
 
 class Resume(Enum):
@@ -204,7 +204,7 @@ class QueryClaims:
         self._records_first = records_first
         self._fails_on_loss = fails_on_loss
         self._share = share
-        self._topics = KnownTopics()
+        self._topics = QueryTopics()
         self._cluster = ""
         self.state = KeptState()
         self._losses: list[str] = []

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from muster.spark.offsets import INITIAL, from_json, to_json
-from muster.spark.progress.group_watch import Watch
+from muster.spark.progress.group_watch import GroupWatch
 from muster.spark.progress.reports import report
 from muster.spark.source.member import Member, query_name
 from muster.spark.source.options import SourceOptions
@@ -44,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._settings = options.fetch_settings()
         self._member: Member | None = None
         self._available_now = False
-        self._watch: Watch | None = None
+        self._watch: GroupWatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_member": None, "_watch": None}
@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._member is None:
             return None
         if self._watch is None:
-            self._watch = Watch(self._settings, self._member.group_id)
+            self._watch = GroupWatch(self._settings, self._member.group_id)
         unread = self._member.unread()
         self._watch.notice(unread)
         return report(unread, self._member.standing() | self._watch.seen(time.time_ns() // 1_000_000))

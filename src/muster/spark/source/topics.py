@@ -15,7 +15,7 @@ from muster.model import TopicPartition
 from muster.spark.offsets import Topic, Topics
 
 
-class KnownTopics:
+class QueryTopics:
     """The topics of one query. `seen` and `restore` may be called in either order."""
 
     def __init__(self) -> None:

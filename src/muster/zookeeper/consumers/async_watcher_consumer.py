@@ -36,7 +36,7 @@ from muster.zookeeper.watchers.asks import GiveUp, Level, Pause, Reading, StartF
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import new_consumer_id
 from muster.zookeeper.watchers.states import WatcherState
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 
 if TYPE_CHECKING:
     from muster.zookeeper.consumers.typed_settings import WatcherKeywords
@@ -201,9 +201,11 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         if sum(way is not None for way in (topics, pattern, black_list)) != 1:
             raise IllegalStateError("subscribe to topics, to a pattern, or to all topics not on a black list")
         if topics is None:
-            subscription = Subscription.to_list(pattern or black_list or "", num_streams, white=pattern is not None)
+            subscription = WatcherSubscription.to_list(
+                pattern or black_list or "", num_streams, white=pattern is not None
+            )
         else:
-            subscription = Subscription.to_topics(_streams(topics, num_streams))
+            subscription = WatcherSubscription.to_topics(_streams(topics, num_streams))
         self._listener = listener
         self._member = WatcherMember(self._config.settings(self.consumer_id), subscription)
         if self._session is not None:

@@ -113,7 +113,7 @@ def parse_address(address: str) -> tuple[list[str], str]:
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts], (chroot or "").rstrip("/")
 
 
-class Owner(Protocol):
+class KazooOwner(Protocol):
     """Receives what happens to a session, on the event loop, in this order."""
 
     def link_connected(self, link: Link) -> None:
@@ -201,7 +201,7 @@ class Link:
     Its attributes are written by the thread of the connection and read by the event loop. Not for a second session.
     """
 
-    def __init__(self, hosts: list[str], timeout_ms: int, owner: Owner) -> None:
+    def __init__(self, hosts: list[str], timeout_ms: int, owner: KazooOwner) -> None:
         self.server_count = len(hosts)
         self.session_id = 0
         self.timeout_ms = timeout_ms

@@ -79,7 +79,7 @@ from muster.zookeeper.watchers.assignment import Assignment, UnequalSubscription
 from muster.zookeeper.watchers.plans import GONE, SessionPlans
 from muster.zookeeper.watchers.settings import WatcherSettings
 from muster.zookeeper.watchers.states import TRANSITIONS, Happening, WatcherState
-from muster.zookeeper.watchers.subscription import Subscription
+from muster.zookeeper.watchers.subscription import WatcherSubscription
 from muster.zookeeper.watchers.topic_expression import TooCostlyError
 
 A = TypeVar("A")
@@ -100,7 +100,7 @@ class _View(NamedTuple):
 class WatcherMember(SessionPlans):
     """One consumer in a group of scheme 1. See the head of this file."""
 
-    def __init__(self, settings: WatcherSettings, subscription: Subscription) -> None:
+    def __init__(self, settings: WatcherSettings, subscription: WatcherSubscription) -> None:
         super().__init__()
         self.settings = settings
         self.subscription = subscription
@@ -416,7 +416,7 @@ class WatcherMember(SessionPlans):
     def _read_group(self) -> Plan[_View]:
         ids = yield from self._children(self._paths.ids, watch=True)
         self._seen[self._paths.ids] = ids
-        subscriptions: dict[str, Subscription] = {}
+        subscriptions: dict[str, WatcherSubscription] = {}
         for consumer_id in ids or ():
             found = yield from self._read_member(consumer_id)
             if found is not None:
@@ -442,7 +442,7 @@ class WatcherMember(SessionPlans):
             partitions[topic] = yield from self._read_partitions(topic)
         return _View(topics, _threads(readers), partitions)
 
-    def _read_member(self, consumer_id: str) -> Plan[Subscription | None]:
+    def _read_member(self, consumer_id: str) -> Plan[WatcherSubscription | None]:
         """What a member reads; None where it has left, or its id cannot be read."""
         path = self._paths.member(consumer_id)
         data = yield from self._data(path)
@@ -457,7 +457,7 @@ class WatcherMember(SessionPlans):
         if found.poison is not None:
             yield from self._report(Unreadable(path, f"{found.poison}; Java's 0.8 consumers stop at it"))
         try:
-            return Subscription(found.pattern, found.subscription)
+            return WatcherSubscription(found.pattern, found.subscription)
         except ConfigError as error:
             yield from self._report(Unreadable(path, str(error)))
             return None

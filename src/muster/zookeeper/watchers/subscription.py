@@ -19,7 +19,7 @@ def list_text(text: str) -> str:
     return text.strip().replace(",", "|").replace(" ", "").lstrip("\"'").rstrip("\"'")
 
 
-class Subscription:
+class WatcherSubscription:
     """What one member reads. `streams` is what its id says: streams by topic, or by the expression of a list."""
 
     __slots__ = ("_expression", "pattern", "streams")
@@ -31,14 +31,14 @@ class Subscription:
         self._expression = topic_expression(next(iter(self.streams))) if is_list else None
 
     @classmethod
-    def to_topics(cls, topics: Mapping[str, int]) -> Subscription:
+    def to_topics(cls, topics: Mapping[str, int]) -> WatcherSubscription:
         """These topics, each with a number of streams. Raises ConfigError."""
         for topic in topics:
             check_name("a topic", topic)
         return cls(Pattern.STATIC, _checked(topics))
 
     @classmethod
-    def to_list(cls, regex: str, streams: int = 1, *, white: bool = True) -> Subscription:
+    def to_list(cls, regex: str, streams: int = 1, *, white: bool = True) -> WatcherSubscription:
         """All topics whose whole name the expression matches, or with `white=False` does not. Raises ConfigError."""
         pattern = Pattern.WHITE_LIST if white else Pattern.BLACK_LIST
         text = list_text(regex)

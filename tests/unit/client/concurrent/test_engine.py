@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from muster.client.concurrent.engine import Engine, Options
+from muster.client.concurrent.engine import ConcurrentEngine, Options
 from muster.client.concurrent.options import Choices, consumer_config
 from muster.client.concurrent.outcomes import HandlerFailedError, RetryLaterError, WorkerStartError
 from muster.client.concurrent.signals import Signals
@@ -117,12 +117,12 @@ class Letters:
         self.is_closed = True
 
 
-def engine(handler: Handler, script: Script, letters: Letters | None = None, **choices: Any) -> Engine:
+def engine(handler: Handler, script: Script, letters: Letters | None = None, **choices: Any) -> ConcurrentEngine:
     config = consumer_config({"bootstrap.servers": "127.0.0.1:1", "group.id": "delays"}, {})
     dead = None if letters is None else "flights-dead"
     chosen: dict[str, Any] = {"topics": "flights", "handle_signals": False, "dead_letter_topic": dead} | choices
     options: Options = Choices(**chosen).options(config)
-    made = Engine(config, options, lambda on_end: TaskWorkers(handler, on_end))
+    made = ConcurrentEngine(config, options, lambda on_end: TaskWorkers(handler, on_end))
     made._consumer = cast(Any, script)
     made._producer = cast(Any, letters)
     return made

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from muster.assignors import Assignor, MemberAssignment, MemberSubscription, RebalanceProtocol, common_protocol
 from muster.client.core.checks import check_partitions
-from muster.client.core.group.member_state import Generation
+from muster.client.core.group.member_state import MemberGeneration
 from muster.client.core.metadata import ClusterMetadata
 from muster.errors import IllegalStateError, MusterError
 from muster.model import TopicPartition
@@ -85,7 +85,7 @@ class Assignors:
         return found
 
     def protocols(
-        self, topics: list[str], owned: list[TopicPartition], generation: Generation, rack: str
+        self, topics: list[str], owned: list[TopicPartition], generation: MemberGeneration, rack: str
     ) -> list[JoinGroupRequestProtocol]:
         """What a JoinGroup says of each assignor.
 
@@ -132,7 +132,7 @@ class Assignors:
 
         return _asked(self.offered(leading.protocol_name), encoded)
 
-    def tell(self, assignment: MemberAssignment, generation: Generation) -> MusterError | None:
+    def tell(self, assignment: MemberAssignment, generation: MemberGeneration) -> MusterError | None:
         """Notify the group's assignor of this member's assignment. Returns the error that it raised, if any."""
         try:
             assignor = self.offered(generation.protocol_name)

@@ -28,7 +28,7 @@ from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
 from muster.client.core.events import EventStream, Fatal
 from muster.client.core.group.coordinator import CoordinatorLookup
-from muster.client.core.group.member_state import NO_GENERATION, Generation, MemberState
+from muster.client.core.group.member_state import NO_GENERATION, MemberGeneration, MemberState
 from muster.client.core.group.membership import Membership
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offset_requests import (
@@ -72,7 +72,7 @@ class _Commit:
     until: int | None
     fence: Mapping[TopicPartition, int] | None
     backoff: Backoff
-    asked_in: Generation | None
+    asked_in: MemberGeneration | None
     """The generation when the caller asked for it, if the member was stable then."""
     owned: dict[TopicPartition, int | None]
     """The ownership of its partitions at that time."""
@@ -269,7 +269,7 @@ class Commits:
         on_reply = partial(self._on_commit, commit, generation, self._lookup.epoch)
         sends.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR, newest_version=newest))
 
-    def _generation(self, commit: _Commit) -> Generation | MusterError:
+    def _generation(self, commit: _Commit) -> MemberGeneration | MusterError:
         """The generation to commit under, or the error if the commit is not allowed."""
         owned = self._membership.ownership
         if commit.fence is not None and any(owned.get(p) != since for p, since in commit.fence.items()):
@@ -286,7 +286,7 @@ class Commits:
         return CommitFailedError(ErrorCode.UNKNOWN_MEMBER_ID, EXPELLED)
 
     def _on_commit(
-        self, commit: _Commit, sent: Generation, epoch: int, reply: OffsetCommitResponse | Failure, now: int
+        self, commit: _Commit, sent: MemberGeneration, epoch: int, reply: OffsetCommitResponse | Failure, now: int
     ) -> None:
         commit.in_flight = False
         if isinstance(reply, Failure):
@@ -304,7 +304,7 @@ class Commits:
         self._tell(now)
 
     def _judge_commit(
-        self, commit: _Commit, sent: Generation, epoch: int, reply: OffsetCommitResponse, now: int
+        self, commit: _Commit, sent: MemberGeneration, epoch: int, reply: OffsetCommitResponse, now: int
     ) -> MusterError | None:
         """What an answer means: its first error about the whole commit, else the topics that are not authorized."""
         answers = commit_answers(reply, commit.ids)
@@ -324,7 +324,7 @@ class Commits:
         return None
 
     def _refused(
-        self, code: ErrorCode, partition: TopicPartition, sent: Generation, epoch: int, now: int
+        self, code: ErrorCode, partition: TopicPartition, sent: MemberGeneration, epoch: int, now: int
     ) -> KafkaError:
         if epoch == self._lookup.epoch:
             self._lookup.refused(code, now)

@@ -23,7 +23,7 @@ from muster.client.core.events import (
 from muster.client.core.group import requests
 from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.heartbeat import Heartbeat
-from muster.client.core.group.member_state import NO_GENERATION, Generation, MemberState, Step
+from muster.client.core.group.member_state import NO_GENERATION, MemberGeneration, MemberState, Step
 from muster.client.core.refusals import NO_MEMBER
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
@@ -32,7 +32,7 @@ from muster.model import TopicPartition
 from muster.protocol.messages import HeartbeatResponse, LeaveGroupRequest, LeaveGroupResponse
 
 
-class GroupMember:
+class MemberCore:
     """A member of a group, without the rules of its rebalances.
 
     `Membership` inherits from it, where the client otherwise puts parts together: both write the same state, step and
@@ -77,7 +77,7 @@ class GroupMember:
     # --- what others ask ---------------------------------------------------------------------------------------------
 
     @property
-    def generation_if_stable(self) -> Generation | None:
+    def generation_if_stable(self) -> MemberGeneration | None:
         """The generation under which offsets can be committed now."""
         return self.generation if self.state is MemberState.STABLE else None
 
@@ -112,7 +112,7 @@ class GroupMember:
     def _reset(self, reason: str, *, forget_member: bool) -> None:
         self._note(INFO, f"this member's generation of group {self.group_id} has ended: {reason}")
         self.state = self.state.to(MemberState.UNJOINED)
-        self.generation = NO_GENERATION if forget_member else Generation(member_id=self.generation.member_id)
+        self.generation = NO_GENERATION if forget_member else MemberGeneration(member_id=self.generation.member_id)
         self.rejoin_needed = True
         self.rejoin_reason = reason
         self.needs_join_prepare = True
@@ -210,7 +210,7 @@ class GroupMember:
         )
         self.leave("consumer poll timeout has expired.", now)
 
-    def _on_heartbeat(self, sent: Generation, epoch: int, reply: HeartbeatResponse | Failure, now: int) -> None:
+    def _on_heartbeat(self, sent: MemberGeneration, epoch: int, reply: HeartbeatResponse | Failure, now: int) -> None:
         if isinstance(reply, Failure):
             if epoch == self._lookup.epoch:
                 self._lookup.failed(reply, now)
@@ -230,7 +230,7 @@ class GroupMember:
         else:
             self._heartbeat.failed(now)
 
-    def _on_heartbeat_fenced(self, code: ErrorCode, sent: Generation, now: int) -> None:
+    def _on_heartbeat_fenced(self, code: ErrorCode, sent: MemberGeneration, now: int) -> None:
         if self.generation != sent:
             self._heartbeat.received(now)  # the answer is about a generation that is already over
             return

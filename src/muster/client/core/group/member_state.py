@@ -63,7 +63,7 @@ class Step(Enum):
     ASSIGNING = "assigning"
 
 
-class Generation(NamedTuple):
+class MemberGeneration(NamedTuple):
     """Which generation of the group the member belongs to, and under which id."""
 
     generation_id: int = UNKNOWN_GENERATION_ID
@@ -76,4 +76,4 @@ class Generation(NamedTuple):
         return self.generation_id == UNKNOWN_GENERATION_ID or self.member_id == UNKNOWN_MEMBER_ID
 
 
-NO_GENERATION = Generation()
+NO_GENERATION = MemberGeneration()

@@ -49,9 +49,9 @@ from muster.client.core.group import requests
 from muster.client.core.group.assignment import Assignors, Leading
 from muster.client.core.group.commit_first import CommitFirst
 from muster.client.core.group.coordinator import CoordinatorLookup
-from muster.client.core.group.member import GroupMember
-from muster.client.core.group.member_state import Generation, MemberState, Step
-from muster.client.core.group.topics import GroupTopics
+from muster.client.core.group.member import MemberCore
+from muster.client.core.group.member_state import MemberGeneration, MemberState, Step
+from muster.client.core.group.topics import MemberTopics
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.refusals import JOIN_AT_ONCE
 from muster.client.core.sends import AnySend, Channel, Failure, send
@@ -73,7 +73,7 @@ MOST_PARTITIONS_SHOWN = 64
 A = TypeVar("A", JoinGroupResponse, SyncGroupResponse)
 
 
-class Membership(GroupMember):
+class Membership(MemberCore):
     """One consumer's place in its group."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Membership(GroupMember):
     ) -> None:
         super().__init__(group_id, config, subscription, lookup, events, seed)
         self.is_leader = False
-        self.topics = GroupTopics(config, subscription, metadata)
+        self.topics = MemberTopics(config, subscription, metadata)
         self.commit_first = CommitFirst(config, subscription, metadata, events, seed)
         self.rebalances = self.failed_rebalances = 0
         self.rebalanced_at: int | None = None
@@ -275,7 +275,7 @@ class Membership(GroupMember):
             return
         then(reply, code, now)
 
-    def _on_join(self, sent: Generation, reply: JoinGroupResponse, code: ErrorCode, now: int) -> None:
+    def _on_join(self, sent: MemberGeneration, reply: JoinGroupResponse, code: ErrorCode, now: int) -> None:
         if code is not ErrorCode.NONE:
             self._join_refused(code, sent, reply.member_id, now)
         elif self.state is not MemberState.PREPARING_REBALANCE:
@@ -286,7 +286,7 @@ class Membership(GroupMember):
         else:
             self.state = self.state.to(MemberState.COMPLETING_REBALANCE)
             self._heartbeat.reset(now)
-            self.generation = Generation(reply.generation_id, reply.member_id, reply.protocol_name)
+            self.generation = MemberGeneration(reply.generation_id, reply.member_id, reply.protocol_name)
             if reply.leader == reply.member_id:
                 self._become_leader(reply, now)
             else:
@@ -305,9 +305,9 @@ class Membership(GroupMember):
         owns = bool(self._subscription.assignment()) and not self.generation.was_reset
         return is_static and owns and generation_id > self.generation.generation_id + 1
 
-    def _join_refused(self, code: ErrorCode, sent: Generation, member_id: str, now: int) -> None:
+    def _join_refused(self, code: ErrorCode, sent: MemberGeneration, member_id: str, now: int) -> None:
         if code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.generation = Generation(member_id=member_id)
+            self.generation = MemberGeneration(member_id=member_id)
             self.request_rejoin(f"need to re-join with the given member-id: {member_id}")
         elif code is ErrorCode.UNKNOWN_MEMBER_ID and self.generation == sent:
             self.reset_on_error("JoinGroup", code)
@@ -369,7 +369,7 @@ class Membership(GroupMember):
         on_reply = partial(self._on_answer, self._attempt, partial(self._on_sync, self.generation))
         self._outbox.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR))
 
-    def _on_sync(self, sent: Generation, reply: SyncGroupResponse, code: ErrorCode, now: int) -> None:
+    def _on_sync(self, sent: MemberGeneration, reply: SyncGroupResponse, code: ErrorCode, now: int) -> None:
         if code is not ErrorCode.NONE:
             if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION) and self.generation == sent:
                 self.reset_on_error("SyncGroup", code)
@@ -439,12 +439,14 @@ class Membership(GroupMember):
             self.step = Step.RELEASING
             then(now)
 
-    def _release(self, released: list[TopicPartition], share: Assignment, joined: Generation, now: int) -> None:
+    def _release(self, released: list[TopicPartition], share: Assignment, joined: MemberGeneration, now: int) -> None:
         self.step = Step.RELEASING
         kind = CallbackKind.LOST if self.generation.was_reset else CallbackKind.REVOKED
         self._call(kind, released, partial(self._after_release, released, share, joined), now)
 
-    def _after_release(self, released: list[TopicPartition], share: Assignment, joined: Generation, now: int) -> None:
+    def _after_release(
+        self, released: list[TopicPartition], share: Assignment, joined: MemberGeneration, now: int
+    ) -> None:
         if self.generation == joined:
             self.request_rejoin("need to revoke partitions and re-join")
             self._take(share, joined, now)
@@ -455,7 +457,7 @@ class Membership(GroupMember):
         self.needs_join_prepare = True
         self.step = Step.IDLE
 
-    def _take(self, share: Assignment, joined: Generation, now: int) -> None:
+    def _take(self, share: Assignment, joined: MemberGeneration, now: int) -> None:
         self.step = Step.ASSIGNING
         self.topics.learn({partition.topic for partition in share.partitions})
         error = self._assignors.tell(MemberAssignment(share.partitions, share.user_data), joined)

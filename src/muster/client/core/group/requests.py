@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.group.member_state import Generation
+from muster.client.core.group.member_state import MemberGeneration
 from muster.errors import ErrorCode
 from muster.model import CONSUMER_PROTOCOL_TYPE
 from muster.protocol.messages import (
@@ -30,7 +30,7 @@ def join_timeout_ms(config: ConsumerConfig) -> int:
 
 def join(
     group_id: str,
-    generation: Generation,
+    generation: MemberGeneration,
     config: ConsumerConfig,
     protocols: list[JoinGroupRequestProtocol],
     reason: str,
@@ -49,7 +49,7 @@ def join(
 
 
 def sync(
-    group_id: str, generation: Generation, config: ConsumerConfig, assignments: list[SyncGroupRequestAssignment]
+    group_id: str, generation: MemberGeneration, config: ConsumerConfig, assignments: list[SyncGroupRequestAssignment]
 ) -> SyncGroupRequest:
     """SyncGroup; only the leader has assignments to send (J4)."""
     return SyncGroupRequest(
@@ -63,7 +63,7 @@ def sync(
     )
 
 
-def heartbeat(group_id: str, generation: Generation, config: ConsumerConfig) -> HeartbeatRequest:
+def heartbeat(group_id: str, generation: MemberGeneration, config: ConsumerConfig) -> HeartbeatRequest:
     """Heartbeat."""
     return HeartbeatRequest(
         group_id=group_id,

@@ -15,7 +15,7 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.subscription_state import SubscriptionKind, SubscriptionState
 
 
-class GroupTopics:
+class MemberTopics:
     """The topics of one member, and what its last join knew of them."""
 
     def __init__(self, config: ConsumerConfig, subscription: SubscriptionState, metadata: ClusterMetadata) -> None:
