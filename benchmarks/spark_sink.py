@@ -68,8 +68,8 @@ HEAD = (
     "faster by",
     "CPU of a row",
     "the connector's",
-    "making it",
-    "cheaper by, without that",
+    "making the row",
+    "cheaper by, without making it",
 )
 
 
@@ -98,7 +98,7 @@ def main() -> int:
     path = report.save_as("spark-sink", {"records": arguments.records, "rounds": arguments.rounds, "cases": results})
     print(f"\n{report.machine()}; all figures: {path}")
     if arguments.write_docs:
-        note = f"{arguments.records:,} rows (of 10 KB a twentieth), medians of {arguments.rounds} rounds, on "
+        note = f"{arguments.records:,} rows (a twentieth as many of 10 KB), medians of {arguments.rounds} rounds, on "
         table = report.markdown_table(HEAD, rows, (0,))
         report.put_on_page("spark-sink", f"{note}{report.machine()}.\n\n{table}")
     return 0

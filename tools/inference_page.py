@@ -58,14 +58,14 @@ def _of_stories(told: Sequence[score.Scored]) -> Iterator[str]:
     sums = score.totals(told)
     yield from _wrapped(
         f"{sums['stories']} stories with real clients on Apache Kafka {', '.join(_versions(told))} "
-        "(`tests/history/stories`): in those drawn from seeds, members of one group join, close, are killed, stand "
-        "still, are too slow, crash again and again, are deployed, read other topics; partitions come, topics come and "
-        "go, offsets are reset, the group is stopped and started. In a third of them records come all the time, in a "
-        "third they cease, in a third there are none. Those from 401 on are incidents as those on call know them, "
-        "written out (`incidents.py`): workers of Kafka Connect and the consumers of a sink (431 to 433), three "
-        "brokers whose coordinators are killed, restarted and moved (441 and later), deploys that overlap, two "
-        "processes with one instance id, partitions that come to rest by themselves. Right is what follows from what "
-        "was done (`truth.py`), without a look at rules or records."
+        "(`tests/history/stories`): in those drawn from seeds, members of one group join, close, are killed, "
+        "freeze, are too slow, crash repeatedly, are deployed, change their topics; partitions are added, topics are "
+        "created and deleted, offsets are reset, the group is stopped and started. In a third of the stories records "
+        "keep arriving, in a third they stop arriving, in a third there are none. Stories from 401 on are typical "
+        "incidents (`incidents.py`): workers of Kafka Connect and the consumers of a sink (431 to 433), three brokers "
+        "whose coordinators are killed, restarted and moved (441 and later), overlapping deploys, two processes with "
+        "one instance id, partitions that become idle on their own. The true cause follows from what was done to the "
+        "group (`truth.py`), independently of rules and records."
     )
     yield ""
     named = _share(sums["named"], sums["done"])
@@ -73,10 +73,10 @@ def _of_stories(told: Sequence[score.Scored]) -> Iterator[str]:
         f"{sums['rows']} rebalances; the cause is right in {sums['right']}, wrong in {sums['wrong']} "
         f"({sums['wrong_and_sure']} of them with a confidence of {UNSURE} or more), not known in "
         f"{sums['not known']}; {sums['open']} are open: the log cannot tell, and the row does not claim to. Of "
-        f"{sums['done']} times at which something was done that the log can tell, {named} are named. The pattern is "
+        f"{sums['done']} actions that leave a trace in the log, {named} are named. The pattern is "
         f"right in {sums['patterns_right']} of {sums['patterns']} rows. Findings: {sums['findings_right']} right, "
         f"{sums['findings_wrong']} wrong, {sums['findings_missing']} missing; {sums['accused']} of {sums['healthy']} "
-        "groups that are well have one."
+        "healthy groups have one."
     )
     yield ""
     yield "What the log cannot tell:"
@@ -101,7 +101,7 @@ def _of_stories(told: Sequence[score.Scored]) -> Iterator[str]:
             + " |"
         )
     yield ""
-    yield "What is not right:"
+    yield "What is wrong:"
     yield ""
     lines = [(scored.name, line.strip()) for scored in told for line in list(score.printed(scored))[1:]]
     for name, line in lines:
@@ -123,10 +123,10 @@ def of_lives(count: int, keep: Path | None) -> str:
         told += of_life(lived)
     about = (
         f"{led} groups of muster's own consumers on muster's own coordinator, in virtual time "
-        f"(`tests/history/lives.py`, seeds 1 to {count}): members join, leave, crash, stand still, are too slow, are "
-        "started again, subscribe to something else; topics grow; the coordinator is restarted, moves, stands still. "
-        "Time-outs from 6 s to 5 minutes, commits each second, each half minute or never, records each 5 s or none, "
-        "with and without instance ids, by each assignor. Much more goes wrong in them than in a group that is well."
+        f"(`tests/history/lives.py`, seeds 1 to {count}): members join, leave, crash, freeze, are too slow, are restarted, "
+        "change their topics; topics gain partitions; the coordinator is restarted, moves, freezes. Timeouts are 6 s "
+        "to 5 minutes; commits are sent every second, every 30 s or never; records arrive every 5 s or not at all; "
+        "members have instance ids or not; all assignors are used. Far more goes wrong than in a healthy group."
     )
     return "\n" + "".join(f"{line}\n" for line in [*_wrapped(about), "", *_tables(told)])
 

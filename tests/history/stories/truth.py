@@ -26,12 +26,12 @@ PATTERN_MS = 10 * MINUTE_MS
 
 NOT_IN_THE_LOG = {
     "silent": (
-        "A member that has committed nothing for its session timeout before it went. Commits are all that the log has "
-        "of a living member: one that left, one that died and one that did not poll are the same to it."
+        "A member that had not committed for its session timeout before it was gone. Commits are all that the log has "
+        "of a live member: whether it left, died or did not poll, the log is the same."
     ),
     "deleted": (
-        "A topic that was deleted. The log has no metadata of topics, and no cause is called so; members that then "
-        "name one topic less have changed what they subscribe to."
+        "A topic that was deleted. The log has no topic metadata, and there is no such cause; members that no longer "
+        "name the topic have changed their subscription."
     ),
 }
 """What the log cannot tell, and why. A row about it is neither right nor wrong while its confidence is below

@@ -37,7 +37,7 @@ def add_reset(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--to-earliest", action="store_true", help="the beginning of each partition's log")
     form.add_argument("--to-latest", action="store_true", help="the end of each partition's log")
     form.add_argument(
-        "--to-current", action="store_true", help="the committed offset; the log's end where there is none"
+        "--to-current", action="store_true", help="the committed offset, or the end of the log if there is none"
     )
     form.add_argument("--to-offset", type=int, metavar="N", help="this offset, or the nearest one in the log")
     form.add_argument("--shift-by", type=int, metavar="N", help="shift by N offsets; negative: backwards")

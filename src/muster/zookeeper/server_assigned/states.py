@@ -1,7 +1,7 @@
-"""Where a member of scheme 2 stands, as two tables: what is not in them does not happen.
+"""The states of a member of scheme 2, as two tables: a transition that is not in them does not happen.
 
-Documents draw the diagrams from `TRANSITIONS` and `COORDINATOR_TRANSITIONS`; `member.py` and
-`coordinator_search.py` move by them. The two are apart: a member whose coordinator fails over stays a member.
+`member.py` and `coordinator_search.py` move by `TRANSITIONS` and `COORDINATOR_TRANSITIONS`, and the docs draw their
+diagrams from them. There are two because a member whose coordinator fails over stays a member.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import Final
 
 
 class ServerAssignedState(Enum):
-    """What the member is to its group."""
+    """The member's state in its group."""
 
     OUTSIDE = "outside"
-    """It has not begun."""
+    """It has not started."""
     JOINING = "joining"
-    """It asks to be a member, or to stay one. The coordinator answers when all members have asked, with the share."""
+    """It has asked to become or stay a member. Once all members have, the coordinator answers with the assignment."""
     STABLE = "stable"
-    """It has its share of this generation, reads it, and sends heartbeats."""
+    """It has its partitions of this generation, reads them, and sends heartbeats."""
     RELEASING = "releasing"
-    """A rebalance has begun. It has stopped fetching, and commits what is handled."""
+    """A rebalance has begun. It has stopped fetching, and commits processed records."""
     FAILED = "failed"
-    """It was refused in a way that trying again does not change. It owns nothing until the user has seen the error."""
+    """It was refused with an error that is not retriable. It owns nothing until the user has seen the error."""
     CLOSED = "closed"
     """It leaves, or has left."""
 
 
 class Happening(Enum):
-    """What moves a member."""
+    """What moves a member to another state."""
 
-    BEGINS = "begins, or the user has seen the error"
+    BEGINS = "starts, or the user has seen the error"
     ASSIGNED = "JoinGroup is answered with generation and partitions"
     REBALANCE = "a heartbeat or a commit is answered ILLEGAL_GENERATION"
-    RELEASED = "what was handled is committed, or there is no time left for it"
+    RELEASED = "processed records are committed, or there is no time left for it"
     FORGOTTEN = "an answer says UNKNOWN_MEMBER_ID"
-    REFUSED = "an answer is an error that stays"
+    REFUSED = "an answer has an error that is not retriable"
     CLOSES = "the consumer is closed"
 
 
@@ -43,19 +43,19 @@ class CoordinatorState(Enum):
     """What a member knows of its group's coordinator."""
 
     UNKNOWN = "unknown"
-    """It asks when it needs one, and a back-off is over."""
+    """It asks when it needs one and no backoff is running."""
     ASKED = "asked"
-    """A ConsumerMetadataRequest is under way, to any of the coordinators."""
+    """A ConsumerMetadataRequest is in flight, to any of the coordinators."""
     KNOWN = "known"
 
 
 class Found(Enum):
-    """What moves that."""
+    """What changes this."""
 
     ASKS = "asks"
     ANSWERED = "an answer names the coordinator"
-    NO_ANSWER = "there is none now, or no answer: ask another one after a back-off"
-    LOST = "NOT_COORDINATOR, no answer, or no good heartbeat for the session timeout"
+    NO_ANSWER = "there is none now, or no answer: ask another one after a backoff"
+    LOST = "NOT_COORDINATOR, no answer, or no successful heartbeat for the session timeout"
 
 
 _S, _H = ServerAssignedState, Happening

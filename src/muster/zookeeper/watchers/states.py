@@ -1,6 +1,6 @@
-"""Where a member of scheme 1 stands, as a table: what is not in it does not happen.
+"""The states of a member of scheme 1, as a table: a transition that is not in it does not happen.
 
-Documents draw the diagram from `TRANSITIONS`, and `scheme.py` moves by it.
+`scheme.py` moves by `TRANSITIONS`, and the docs draw their diagram from it.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from typing import Final
 
 
 class WatcherState(Enum):
-    """What the member is to its group."""
+    """The member's state in its group."""
 
     UNREGISTERED = "unregistered"
-    """It has no id in the group: it has not begun, or its session has expired."""
+    """It has no id in the group: it has not started, or its session has expired."""
     REGISTERING = "registering"
     """It creates its id, or waits until a former session's id of the same name is gone."""
     REBALANCING = "rebalancing"
-    """It releases what it owned, reads which members there are, computes its part, claims it."""
+    """It releases what it owned, reads the members, computes its part, claims it."""
     BACKING_OFF = "backing off"
-    """A try has failed, mostly because another member had not released yet. It owns nothing, and waits."""
+    """An attempt has failed, mostly because another member had not released yet. It owns nothing, and waits."""
     STABLE = "stable"
-    """It has claimed what its view of the group gives it, and reads."""
+    """It has claimed its part of the assignment, as it sees the group, and reads."""
     WITHOUT_BROKERS = "without brokers"
-    """It found no broker. It keeps what it has, and watches for one."""
+    """It found no broker. It keeps its partitions, and watches for one."""
     GAVE_UP = "gave up"
-    """All tries have failed. It owns nothing until the next change that it watches."""
+    """All attempts have failed. It owns nothing until the next change that it watches."""
     CLOSED = "closed"
     """It has left; its ephemeral znodes go with its session."""
 
 
 class Happening(Enum):
-    """What moves a member."""
+    """What moves a member to another state."""
 
-    BEGINS = "begins, or has a new session"
-    REGISTERED = "its id is there"
+    BEGINS = "starts, or has a new session"
+    REGISTERED = "its id exists"
     NOTIFIED = "members, partitions, topics or brokers have changed"
     CLAIMED = "all of its part is claimed"
     NO_BROKER = "no broker is registered"
-    FAILED = "a claim met another owner, or ZooKeeper refused something"
-    TRIES_AGAIN = "the back-off is over"
-    OUT_OF_TRIES = "the back-off of the last try is over"
+    FAILED = "a partition has another owner, or ZooKeeper refused a request"
+    TRIES_AGAIN = "the backoff is over"
+    OUT_OF_TRIES = "the backoff of the last attempt is over"
     EXPIRED = "the session has expired"
     CLOSES = "the consumer is closed"
 

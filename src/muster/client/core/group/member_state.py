@@ -10,7 +10,7 @@ from muster.model import UNKNOWN_GENERATION_ID, UNKNOWN_MEMBER_ID
 
 
 class MemberState(Enum):
-    """What the member is to the group. See the head of `membership.py`."""
+    """The member's state in its group. See the head of `membership.py`."""
 
     UNJOINED = "unjoined"
     PREPARING_REBALANCE = "preparing rebalance"
