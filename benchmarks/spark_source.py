@@ -137,7 +137,8 @@ def main() -> int:
     path = report.save_as("spark", {"records": arguments.records, "rounds": arguments.rounds, "cases": results})
     print(f"\n{report.machine()}; all figures: {path}")
     if arguments.write_docs:
-        note = f"{arguments.records:,} records (a tenth as many of 1 KB), {arguments.rounds} round(s), on {report.machine()}."
+        rounds = f"{arguments.rounds} round(s), on {report.machine()}"
+        note = f"{arguments.records:,} records (a tenth as many of 1 KB), {rounds}."
         report.put_on_page("spark", f"{note}\n\n{report.markdown_table(HEAD, cells(results), LEFT)}")
     short = [found["case"] for found in results if found["ratio"] < WANTED_RATIO]
     dear = [found["case"] for found in results if found["muster"]["cpu_us"] > found["kafka"]["cpu_us"]]

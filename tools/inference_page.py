@@ -123,10 +123,11 @@ def of_lives(count: int, keep: Path | None) -> str:
         told += of_life(lived)
     about = (
         f"{led} groups of muster's own consumers on muster's own coordinator, in virtual time "
-        f"(`tests/history/lives.py`, seeds 1 to {count}): members join, leave, crash, freeze, are too slow, are restarted, "
-        "change their topics; topics gain partitions; the coordinator is restarted, moves, freezes. Timeouts are 6 s "
-        "to 5 minutes; commits are sent every second, every 30 s or never; records arrive every 5 s or not at all; "
-        "members have instance ids or not; all assignors are used. Far more goes wrong than in a healthy group."
+        f"(`tests/history/lives.py`, seeds 1 to {count}): members join, leave, crash, freeze, are too slow, are "
+        "restarted, change their topics; topics gain partitions; the coordinator is restarted, moves, freezes. "
+        "Timeouts are 6 s to 5 minutes; commits are sent every second, every 30 s or never; records arrive every 5 s "
+        "or not at all; members have instance ids or not; all assignors are used. "
+        "Far more goes wrong than in a healthy group."
     )
     return "\n" + "".join(f"{line}\n" for line in [*_wrapped(about), "", *_tables(told)])
 
