@@ -154,6 +154,20 @@ class Cluster:
         self._have_done(m.DeleteTopicsRequest([m.DeleteTopicState(topic)], [], 30_000), 6)
         until_known(self.bootstrap, topic, 0)
 
+    def recreate(self, topic: str) -> None:
+        """Delete a topic, and create it with one partition. Deleting continues after its answer: the name is free a
+        little later."""
+        self.delete(topic)
+
+        def create() -> None:
+            try:
+                created.append(self.topic(1, topic))
+            except KafkaError:
+                rest()
+
+        created: list[str] = []
+        until(lambda: bool(created), create)
+
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 300_000})

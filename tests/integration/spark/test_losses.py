@@ -27,22 +27,6 @@ def admin(cluster):
     return AdminClient({"bootstrap.servers": cluster.bootstrap})
 
 
-def create_again(cluster, topic, partitions=1):
-    """Deleting goes on after its answer: the name is free a little later."""
-    cluster.delete(topic)
-
-    def create():
-        try:
-            cluster.topic(partitions, topic)
-        except KafkaError:
-            rest()
-            return
-        done.append(True)
-
-    done: list[bool] = []
-    until(lambda: bool(done), create)
-
-
 def committed(cluster, topic):
     with cluster.consumer("sync", enable_auto_commit=False) as consumer:
         found = consumer.committed([TopicPartition(topic, 0)])
@@ -81,7 +65,7 @@ def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, gro
     first = queries(topic, **how)
     read_all(first, 100)
     first.stop()
-    create_again(cluster, topic)
+    cluster.recreate(topic)
     cluster.produce(topic, new, partitions=1)
     for available_now in (False, True):  # and it stays so until somebody decides
         query = queries(topic, **how)
@@ -102,7 +86,7 @@ def test_a_topic_created_again_while_the_query_runs(cluster, queries, fail):
     cluster.produce(topic, 100, partitions=1)
     query = queries(topic, failOnDataLoss=fail, **SOON)
     read_all(query, 100)
-    create_again(cluster, topic)
+    cluster.recreate(topic)
     cluster.produce(topic, 160, partitions=1)
     if fail == "true":
         with pytest.raises(DataLossError, match="was deleted and recreated"):
@@ -120,7 +104,7 @@ def test_a_batch_of_the_former_topic_reads_nothing_of_the_new_one(cluster, queri
     cluster.produce(topic, 50, partitions=1, start=100)
     until(lambda: query.running is not None, query.trigger)
     query.stop()
-    create_again(cluster, topic)
+    cluster.recreate(topic)
     cluster.produce(topic, 300, partitions=1)
     with pytest.raises(DataLossError, match=r"offsets 100 to 149 are gone with it"):
         queries(topic).recover()

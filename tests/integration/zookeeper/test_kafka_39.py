@@ -21,7 +21,7 @@ from muster.spark.source.options import parse_options
 from muster.zookeeper.base import znodes
 from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
 from tests.support import old_kafka
-from tests.support.faces import Cluster, until_known
+from tests.support.faces import Cluster, rest, until_known
 from tests.support.faces import until as wait_until
 from tests.support.old_kafka import LastZooKeeperKafkaBroker
 from tests.support.peers import free_ports
@@ -45,6 +45,9 @@ def kafka(
     # Up to this protocol a topic may ask for an older format of its records.
     settings = {"inter.broker.protocol.version": "2.8"} | _listeners(ports, certificates)
     with LastZooKeeperKafkaBroker(folder, zookeeper.chroot(), open_port, settings=settings) as broker:
+        # Until its controller knows it, it refuses topics: they would need more brokers than there are.
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            wait_until(lambda: bool(admin.describe_cluster().nodes), rest)
         yield broker
 
 
@@ -254,3 +257,30 @@ async def test_a_watcher_reads_where_the_brokers_want_tls_and_a_password(
         member.subscribe(["t39-secured"])
         with pytest.raises(AuthenticationError, match="the broker refused PLAIN"):
             await anext(member)
+
+
+# --- a broker that takes commits by the topic's name ------------------------------------------------------------------
+
+
+def test_a_position_committed_in_the_former_topic_hides_nothing_of_the_new_one(
+    kafka: LastZooKeeperKafkaBroker, tmp_path: Path
+) -> None:
+    """Its query has not noticed that the topic was deleted and recreated; the next run finds the commit."""
+    cluster = Cluster(kafka.bootstrap)
+    topic = cluster.topic(1)
+    cluster.produce(topic, 10, partitions=1)
+    first = Query(cluster, topic, tmp_path, failOnDataLoss="false")
+    wait_until(lambda: first.running is not None, first.trigger)
+    cluster.recreate(topic)
+    cluster.produce(topic, 30, partitions=1)
+    first.finish()
+    first.stop()
+    place = TopicPartition(topic, 0)
+    with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+        assert admin.list_consumer_group_offsets(cluster.group)[place].offset == 10
+    again = Query(cluster, topic, tmp_path, failOnDataLoss="false")
+    try:
+        wait_until(lambda: len(again.sink()) >= 40, again.run)
+    finally:
+        again.stop()
+    assert again.sink()[10:] == sorted(grid(30, 1))
