@@ -14,7 +14,7 @@ import pytest
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
-from muster.protocol.primitives import Request
+from muster.protocol.primitives import Request, Struct
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
 from tests.support.same_answers import Step, World, compare, connect, versions
@@ -45,7 +45,7 @@ def told(value: Any) -> list[str | None]:
     """All messages of an answer, in its order."""
     if isinstance(value, list):
         return [each for one in value for each in told(one)]
-    fields = getattr(value, "FIELDS", ())
+    fields = value.__slots__ if isinstance(value, Struct) else ()
     own = [value.error_message] if "error_message" in fields else []
     return own + [each for field in fields for each in told(getattr(value, field))]
 

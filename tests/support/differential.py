@@ -90,7 +90,7 @@ class Side:
     def plain(self, value: Any, name: str = "") -> Any:
         """An answer as dictionaries and lists that can be compared between brokers."""
         if isinstance(value, Struct):
-            return {each: self.plain(getattr(value, each), each) for each in value.FIELDS if each not in _HIDDEN}
+            return {each: self.plain(getattr(value, each), each) for each in value.__slots__ if each not in _HIDDEN}
         if isinstance(value, list) and name != "records":
             found = [self.plain(one, name.removesuffix("s")) for one in value]
             return sorted(found, key=repr) if name in UNORDERED | {"members"} else found

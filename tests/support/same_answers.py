@@ -79,7 +79,7 @@ def until_ready(world: World, request: Request[Any], version: int) -> None:
 def plain(value: Any, world: World, name: str = "") -> Any:
     """A response as dictionaries and lists that can be compared between brokers."""
     if isinstance(value, Struct):
-        return {field: plain(getattr(value, field), world, field) for field in value.FIELDS}
+        return {field: plain(getattr(value, field), world, field) for field in value.__slots__}
     if isinstance(value, list):
         found = [plain(one, world) for one in value]
         return sorted(found, key=repr) if name in UNORDERED else found

@@ -12,8 +12,7 @@ from muster.protocol.primitives import EMPTY, Request, Response, Struct
 
 
 class DeleteRecordsPartitionResult(Struct):
-    FIELDS: ClassVar = ("partition_index", "low_watermark", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "low_watermark", "error_code",)
 
     def __init__(
         self,
@@ -27,8 +26,7 @@ class DeleteRecordsPartitionResult(Struct):
 
 
 class DeleteRecordsTopicResult(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -44,8 +42,7 @@ class DeleteRecordsResponse(Response):
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 21
-    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -57,8 +54,7 @@ class DeleteRecordsResponse(Response):
 
 
 class AlterConfigsResponseAlterConfigsResourceResponse(Struct):
-    FIELDS: ClassVar = ("error_code", "error_message", "resource_type", "resource_name",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "error_message", "resource_type", "resource_name",)
 
     def __init__(
         self,
@@ -78,8 +74,7 @@ class AlterConfigsResponse(Response):
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 33
-    FIELDS: ClassVar = ("throttle_time_ms", "responses",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "responses",)
 
     def __init__(
         self,
@@ -91,8 +86,7 @@ class AlterConfigsResponse(Response):
 
 
 class AlterReplicaLogDirPartitionResult(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "error_code",)
 
     def __init__(
         self,
@@ -104,8 +98,7 @@ class AlterReplicaLogDirPartitionResult(Struct):
 
 
 class AlterReplicaLogDirTopicResult(Struct):
-    FIELDS: ClassVar = ("topic_name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_name", "partitions",)
 
     def __init__(
         self,
@@ -121,8 +114,7 @@ class AlterReplicaLogDirsResponse(Response):
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 34
-    FIELDS: ClassVar = ("throttle_time_ms", "results",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "results",)
 
     def __init__(
         self,
@@ -134,8 +126,7 @@ class AlterReplicaLogDirsResponse(Response):
 
 
 class DescribeLogDirsPartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "partition_size", "offset_lag", "is_future_key",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "partition_size", "offset_lag", "is_future_key",)
 
     def __init__(
         self,
@@ -151,8 +142,7 @@ class DescribeLogDirsPartition(Struct):
 
 
 class DescribeLogDirsTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -164,8 +154,7 @@ class DescribeLogDirsTopic(Struct):
 
 
 class DescribeLogDirsResult(Struct):
-    FIELDS: ClassVar = ("error_code", "log_dir", "topics", "total_bytes", "usable_bytes",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "log_dir", "topics", "total_bytes", "usable_bytes",)
 
     def __init__(
         self,
@@ -187,8 +176,7 @@ class DescribeLogDirsResponse(Response):
     MAX_VERSION: ClassVar = 4
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 35
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "results",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "results",)
 
     def __init__(
         self,
@@ -202,8 +190,7 @@ class DescribeLogDirsResponse(Response):
 
 
 class CreatePartitionsTopicResult(Struct):
-    FIELDS: ClassVar = ("name", "error_code", "error_message",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "error_code", "error_message",)
 
     def __init__(
         self,
@@ -221,8 +208,7 @@ class CreatePartitionsResponse(Response):
     MAX_VERSION: ClassVar = 3
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 37
-    FIELDS: ClassVar = ("throttle_time_ms", "results",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "results",)
 
     def __init__(
         self,
@@ -234,8 +220,7 @@ class CreatePartitionsResponse(Response):
 
 
 class PartitionResult(Struct):
-    FIELDS: ClassVar = ("partition_id", "error_code", "error_message",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_id", "error_code", "error_message",)
 
     def __init__(
         self,
@@ -249,8 +234,7 @@ class PartitionResult(Struct):
 
 
 class ReplicaElectionResult(Struct):
-    FIELDS: ClassVar = ("topic", "partition_result",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partition_result",)
 
     def __init__(
         self,
@@ -266,8 +250,7 @@ class ElectLeadersResponse(Response):
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 43
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "replica_election_results",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "replica_election_results",)
 
     def __init__(
         self,
@@ -281,8 +264,7 @@ class ElectLeadersResponse(Response):
 
 
 class IncrementalAlterConfigsResponseAlterConfigsResourceResponse(Struct):
-    FIELDS: ClassVar = ("error_code", "error_message", "resource_type", "resource_name",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "error_message", "resource_type", "resource_name",)
 
     def __init__(
         self,
@@ -302,8 +284,7 @@ class IncrementalAlterConfigsResponse(Response):
     MAX_VERSION: ClassVar = 1
     FIRST_FLEXIBLE_VERSION: ClassVar = 1
     API_KEY: ClassVar = 44
-    FIELDS: ClassVar = ("throttle_time_ms", "responses",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "responses",)
 
     def __init__(
         self,
@@ -315,8 +296,7 @@ class IncrementalAlterConfigsResponse(Response):
 
 
 class ReassignablePartitionResponse(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code", "error_message",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "error_code", "error_message",)
 
     def __init__(
         self,
@@ -330,8 +310,7 @@ class ReassignablePartitionResponse(Struct):
 
 
 class ReassignableTopicResponse(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -347,8 +326,7 @@ class AlterPartitionReassignmentsResponse(Response):
     MAX_VERSION: ClassVar = 1
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 45
-    FIELDS: ClassVar = ("throttle_time_ms", "allow_replication_factor_change", "error_code", "error_message", "responses",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "allow_replication_factor_change", "error_code", "error_message", "responses",)
 
     def __init__(
         self,
@@ -366,8 +344,7 @@ class AlterPartitionReassignmentsResponse(Response):
 
 
 class OngoingPartitionReassignment(Struct):
-    FIELDS: ClassVar = ("partition_index", "replicas", "adding_replicas", "removing_replicas",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "replicas", "adding_replicas", "removing_replicas",)
 
     def __init__(
         self,
@@ -383,8 +360,7 @@ class OngoingPartitionReassignment(Struct):
 
 
 class OngoingTopicReassignment(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -400,8 +376,7 @@ class ListPartitionReassignmentsResponse(Response):
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 46
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "error_message", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "topics",)
 
     def __init__(
         self,
@@ -417,8 +392,7 @@ class ListPartitionReassignmentsResponse(Response):
 
 
 class OffsetDeleteResponsePartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "error_code",)
 
     def __init__(
         self,
@@ -430,8 +404,7 @@ class OffsetDeleteResponsePartition(Struct):
 
 
 class OffsetDeleteResponseTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -447,8 +420,7 @@ class OffsetDeleteResponse(Response):
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
     API_KEY: ClassVar = 47
-    FIELDS: ClassVar = ("error_code", "throttle_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -462,8 +434,7 @@ class OffsetDeleteResponse(Response):
 
 
 class ProducerState(Struct):
-    FIELDS: ClassVar = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch", "current_txn_start_offset",)
-    __slots__ = FIELDS
+    __slots__ = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch", "current_txn_start_offset",)
 
     def __init__(
         self,
@@ -483,8 +454,7 @@ class ProducerState(Struct):
 
 
 class PartitionResponse(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code", "error_message", "active_producers",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "error_code", "error_message", "active_producers",)
 
     def __init__(
         self,
@@ -500,8 +470,7 @@ class PartitionResponse(Struct):
 
 
 class TopicResponse(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -517,8 +486,7 @@ class DescribeProducersResponse(Response):
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 61
-    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -530,8 +498,7 @@ class DescribeProducersResponse(Response):
 
 
 class ConfigResource(Struct):
-    FIELDS: ClassVar = ("resource_name", "resource_type",)
-    __slots__ = FIELDS
+    __slots__ = ("resource_name", "resource_type",)
 
     def __init__(
         self,
@@ -547,8 +514,7 @@ class ListConfigResourcesResponse(Response):
     MAX_VERSION: ClassVar = 1
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 74
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "config_resources",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "config_resources",)
 
     def __init__(
         self,
@@ -562,8 +528,7 @@ class ListConfigResourcesResponse(Response):
 
 
 class DeleteRecordsPartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "offset",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "offset",)
 
     def __init__(
         self,
@@ -575,8 +540,7 @@ class DeleteRecordsPartition(Struct):
 
 
 class DeleteRecordsTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -593,8 +557,7 @@ class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 21
     RESPONSE: ClassVar = DeleteRecordsResponse
-    FIELDS: ClassVar = ("topics", "timeout_ms",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "timeout_ms",)
 
     def __init__(
         self,
@@ -606,8 +569,7 @@ class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
 
 
 class AlterConfigsRequestAlterableConfig(Struct):
-    FIELDS: ClassVar = ("name", "value",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "value",)
 
     def __init__(
         self,
@@ -619,8 +581,7 @@ class AlterConfigsRequestAlterableConfig(Struct):
 
 
 class AlterConfigsRequestAlterConfigsResource(Struct):
-    FIELDS: ClassVar = ("resource_type", "resource_name", "configs",)
-    __slots__ = FIELDS
+    __slots__ = ("resource_type", "resource_name", "configs",)
 
     def __init__(
         self,
@@ -639,8 +600,7 @@ class AlterConfigsRequest(Request["AlterConfigsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 33
     RESPONSE: ClassVar = AlterConfigsResponse
-    FIELDS: ClassVar = ("resources", "validate_only",)
-    __slots__ = FIELDS
+    __slots__ = ("resources", "validate_only",)
 
     def __init__(
         self,
@@ -652,8 +612,7 @@ class AlterConfigsRequest(Request["AlterConfigsResponse"]):
 
 
 class AlterReplicaLogDirTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -665,8 +624,7 @@ class AlterReplicaLogDirTopic(Struct):
 
 
 class AlterReplicaLogDir(Struct):
-    FIELDS: ClassVar = ("path", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("path", "topics",)
 
     def __init__(
         self,
@@ -683,8 +641,7 @@ class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 34
     RESPONSE: ClassVar = AlterReplicaLogDirsResponse
-    FIELDS: ClassVar = ("dirs",)
-    __slots__ = FIELDS
+    __slots__ = ("dirs",)
 
     def __init__(
         self,
@@ -694,8 +651,7 @@ class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
 
 
 class DescribableLogDirTopic(Struct):
-    FIELDS: ClassVar = ("topic", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -712,8 +668,7 @@ class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 35
     RESPONSE: ClassVar = DescribeLogDirsResponse
-    FIELDS: ClassVar = ("topics",)
-    __slots__ = FIELDS
+    __slots__ = ("topics",)
 
     def __init__(
         self,
@@ -723,8 +678,7 @@ class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
 
 
 class CreatePartitionsAssignment(Struct):
-    FIELDS: ClassVar = ("broker_ids",)
-    __slots__ = FIELDS
+    __slots__ = ("broker_ids",)
 
     def __init__(
         self,
@@ -734,8 +688,7 @@ class CreatePartitionsAssignment(Struct):
 
 
 class CreatePartitionsTopic(Struct):
-    FIELDS: ClassVar = ("name", "count", "assignments",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "count", "assignments",)
 
     def __init__(
         self,
@@ -754,8 +707,7 @@ class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 37
     RESPONSE: ClassVar = CreatePartitionsResponse
-    FIELDS: ClassVar = ("topics", "timeout_ms", "validate_only",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "timeout_ms", "validate_only",)
 
     def __init__(
         self,
@@ -769,8 +721,7 @@ class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
 
 
 class TopicPartitions(Struct):
-    FIELDS: ClassVar = ("topic", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -787,8 +738,7 @@ class ElectLeadersRequest(Request["ElectLeadersResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 43
     RESPONSE: ClassVar = ElectLeadersResponse
-    FIELDS: ClassVar = ("election_type", "topic_partitions", "timeout_ms",)
-    __slots__ = FIELDS
+    __slots__ = ("election_type", "topic_partitions", "timeout_ms",)
 
     def __init__(
         self,
@@ -802,8 +752,7 @@ class ElectLeadersRequest(Request["ElectLeadersResponse"]):
 
 
 class IncrementalAlterConfigsRequestAlterableConfig(Struct):
-    FIELDS: ClassVar = ("name", "config_operation", "value",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "config_operation", "value",)
 
     def __init__(
         self,
@@ -817,8 +766,7 @@ class IncrementalAlterConfigsRequestAlterableConfig(Struct):
 
 
 class IncrementalAlterConfigsRequestAlterConfigsResource(Struct):
-    FIELDS: ClassVar = ("resource_type", "resource_name", "configs",)
-    __slots__ = FIELDS
+    __slots__ = ("resource_type", "resource_name", "configs",)
 
     def __init__(
         self,
@@ -837,8 +785,7 @@ class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"])
     FIRST_FLEXIBLE_VERSION: ClassVar = 1
     API_KEY: ClassVar = 44
     RESPONSE: ClassVar = IncrementalAlterConfigsResponse
-    FIELDS: ClassVar = ("resources", "validate_only",)
-    __slots__ = FIELDS
+    __slots__ = ("resources", "validate_only",)
 
     def __init__(
         self,
@@ -850,8 +797,7 @@ class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"])
 
 
 class ReassignablePartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "replicas",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "replicas",)
 
     def __init__(
         self,
@@ -863,8 +809,7 @@ class ReassignablePartition(Struct):
 
 
 class ReassignableTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -881,8 +826,7 @@ class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsRes
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 45
     RESPONSE: ClassVar = AlterPartitionReassignmentsResponse
-    FIELDS: ClassVar = ("timeout_ms", "allow_replication_factor_change", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("timeout_ms", "allow_replication_factor_change", "topics",)
 
     def __init__(
         self,
@@ -896,8 +840,7 @@ class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsRes
 
 
 class ListPartitionReassignmentsTopics(Struct):
-    FIELDS: ClassVar = ("name", "partition_indexes",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partition_indexes",)
 
     def __init__(
         self,
@@ -914,8 +857,7 @@ class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsRespo
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 46
     RESPONSE: ClassVar = ListPartitionReassignmentsResponse
-    FIELDS: ClassVar = ("timeout_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("timeout_ms", "topics",)
 
     def __init__(
         self,
@@ -927,8 +869,7 @@ class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsRespo
 
 
 class OffsetDeleteRequestPartition(Struct):
-    FIELDS: ClassVar = ("partition_index",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index",)
 
     def __init__(
         self,
@@ -938,8 +879,7 @@ class OffsetDeleteRequestPartition(Struct):
 
 
 class OffsetDeleteRequestTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -956,8 +896,7 @@ class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
     API_KEY: ClassVar = 47
     RESPONSE: ClassVar = OffsetDeleteResponse
-    FIELDS: ClassVar = ("group_id", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "topics",)
 
     def __init__(
         self,
@@ -969,8 +908,7 @@ class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
 
 
 class TopicRequest(Struct):
-    FIELDS: ClassVar = ("name", "partition_indexes",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partition_indexes",)
 
     def __init__(
         self,
@@ -987,8 +925,7 @@ class DescribeProducersRequest(Request["DescribeProducersResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 61
     RESPONSE: ClassVar = DescribeProducersResponse
-    FIELDS: ClassVar = ("topics",)
-    __slots__ = FIELDS
+    __slots__ = ("topics",)
 
     def __init__(
         self,
@@ -1003,8 +940,7 @@ class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 74
     RESPONSE: ClassVar = ListConfigResourcesResponse
-    FIELDS: ClassVar = ("resource_types",)
-    __slots__ = FIELDS
+    __slots__ = ("resource_types",)
 
     def __init__(
         self,

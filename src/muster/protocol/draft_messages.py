@@ -12,8 +12,7 @@ from muster.protocol.primitives import EMPTY, Request, Response, Struct
 
 
 class DraftAssignedTopic(Struct):
-    FIELDS: ClassVar = ("topic", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -29,8 +28,7 @@ class DraftJoinGroupResponse(Response):
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
     API_KEY: ClassVar = 11
-    FIELDS: ClassVar = ("error_code", "group_generation_id", "consumer_id", "assigned_partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "group_generation_id", "consumer_id", "assigned_partitions",)
 
     def __init__(
         self,
@@ -51,8 +49,7 @@ class DraftJoinGroupRequest(Request["DraftJoinGroupResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
     API_KEY: ClassVar = 11
     RESPONSE: ClassVar = DraftJoinGroupResponse
-    FIELDS: ClassVar = ("group_id", "session_timeout", "topics", "consumer_id", "partition_assignment_strategy",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "session_timeout", "topics", "consumer_id", "partition_assignment_strategy",)
 
     def __init__(
         self,

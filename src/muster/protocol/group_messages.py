@@ -15,8 +15,7 @@ class ConsumerGroupMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -29,8 +28,7 @@ class ConsumerGroupMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("epoch", "metadata_hash",)
-    __slots__ = FIELDS
+    __slots__ = ("epoch", "metadata_hash",)
 
     def __init__(
         self,
@@ -45,8 +43,7 @@ class ConsumerGroupPartitionMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -56,8 +53,7 @@ class ConsumerGroupPartitionMetadataKey(Message):
 
 
 class PartitionMetadata(Struct):
-    FIELDS: ClassVar = ("partition", "racks",)
-    __slots__ = FIELDS
+    __slots__ = ("partition", "racks",)
 
     def __init__(
         self,
@@ -69,8 +65,7 @@ class PartitionMetadata(Struct):
 
 
 class TopicMetadata(Struct):
-    FIELDS: ClassVar = ("topic_id", "topic_name", "num_partitions", "partition_metadata",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "topic_name", "num_partitions", "partition_metadata",)
 
     def __init__(
         self,
@@ -89,8 +84,7 @@ class ConsumerGroupPartitionMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("topics",)
-    __slots__ = FIELDS
+    __slots__ = ("topics",)
 
     def __init__(
         self,
@@ -103,8 +97,7 @@ class ConsumerGroupMemberMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -116,8 +109,7 @@ class ConsumerGroupMemberMetadataKey(Message):
 
 
 class ClassicProtocol(Struct):
-    FIELDS: ClassVar = ("name", "metadata",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "metadata",)
 
     def __init__(
         self,
@@ -129,8 +121,7 @@ class ClassicProtocol(Struct):
 
 
 class ClassicMemberMetadata(Struct):
-    FIELDS: ClassVar = ("session_timeout_ms", "supported_protocols",)
-    __slots__ = FIELDS
+    __slots__ = ("session_timeout_ms", "supported_protocols",)
 
     def __init__(
         self,
@@ -145,8 +136,7 @@ class ConsumerGroupMemberMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("instance_id", "rack_id", "client_id", "client_host", "subscribed_topic_names", "subscribed_topic_regex", "rebalance_timeout_ms", "server_assignor", "classic_member_metadata",)
-    __slots__ = FIELDS
+    __slots__ = ("instance_id", "rack_id", "client_id", "client_host", "subscribed_topic_names", "subscribed_topic_regex", "rebalance_timeout_ms", "server_assignor", "classic_member_metadata",)
 
     def __init__(
         self,
@@ -175,8 +165,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -189,8 +178,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("assignment_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("assignment_epoch",)
 
     def __init__(
         self,
@@ -203,8 +191,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -216,8 +203,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
 
 
 class ConsumerGroupTargetAssignmentMemberValueTopicPartition(Struct):
-    FIELDS: ClassVar = ("topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "partitions",)
 
     def __init__(
         self,
@@ -232,8 +218,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("topic_partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_partitions",)
 
     def __init__(
         self,
@@ -246,8 +231,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -259,8 +243,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
 
 
 class ConsumerGroupCurrentMemberAssignmentValueTopicPartitions(Struct):
-    FIELDS: ClassVar = ("topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "partitions",)
 
     def __init__(
         self,
@@ -275,8 +258,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("member_epoch", "previous_member_epoch", "state", "assigned_partitions", "partitions_pending_revocation",)
-    __slots__ = FIELDS
+    __slots__ = ("member_epoch", "previous_member_epoch", "state", "assigned_partitions", "partitions_pending_revocation",)
 
     def __init__(
         self,
@@ -297,8 +279,7 @@ class ShareGroupMemberMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -313,8 +294,7 @@ class ShareGroupMemberMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("rack_id", "client_id", "client_host", "subscribed_topic_names",)
-    __slots__ = FIELDS
+    __slots__ = ("rack_id", "client_id", "client_host", "subscribed_topic_names",)
 
     def __init__(
         self,
@@ -333,8 +313,7 @@ class ShareGroupMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -347,8 +326,7 @@ class ShareGroupMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("epoch", "metadata_hash",)
-    __slots__ = FIELDS
+    __slots__ = ("epoch", "metadata_hash",)
 
     def __init__(
         self,
@@ -363,8 +341,7 @@ class ShareGroupTargetAssignmentMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -377,8 +354,7 @@ class ShareGroupTargetAssignmentMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("assignment_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("assignment_epoch",)
 
     def __init__(
         self,
@@ -391,8 +367,7 @@ class ShareGroupTargetAssignmentMemberKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -404,8 +379,7 @@ class ShareGroupTargetAssignmentMemberKey(Message):
 
 
 class ShareGroupTargetAssignmentMemberValueTopicPartition(Struct):
-    FIELDS: ClassVar = ("topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "partitions",)
 
     def __init__(
         self,
@@ -420,8 +394,7 @@ class ShareGroupTargetAssignmentMemberValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("topic_partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_partitions",)
 
     def __init__(
         self,
@@ -434,8 +407,7 @@ class ShareGroupCurrentMemberAssignmentKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -447,8 +419,7 @@ class ShareGroupCurrentMemberAssignmentKey(Message):
 
 
 class ShareGroupCurrentMemberAssignmentValueTopicPartitions(Struct):
-    FIELDS: ClassVar = ("topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "partitions",)
 
     def __init__(
         self,
@@ -463,8 +434,7 @@ class ShareGroupCurrentMemberAssignmentValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("member_epoch", "previous_member_epoch", "state", "assigned_partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("member_epoch", "previous_member_epoch", "state", "assigned_partitions",)
 
     def __init__(
         self,
@@ -483,8 +453,7 @@ class ShareGroupStatePartitionMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -494,8 +463,7 @@ class ShareGroupStatePartitionMetadataKey(Message):
 
 
 class TopicPartitionsInfo(Struct):
-    FIELDS: ClassVar = ("topic_id", "topic_name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "topic_name", "partitions",)
 
     def __init__(
         self,
@@ -509,8 +477,7 @@ class TopicPartitionsInfo(Struct):
 
 
 class ShareGroupStatePartitionMetadataValueTopicInfo(Struct):
-    FIELDS: ClassVar = ("topic_id", "topic_name",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "topic_name",)
 
     def __init__(
         self,
@@ -525,8 +492,7 @@ class ShareGroupStatePartitionMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("initializing_topics", "initialized_topics", "deleting_topics",)
-    __slots__ = FIELDS
+    __slots__ = ("initializing_topics", "initialized_topics", "deleting_topics",)
 
     def __init__(
         self,
@@ -543,8 +509,7 @@ class ConsumerGroupRegularExpressionKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "regular_expression",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "regular_expression",)
 
     def __init__(
         self,
@@ -559,8 +524,7 @@ class ConsumerGroupRegularExpressionValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("topics", "version", "timestamp",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "version", "timestamp",)
 
     def __init__(
         self,
@@ -577,8 +541,7 @@ class StreamsGroupMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -588,8 +551,7 @@ class StreamsGroupMetadataKey(Message):
 
 
 class LastAssignmentConfig(Struct):
-    FIELDS: ClassVar = ("key", "value",)
-    __slots__ = FIELDS
+    __slots__ = ("key", "value",)
 
     def __init__(
         self,
@@ -604,8 +566,7 @@ class StreamsGroupMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("epoch", "metadata_hash", "validated_topology_epoch", "last_assignment_configs",)
-    __slots__ = FIELDS
+    __slots__ = ("epoch", "metadata_hash", "validated_topology_epoch", "last_assignment_configs",)
 
     def __init__(
         self,
@@ -624,8 +585,7 @@ class StreamsGroupMemberMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -637,8 +597,7 @@ class StreamsGroupMemberMetadataKey(Message):
 
 
 class Endpoint(Struct):
-    FIELDS: ClassVar = ("host", "port",)
-    __slots__ = FIELDS
+    __slots__ = ("host", "port",)
 
     def __init__(
         self,
@@ -650,8 +609,7 @@ class Endpoint(Struct):
 
 
 class KeyValue(Struct):
-    FIELDS: ClassVar = ("key", "value",)
-    __slots__ = FIELDS
+    __slots__ = ("key", "value",)
 
     def __init__(
         self,
@@ -666,8 +624,7 @@ class StreamsGroupMemberMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("instance_id", "rack_id", "client_id", "client_host", "rebalance_timeout_ms", "topology_epoch", "process_id", "user_endpoint", "client_tags",)
-    __slots__ = FIELDS
+    __slots__ = ("instance_id", "rack_id", "client_id", "client_host", "rebalance_timeout_ms", "topology_epoch", "process_id", "user_endpoint", "client_tags",)
 
     def __init__(
         self,
@@ -696,8 +653,7 @@ class StreamsGroupTargetAssignmentMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -710,8 +666,7 @@ class StreamsGroupTargetAssignmentMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("assignment_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("assignment_epoch",)
 
     def __init__(
         self,
@@ -724,8 +679,7 @@ class StreamsGroupTargetAssignmentMemberKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -737,8 +691,7 @@ class StreamsGroupTargetAssignmentMemberKey(Message):
 
 
 class StreamsGroupTargetAssignmentMemberValueTaskIds(Struct):
-    FIELDS: ClassVar = ("subtopology_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("subtopology_id", "partitions",)
 
     def __init__(
         self,
@@ -753,8 +706,7 @@ class StreamsGroupTargetAssignmentMemberValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("active_tasks", "standby_tasks", "warmup_tasks",)
-    __slots__ = FIELDS
+    __slots__ = ("active_tasks", "standby_tasks", "warmup_tasks",)
 
     def __init__(
         self,
@@ -771,8 +723,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id", "member_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id",)
 
     def __init__(
         self,
@@ -784,8 +735,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Message):
 
 
 class StreamsGroupCurrentMemberAssignmentValueTaskIds(Struct):
-    FIELDS: ClassVar = ("subtopology_id", "partitions", "assignment_epochs",)
-    __slots__ = FIELDS
+    __slots__ = ("subtopology_id", "partitions", "assignment_epochs",)
 
     def __init__(
         self,
@@ -802,8 +752,7 @@ class StreamsGroupCurrentMemberAssignmentValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("member_epoch", "previous_member_epoch", "state", "active_tasks", "standby_tasks", "warmup_tasks", "active_tasks_pending_revocation", "standby_tasks_pending_revocation", "warmup_tasks_pending_revocation",)
-    __slots__ = FIELDS
+    __slots__ = ("member_epoch", "previous_member_epoch", "state", "active_tasks", "standby_tasks", "warmup_tasks", "active_tasks_pending_revocation", "standby_tasks_pending_revocation", "warmup_tasks_pending_revocation",)
 
     def __init__(
         self,
@@ -832,8 +781,7 @@ class StreamsGroupTopologyKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id",)
 
     def __init__(
         self,
@@ -843,8 +791,7 @@ class StreamsGroupTopologyKey(Message):
 
 
 class TopicConfig(Struct):
-    FIELDS: ClassVar = ("key", "value",)
-    __slots__ = FIELDS
+    __slots__ = ("key", "value",)
 
     def __init__(
         self,
@@ -856,8 +803,7 @@ class TopicConfig(Struct):
 
 
 class StreamsGroupTopologyValueTopicInfo(Struct):
-    FIELDS: ClassVar = ("name", "partitions", "replication_factor", "topic_configs",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions", "replication_factor", "topic_configs",)
 
     def __init__(
         self,
@@ -873,8 +819,7 @@ class StreamsGroupTopologyValueTopicInfo(Struct):
 
 
 class CopartitionGroup(Struct):
-    FIELDS: ClassVar = ("source_topics", "source_topic_regex", "repartition_source_topics",)
-    __slots__ = FIELDS
+    __slots__ = ("source_topics", "source_topic_regex", "repartition_source_topics",)
 
     def __init__(
         self,
@@ -888,8 +833,7 @@ class CopartitionGroup(Struct):
 
 
 class Subtopology(Struct):
-    FIELDS: ClassVar = ("subtopology_id", "source_topics", "source_topic_regex", "state_changelog_topics", "repartition_sink_topics", "repartition_source_topics", "copartition_groups",)
-    __slots__ = FIELDS
+    __slots__ = ("subtopology_id", "source_topics", "source_topic_regex", "state_changelog_topics", "repartition_sink_topics", "repartition_source_topics", "copartition_groups",)
 
     def __init__(
         self,
@@ -914,8 +858,7 @@ class StreamsGroupTopologyValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
-    FIELDS: ClassVar = ("epoch", "subtopologies",)
-    __slots__ = FIELDS
+    __slots__ = ("epoch", "subtopologies",)
 
     def __init__(
         self,
@@ -927,8 +870,7 @@ class StreamsGroupTopologyValue(Message):
 
 
 class ConsumerGroupDescribeResponseTopicPartitions(Struct):
-    FIELDS: ClassVar = ("topic_id", "topic_name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "topic_name", "partitions",)
 
     def __init__(
         self,
@@ -942,8 +884,7 @@ class ConsumerGroupDescribeResponseTopicPartitions(Struct):
 
 
 class Assignment(Struct):
-    FIELDS: ClassVar = ("topic_partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_partitions",)
 
     def __init__(
         self,
@@ -953,8 +894,7 @@ class Assignment(Struct):
 
 
 class Member(Struct):
-    FIELDS: ClassVar = ("member_id", "instance_id", "rack_id", "member_epoch", "client_id", "client_host", "subscribed_topic_names", "subscribed_topic_regex", "assignment", "target_assignment", "member_type",)
-    __slots__ = FIELDS
+    __slots__ = ("member_id", "instance_id", "rack_id", "member_epoch", "client_id", "client_host", "subscribed_topic_names", "subscribed_topic_regex", "assignment", "target_assignment", "member_type",)
 
     def __init__(
         self,
@@ -984,8 +924,7 @@ class Member(Struct):
 
 
 class DescribedGroup(Struct):
-    FIELDS: ClassVar = ("error_code", "error_message", "group_id", "group_state", "group_epoch", "assignment_epoch", "assignor_name", "members", "authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "error_message", "group_id", "group_state", "group_epoch", "assignment_epoch", "assignor_name", "members", "authorized_operations",)
 
     def __init__(
         self,
@@ -1015,8 +954,7 @@ class ConsumerGroupDescribeResponse(Response):
     MAX_VERSION: ClassVar = 1
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 69
-    FIELDS: ClassVar = ("throttle_time_ms", "groups",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "groups",)
 
     def __init__(
         self,
@@ -1033,8 +971,7 @@ class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 69
     RESPONSE: ClassVar = ConsumerGroupDescribeResponse
-    FIELDS: ClassVar = ("group_ids", "include_authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("group_ids", "include_authorized_operations",)
 
     def __init__(
         self,

@@ -15,8 +15,7 @@ class RequestHeader(Message):
     MIN_VERSION: ClassVar = 1
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
-    FIELDS: ClassVar = ("request_api_key", "request_api_version", "correlation_id", "client_id",)
-    __slots__ = FIELDS
+    __slots__ = ("request_api_key", "request_api_version", "correlation_id", "client_id",)
 
     def __init__(
         self,
@@ -35,8 +34,7 @@ class ResponseHeader(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 1
     FIRST_FLEXIBLE_VERSION: ClassVar = 1
-    FIELDS: ClassVar = ("correlation_id",)
-    __slots__ = FIELDS
+    __slots__ = ("correlation_id",)
 
     def __init__(
         self,
@@ -46,8 +44,7 @@ class ResponseHeader(Message):
 
 
 class BatchIndexAndErrorMessage(Struct):
-    FIELDS: ClassVar = ("batch_index", "batch_index_error_message",)
-    __slots__ = FIELDS
+    __slots__ = ("batch_index", "batch_index_error_message",)
 
     def __init__(
         self,
@@ -59,8 +56,7 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 class ProduceResponseLeaderIdAndEpoch(Struct):
-    FIELDS: ClassVar = ("leader_id", "leader_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("leader_id", "leader_epoch",)
 
     def __init__(
         self,
@@ -72,8 +68,7 @@ class ProduceResponseLeaderIdAndEpoch(Struct):
 
 
 class PartitionProduceResponse(Struct):
-    FIELDS: ClassVar = ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message", "current_leader",)
-    __slots__ = FIELDS
+    __slots__ = ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message", "current_leader",)
 
     def __init__(
         self,
@@ -97,8 +92,7 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "partition_responses",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "partition_responses",)
 
     def __init__(
         self,
@@ -112,8 +106,7 @@ class TopicProduceResponse(Struct):
 
 
 class ProduceResponseNodeEndpoint(Struct):
-    FIELDS: ClassVar = ("node_id", "host", "port", "rack",)
-    __slots__ = FIELDS
+    __slots__ = ("node_id", "host", "port", "rack",)
 
     def __init__(
         self,
@@ -133,8 +126,7 @@ class ProduceResponse(Response):
     MAX_VERSION: ClassVar = 13
     FIRST_FLEXIBLE_VERSION: ClassVar = 9
     API_KEY: ClassVar = 0
-    FIELDS: ClassVar = ("responses", "throttle_time_ms", "node_endpoints",)
-    __slots__ = FIELDS
+    __slots__ = ("responses", "throttle_time_ms", "node_endpoints",)
 
     def __init__(
         self,
@@ -148,8 +140,7 @@ class ProduceResponse(Response):
 
 
 class FetchResponseEpochEndOffset(Struct):
-    FIELDS: ClassVar = ("epoch", "end_offset",)
-    __slots__ = FIELDS
+    __slots__ = ("epoch", "end_offset",)
 
     def __init__(
         self,
@@ -161,8 +152,7 @@ class FetchResponseEpochEndOffset(Struct):
 
 
 class FetchResponseLeaderIdAndEpoch(Struct):
-    FIELDS: ClassVar = ("leader_id", "leader_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("leader_id", "leader_epoch",)
 
     def __init__(
         self,
@@ -174,8 +164,7 @@ class FetchResponseLeaderIdAndEpoch(Struct):
 
 
 class SnapshotId(Struct):
-    FIELDS: ClassVar = ("end_offset", "epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("end_offset", "epoch",)
 
     def __init__(
         self,
@@ -187,8 +176,7 @@ class SnapshotId(Struct):
 
 
 class AbortedTransaction(Struct):
-    FIELDS: ClassVar = ("producer_id", "first_offset",)
-    __slots__ = FIELDS
+    __slots__ = ("producer_id", "first_offset",)
 
     def __init__(
         self,
@@ -200,8 +188,7 @@ class AbortedTransaction(Struct):
 
 
 class PartitionData(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "diverging_epoch", "current_leader", "snapshot_id", "aborted_transactions", "preferred_read_replica", "records",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "diverging_epoch", "current_leader", "snapshot_id", "aborted_transactions", "preferred_read_replica", "records",)
 
     def __init__(
         self,
@@ -231,8 +218,7 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    FIELDS: ClassVar = ("topic", "topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -246,8 +232,7 @@ class FetchableTopicResponse(Struct):
 
 
 class FetchResponseNodeEndpoint(Struct):
-    FIELDS: ClassVar = ("node_id", "host", "port", "rack",)
-    __slots__ = FIELDS
+    __slots__ = ("node_id", "host", "port", "rack",)
 
     def __init__(
         self,
@@ -268,8 +253,7 @@ class FetchResponse(Response):
     FIRST_FLEXIBLE_VERSION: ClassVar = 12
     OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 1
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints",)
 
     def __init__(
         self,
@@ -287,8 +271,7 @@ class FetchResponse(Response):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch", "old_style_offsets",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch", "old_style_offsets",)
 
     def __init__(
         self,
@@ -308,8 +291,7 @@ class ListOffsetsPartitionResponse(Struct):
 
 
 class ListOffsetsTopicResponse(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -326,8 +308,7 @@ class ListOffsetsResponse(Response):
     FIRST_FLEXIBLE_VERSION: ClassVar = 6
     OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 2
-    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -339,8 +320,7 @@ class ListOffsetsResponse(Response):
 
 
 class MetadataResponseBroker(Struct):
-    FIELDS: ClassVar = ("node_id", "host", "port", "rack",)
-    __slots__ = FIELDS
+    __slots__ = ("node_id", "host", "port", "rack",)
 
     def __init__(
         self,
@@ -356,8 +336,7 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
-    FIELDS: ClassVar = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas",)
 
     def __init__(
         self,
@@ -379,8 +358,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    FIELDS: ClassVar = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
 
     def __init__(
         self,
@@ -404,8 +382,7 @@ class MetadataResponse(Response):
     MAX_VERSION: ClassVar = 13
     FIRST_FLEXIBLE_VERSION: ClassVar = 9
     API_KEY: ClassVar = 3
-    FIELDS: ClassVar = ("throttle_time_ms", "brokers", "cluster_id", "controller_id", "topics", "cluster_authorized_operations", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "brokers", "cluster_id", "controller_id", "topics", "cluster_authorized_operations", "error_code",)
 
     def __init__(
         self,
@@ -427,8 +404,7 @@ class MetadataResponse(Response):
 
 
 class OffsetCommitResponsePartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "error_code",)
 
     def __init__(
         self,
@@ -440,8 +416,7 @@ class OffsetCommitResponsePartition(Struct):
 
 
 class OffsetCommitResponseTopic(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -459,8 +434,7 @@ class OffsetCommitResponse(Response):
     MAX_VERSION: ClassVar = 10
     FIRST_FLEXIBLE_VERSION: ClassVar = 8
     API_KEY: ClassVar = 8
-    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -472,8 +446,7 @@ class OffsetCommitResponse(Response):
 
 
 class OffsetFetchResponsePartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
 
     def __init__(
         self,
@@ -491,8 +464,7 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -504,8 +476,7 @@ class OffsetFetchResponseTopic(Struct):
 
 
 class OffsetFetchResponsePartitions(Struct):
-    FIELDS: ClassVar = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code",)
 
     def __init__(
         self,
@@ -523,8 +494,7 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -538,8 +508,7 @@ class OffsetFetchResponseTopics(Struct):
 
 
 class OffsetFetchResponseGroup(Struct):
-    FIELDS: ClassVar = ("group_id", "topics", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "topics", "error_code",)
 
     def __init__(
         self,
@@ -557,8 +526,7 @@ class OffsetFetchResponse(Response):
     MAX_VERSION: ClassVar = 10
     FIRST_FLEXIBLE_VERSION: ClassVar = 6
     API_KEY: ClassVar = 9
-    FIELDS: ClassVar = ("throttle_time_ms", "topics", "error_code", "groups",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics", "error_code", "groups",)
 
     def __init__(
         self,
@@ -574,8 +542,7 @@ class OffsetFetchResponse(Response):
 
 
 class Coordinator(Struct):
-    FIELDS: ClassVar = ("key", "node_id", "host", "port", "error_code", "error_message",)
-    __slots__ = FIELDS
+    __slots__ = ("key", "node_id", "host", "port", "error_code", "error_message",)
 
     def __init__(
         self,
@@ -599,8 +566,7 @@ class FindCoordinatorResponse(Response):
     MAX_VERSION: ClassVar = 6
     FIRST_FLEXIBLE_VERSION: ClassVar = 3
     API_KEY: ClassVar = 10
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "error_message", "node_id", "host", "port", "coordinators",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "node_id", "host", "port", "coordinators",)
 
     def __init__(
         self,
@@ -622,8 +588,7 @@ class FindCoordinatorResponse(Response):
 
 
 class JoinGroupResponseMember(Struct):
-    FIELDS: ClassVar = ("member_id", "group_instance_id", "metadata",)
-    __slots__ = FIELDS
+    __slots__ = ("member_id", "group_instance_id", "metadata",)
 
     def __init__(
         self,
@@ -641,8 +606,7 @@ class JoinGroupResponse(Response):
     MAX_VERSION: ClassVar = 9
     FIRST_FLEXIBLE_VERSION: ClassVar = 6
     API_KEY: ClassVar = 11
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "generation_id", "protocol_type", "protocol_name", "leader", "skip_assignment", "member_id", "members",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "generation_id", "protocol_type", "protocol_name", "leader", "skip_assignment", "member_id", "members",)
 
     def __init__(
         self,
@@ -672,8 +636,7 @@ class HeartbeatResponse(Response):
     MAX_VERSION: ClassVar = 4
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 12
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code",)
 
     def __init__(
         self,
@@ -685,8 +648,7 @@ class HeartbeatResponse(Response):
 
 
 class MemberResponse(Struct):
-    FIELDS: ClassVar = ("member_id", "group_instance_id", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("member_id", "group_instance_id", "error_code",)
 
     def __init__(
         self,
@@ -704,8 +666,7 @@ class LeaveGroupResponse(Response):
     MAX_VERSION: ClassVar = 5
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 13
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "members",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "members",)
 
     def __init__(
         self,
@@ -723,8 +684,7 @@ class SyncGroupResponse(Response):
     MAX_VERSION: ClassVar = 5
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 14
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "protocol_type", "protocol_name", "assignment",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "protocol_type", "protocol_name", "assignment",)
 
     def __init__(
         self,
@@ -742,8 +702,7 @@ class SyncGroupResponse(Response):
 
 
 class DescribedGroupMember(Struct):
-    FIELDS: ClassVar = ("member_id", "group_instance_id", "client_id", "client_host", "member_metadata", "member_assignment",)
-    __slots__ = FIELDS
+    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "member_metadata", "member_assignment",)
 
     def __init__(
         self,
@@ -763,8 +722,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    FIELDS: ClassVar = ("error_code", "error_message", "group_id", "group_state", "protocol_type", "protocol_data", "members", "authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "error_message", "group_id", "group_state", "protocol_type", "protocol_data", "members", "authorized_operations",)
 
     def __init__(
         self,
@@ -792,8 +750,7 @@ class DescribeGroupsResponse(Response):
     MAX_VERSION: ClassVar = 6
     FIRST_FLEXIBLE_VERSION: ClassVar = 5
     API_KEY: ClassVar = 15
-    FIELDS: ClassVar = ("throttle_time_ms", "groups",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "groups",)
 
     def __init__(
         self,
@@ -805,8 +762,7 @@ class DescribeGroupsResponse(Response):
 
 
 class ListedGroup(Struct):
-    FIELDS: ClassVar = ("group_id", "protocol_type", "group_state", "group_type",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "protocol_type", "group_state", "group_type",)
 
     def __init__(
         self,
@@ -826,8 +782,7 @@ class ListGroupsResponse(Response):
     MAX_VERSION: ClassVar = 5
     FIRST_FLEXIBLE_VERSION: ClassVar = 3
     API_KEY: ClassVar = 16
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "groups",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "groups",)
 
     def __init__(
         self,
@@ -841,8 +796,7 @@ class ListGroupsResponse(Response):
 
 
 class ApiVersion(Struct):
-    FIELDS: ClassVar = ("api_key", "min_version", "max_version",)
-    __slots__ = FIELDS
+    __slots__ = ("api_key", "min_version", "max_version",)
 
     def __init__(
         self,
@@ -856,8 +810,7 @@ class ApiVersion(Struct):
 
 
 class SupportedFeatureKey(Struct):
-    FIELDS: ClassVar = ("name", "min_version", "max_version",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "min_version", "max_version",)
 
     def __init__(
         self,
@@ -871,8 +824,7 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    FIELDS: ClassVar = ("name", "max_version_level", "min_version_level",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "max_version_level", "min_version_level",)
 
     def __init__(
         self,
@@ -890,8 +842,7 @@ class ApiVersionsResponse(Response):
     MAX_VERSION: ClassVar = 4
     FIRST_FLEXIBLE_VERSION: ClassVar = 3
     API_KEY: ClassVar = 18
-    FIELDS: ClassVar = ("error_code", "api_keys", "throttle_time_ms", "supported_features", "finalized_features_epoch", "finalized_features", "zk_migration_ready",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "api_keys", "throttle_time_ms", "supported_features", "finalized_features_epoch", "finalized_features", "zk_migration_ready",)
 
     def __init__(
         self,
@@ -913,8 +864,7 @@ class ApiVersionsResponse(Response):
 
 
 class CreatableTopicConfigs(Struct):
-    FIELDS: ClassVar = ("name", "value", "read_only", "config_source", "is_sensitive",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive",)
 
     def __init__(
         self,
@@ -932,8 +882,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "error_code", "error_message", "topic_config_error_code", "num_partitions", "replication_factor", "configs",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "error_code", "error_message", "topic_config_error_code", "num_partitions", "replication_factor", "configs",)
 
     def __init__(
         self,
@@ -961,8 +910,7 @@ class CreateTopicsResponse(Response):
     MAX_VERSION: ClassVar = 7
     FIRST_FLEXIBLE_VERSION: ClassVar = 5
     API_KEY: ClassVar = 19
-    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -974,8 +922,7 @@ class CreateTopicsResponse(Response):
 
 
 class DeletableTopicResult(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "error_code", "error_message",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "error_code", "error_message",)
 
     def __init__(
         self,
@@ -995,8 +942,7 @@ class DeleteTopicsResponse(Response):
     MAX_VERSION: ClassVar = 6
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 20
-    FIELDS: ClassVar = ("throttle_time_ms", "responses",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "responses",)
 
     def __init__(
         self,
@@ -1012,8 +958,7 @@ class InitProducerIdResponse(Response):
     MAX_VERSION: ClassVar = 6
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 22
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch", "ongoing_txn_producer_id", "ongoing_txn_producer_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch", "ongoing_txn_producer_id", "ongoing_txn_producer_epoch",)
 
     def __init__(
         self,
@@ -1033,8 +978,7 @@ class InitProducerIdResponse(Response):
 
 
 class OffsetForLeaderEpochResponseEpochEndOffset(Struct):
-    FIELDS: ClassVar = ("error_code", "partition", "leader_epoch", "end_offset",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "partition", "leader_epoch", "end_offset",)
 
     def __init__(
         self,
@@ -1050,8 +994,7 @@ class OffsetForLeaderEpochResponseEpochEndOffset(Struct):
 
 
 class OffsetForLeaderTopicResult(Struct):
-    FIELDS: ClassVar = ("topic", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -1067,8 +1010,7 @@ class OffsetForLeaderEpochResponse(Response):
     MAX_VERSION: ClassVar = 4
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 23
-    FIELDS: ClassVar = ("throttle_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics",)
 
     def __init__(
         self,
@@ -1080,8 +1022,7 @@ class OffsetForLeaderEpochResponse(Response):
 
 
 class DescribeConfigsSynonym(Struct):
-    FIELDS: ClassVar = ("name", "value", "source",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "value", "source",)
 
     def __init__(
         self,
@@ -1095,8 +1036,7 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    FIELDS: ClassVar = ("name", "value", "read_only", "config_source", "is_sensitive", "synonyms", "config_type", "documentation",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive", "synonyms", "config_type", "documentation",)
 
     def __init__(
         self,
@@ -1120,8 +1060,7 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    FIELDS: ClassVar = ("error_code", "error_message", "resource_type", "resource_name", "configs",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "error_message", "resource_type", "resource_name", "configs",)
 
     def __init__(
         self,
@@ -1143,8 +1082,7 @@ class DescribeConfigsResponse(Response):
     MAX_VERSION: ClassVar = 4
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 32
-    FIELDS: ClassVar = ("throttle_time_ms", "results",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "results",)
 
     def __init__(
         self,
@@ -1156,8 +1094,7 @@ class DescribeConfigsResponse(Response):
 
 
 class DeletableGroupResult(Struct):
-    FIELDS: ClassVar = ("group_id", "error_code",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "error_code",)
 
     def __init__(
         self,
@@ -1173,8 +1110,7 @@ class DeleteGroupsResponse(Response):
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 42
-    FIELDS: ClassVar = ("throttle_time_ms", "results",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "results",)
 
     def __init__(
         self,
@@ -1186,8 +1122,7 @@ class DeleteGroupsResponse(Response):
 
 
 class DescribeClusterBroker(Struct):
-    FIELDS: ClassVar = ("broker_id", "host", "port", "rack", "is_fenced",)
-    __slots__ = FIELDS
+    __slots__ = ("broker_id", "host", "port", "rack", "is_fenced",)
 
     def __init__(
         self,
@@ -1209,8 +1144,7 @@ class DescribeClusterResponse(Response):
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 60
-    FIELDS: ClassVar = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations",)
 
     def __init__(
         self,
@@ -1234,8 +1168,7 @@ class DescribeClusterResponse(Response):
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
-    FIELDS: ClassVar = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr", "offline_replicas",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr", "offline_replicas",)
 
     def __init__(
         self,
@@ -1261,8 +1194,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
-    FIELDS: ClassVar = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations",)
 
     def __init__(
         self,
@@ -1282,8 +1214,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponseCursor(Struct):
-    FIELDS: ClassVar = ("topic_name", "partition_index",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_name", "partition_index",)
 
     def __init__(
         self,
@@ -1299,8 +1230,7 @@ class DescribeTopicPartitionsResponse(Response):
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 75
-    FIELDS: ClassVar = ("throttle_time_ms", "topics", "next_cursor",)
-    __slots__ = FIELDS
+    __slots__ = ("throttle_time_ms", "topics", "next_cursor",)
 
     def __init__(
         self,
@@ -1314,8 +1244,7 @@ class DescribeTopicPartitionsResponse(Response):
 
 
 class ConsumerProtocolSubscriptionTopicPartition(Struct):
-    FIELDS: ClassVar = ("topic", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -1330,8 +1259,7 @@ class ConsumerProtocolSubscription(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 3
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("topics", "user_data", "owned_partitions", "generation_id", "rack_id",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "user_data", "owned_partitions", "generation_id", "rack_id",)
 
     def __init__(
         self,
@@ -1349,8 +1277,7 @@ class ConsumerProtocolSubscription(Message):
 
 
 class ConsumerProtocolAssignmentTopicPartition(Struct):
-    FIELDS: ClassVar = ("topic", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -1365,8 +1292,7 @@ class ConsumerProtocolAssignment(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 3
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("assigned_partitions", "user_data",)
-    __slots__ = FIELDS
+    __slots__ = ("assigned_partitions", "user_data",)
 
     def __init__(
         self,
@@ -1381,8 +1307,7 @@ class OffsetCommitKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group", "topic", "partition",)
-    __slots__ = FIELDS
+    __slots__ = ("group", "topic", "partition",)
 
     def __init__(
         self,
@@ -1399,8 +1324,7 @@ class OffsetCommitValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 4
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
-    FIELDS: ClassVar = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "topic_id",)
-    __slots__ = FIELDS
+    __slots__ = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "topic_id",)
 
     def __init__(
         self,
@@ -1423,8 +1347,7 @@ class GroupMetadataKey(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 0
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
-    FIELDS: ClassVar = ("group",)
-    __slots__ = FIELDS
+    __slots__ = ("group",)
 
     def __init__(
         self,
@@ -1434,8 +1357,7 @@ class GroupMetadataKey(Message):
 
 
 class MemberMetadata(Struct):
-    FIELDS: ClassVar = ("member_id", "group_instance_id", "client_id", "client_host", "rebalance_timeout", "session_timeout", "subscription", "assignment",)
-    __slots__ = FIELDS
+    __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "rebalance_timeout", "session_timeout", "subscription", "assignment",)
 
     def __init__(
         self,
@@ -1462,8 +1384,7 @@ class GroupMetadataValue(Message):
     MIN_VERSION: ClassVar = 0
     MAX_VERSION: ClassVar = 4
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
-    FIELDS: ClassVar = ("protocol_type", "generation", "protocol", "leader", "current_state_timestamp", "members",)
-    __slots__ = FIELDS
+    __slots__ = ("protocol_type", "generation", "protocol", "leader", "current_state_timestamp", "members",)
 
     def __init__(
         self,
@@ -1483,8 +1404,7 @@ class GroupMetadataValue(Message):
 
 
 class PartitionProduceData(Struct):
-    FIELDS: ClassVar = ("index", "records",)
-    __slots__ = FIELDS
+    __slots__ = ("index", "records",)
 
     def __init__(
         self,
@@ -1496,8 +1416,7 @@ class PartitionProduceData(Struct):
 
 
 class TopicProduceData(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "partition_data",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "partition_data",)
 
     def __init__(
         self,
@@ -1516,8 +1435,7 @@ class ProduceRequest(Request["ProduceResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 9
     API_KEY: ClassVar = 0
     RESPONSE: ClassVar = ProduceResponse
-    FIELDS: ClassVar = ("transactional_id", "acks", "timeout_ms", "topic_data",)
-    __slots__ = FIELDS
+    __slots__ = ("transactional_id", "acks", "timeout_ms", "topic_data",)
 
     def __init__(
         self,
@@ -1533,8 +1451,7 @@ class ProduceRequest(Request["ProduceResponse"]):
 
 
 class ReplicaState(Struct):
-    FIELDS: ClassVar = ("replica_id", "replica_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("replica_id", "replica_epoch",)
 
     def __init__(
         self,
@@ -1546,8 +1463,7 @@ class ReplicaState(Struct):
 
 
 class FetchPartition(Struct):
-    FIELDS: ClassVar = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark",)
-    __slots__ = FIELDS
+    __slots__ = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark",)
 
     def __init__(
         self,
@@ -1571,8 +1487,7 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    FIELDS: ClassVar = ("topic", "topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -1586,8 +1501,7 @@ class FetchTopic(Struct):
 
 
 class ForgottenTopic(Struct):
-    FIELDS: ClassVar = ("topic", "topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -1607,8 +1521,7 @@ class FetchRequest(Request["FetchResponse"]):
     OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 1
     RESPONSE: ClassVar = FetchResponse
-    FIELDS: ClassVar = ("cluster_id", "replica_id", "replica_state", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics", "forgotten_topics_data", "rack_id",)
-    __slots__ = FIELDS
+    __slots__ = ("cluster_id", "replica_id", "replica_state", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics", "forgotten_topics_data", "rack_id",)
 
     def __init__(
         self,
@@ -1640,8 +1553,7 @@ class FetchRequest(Request["FetchResponse"]):
 
 
 class ListOffsetsPartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "current_leader_epoch", "timestamp", "max_num_offsets",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "current_leader_epoch", "timestamp", "max_num_offsets",)
 
     def __init__(
         self,
@@ -1657,8 +1569,7 @@ class ListOffsetsPartition(Struct):
 
 
 class ListOffsetsTopic(Struct):
-    FIELDS: ClassVar = ("name", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partitions",)
 
     def __init__(
         self,
@@ -1676,8 +1587,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     OLDEST_VERSION: ClassVar = 0
     API_KEY: ClassVar = 2
     RESPONSE: ClassVar = ListOffsetsResponse
-    FIELDS: ClassVar = ("replica_id", "isolation_level", "topics", "timeout_ms",)
-    __slots__ = FIELDS
+    __slots__ = ("replica_id", "isolation_level", "topics", "timeout_ms",)
 
     def __init__(
         self,
@@ -1693,8 +1603,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
 
 
 class MetadataRequestTopic(Struct):
-    FIELDS: ClassVar = ("topic_id", "name",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_id", "name",)
 
     def __init__(
         self,
@@ -1711,8 +1620,7 @@ class MetadataRequest(Request["MetadataResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 9
     API_KEY: ClassVar = 3
     RESPONSE: ClassVar = MetadataResponse
-    FIELDS: ClassVar = ("topics", "allow_auto_topic_creation", "include_cluster_authorized_operations", "include_topic_authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "allow_auto_topic_creation", "include_cluster_authorized_operations", "include_topic_authorized_operations",)
 
     def __init__(
         self,
@@ -1728,8 +1636,7 @@ class MetadataRequest(Request["MetadataResponse"]):
 
 
 class OffsetCommitRequestPartition(Struct):
-    FIELDS: ClassVar = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata",)
 
     def __init__(
         self,
@@ -1745,8 +1652,7 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "partitions",)
 
     def __init__(
         self,
@@ -1765,8 +1671,7 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 8
     API_KEY: ClassVar = 8
     RESPONSE: ClassVar = OffsetCommitResponse
-    FIELDS: ClassVar = ("group_id", "generation_id_or_member_epoch", "member_id", "group_instance_id", "retention_time_ms", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "generation_id_or_member_epoch", "member_id", "group_instance_id", "retention_time_ms", "topics",)
 
     def __init__(
         self,
@@ -1786,8 +1691,7 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
 
 
 class OffsetFetchRequestTopic(Struct):
-    FIELDS: ClassVar = ("name", "partition_indexes",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "partition_indexes",)
 
     def __init__(
         self,
@@ -1799,8 +1703,7 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    FIELDS: ClassVar = ("name", "topic_id", "partition_indexes",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id", "partition_indexes",)
 
     def __init__(
         self,
@@ -1814,8 +1717,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    FIELDS: ClassVar = ("group_id", "member_id", "member_epoch", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id", "member_epoch", "topics",)
 
     def __init__(
         self,
@@ -1836,8 +1738,7 @@ class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 6
     API_KEY: ClassVar = 9
     RESPONSE: ClassVar = OffsetFetchResponse
-    FIELDS: ClassVar = ("group_id", "topics", "groups", "require_stable",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "topics", "groups", "require_stable",)
 
     def __init__(
         self,
@@ -1858,8 +1759,7 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 3
     API_KEY: ClassVar = 10
     RESPONSE: ClassVar = FindCoordinatorResponse
-    FIELDS: ClassVar = ("key", "key_type", "coordinator_keys",)
-    __slots__ = FIELDS
+    __slots__ = ("key", "key_type", "coordinator_keys",)
 
     def __init__(
         self,
@@ -1873,8 +1773,7 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
 
 
 class JoinGroupRequestProtocol(Struct):
-    FIELDS: ClassVar = ("name", "metadata",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "metadata",)
 
     def __init__(
         self,
@@ -1891,8 +1790,7 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 6
     API_KEY: ClassVar = 11
     RESPONSE: ClassVar = JoinGroupResponse
-    FIELDS: ClassVar = ("group_id", "session_timeout_ms", "rebalance_timeout_ms", "member_id", "group_instance_id", "protocol_type", "protocols", "reason",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "session_timeout_ms", "rebalance_timeout_ms", "member_id", "group_instance_id", "protocol_type", "protocols", "reason",)
 
     def __init__(
         self,
@@ -1921,8 +1819,7 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 12
     RESPONSE: ClassVar = HeartbeatResponse
-    FIELDS: ClassVar = ("group_id", "generation_id", "member_id", "group_instance_id",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id",)
 
     def __init__(
         self,
@@ -1938,8 +1835,7 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
 
 
 class MemberIdentity(Struct):
-    FIELDS: ClassVar = ("member_id", "group_instance_id", "reason",)
-    __slots__ = FIELDS
+    __slots__ = ("member_id", "group_instance_id", "reason",)
 
     def __init__(
         self,
@@ -1958,8 +1854,7 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 13
     RESPONSE: ClassVar = LeaveGroupResponse
-    FIELDS: ClassVar = ("group_id", "member_id", "members",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "member_id", "members",)
 
     def __init__(
         self,
@@ -1973,8 +1868,7 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
 
 
 class SyncGroupRequestAssignment(Struct):
-    FIELDS: ClassVar = ("member_id", "assignment",)
-    __slots__ = FIELDS
+    __slots__ = ("member_id", "assignment",)
 
     def __init__(
         self,
@@ -1991,8 +1885,7 @@ class SyncGroupRequest(Request["SyncGroupResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 14
     RESPONSE: ClassVar = SyncGroupResponse
-    FIELDS: ClassVar = ("group_id", "generation_id", "member_id", "group_instance_id", "protocol_type", "protocol_name", "assignments",)
-    __slots__ = FIELDS
+    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id", "protocol_type", "protocol_name", "assignments",)
 
     def __init__(
         self,
@@ -2019,8 +1912,7 @@ class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 5
     API_KEY: ClassVar = 15
     RESPONSE: ClassVar = DescribeGroupsResponse
-    FIELDS: ClassVar = ("groups", "include_authorized_operations",)
-    __slots__ = FIELDS
+    __slots__ = ("groups", "include_authorized_operations",)
 
     def __init__(
         self,
@@ -2037,8 +1929,7 @@ class ListGroupsRequest(Request["ListGroupsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 3
     API_KEY: ClassVar = 16
     RESPONSE: ClassVar = ListGroupsResponse
-    FIELDS: ClassVar = ("states_filter", "types_filter",)
-    __slots__ = FIELDS
+    __slots__ = ("states_filter", "types_filter",)
 
     def __init__(
         self,
@@ -2055,8 +1946,7 @@ class ApiVersionsRequest(Request["ApiVersionsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 3
     API_KEY: ClassVar = 18
     RESPONSE: ClassVar = ApiVersionsResponse
-    FIELDS: ClassVar = ("client_software_name", "client_software_version",)
-    __slots__ = FIELDS
+    __slots__ = ("client_software_name", "client_software_version",)
 
     def __init__(
         self,
@@ -2068,8 +1958,7 @@ class ApiVersionsRequest(Request["ApiVersionsResponse"]):
 
 
 class CreatableReplicaAssignment(Struct):
-    FIELDS: ClassVar = ("partition_index", "broker_ids",)
-    __slots__ = FIELDS
+    __slots__ = ("partition_index", "broker_ids",)
 
     def __init__(
         self,
@@ -2081,8 +1970,7 @@ class CreatableReplicaAssignment(Struct):
 
 
 class CreatableTopicConfig(Struct):
-    FIELDS: ClassVar = ("name", "value",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "value",)
 
     def __init__(
         self,
@@ -2094,8 +1982,7 @@ class CreatableTopicConfig(Struct):
 
 
 class CreatableTopic(Struct):
-    FIELDS: ClassVar = ("name", "num_partitions", "replication_factor", "assignments", "configs",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "num_partitions", "replication_factor", "assignments", "configs",)
 
     def __init__(
         self,
@@ -2118,8 +2005,7 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 5
     API_KEY: ClassVar = 19
     RESPONSE: ClassVar = CreateTopicsResponse
-    FIELDS: ClassVar = ("topics", "timeout_ms", "validate_only",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "timeout_ms", "validate_only",)
 
     def __init__(
         self,
@@ -2133,8 +2019,7 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"]):
 
 
 class DeleteTopicState(Struct):
-    FIELDS: ClassVar = ("name", "topic_id",)
-    __slots__ = FIELDS
+    __slots__ = ("name", "topic_id",)
 
     def __init__(
         self,
@@ -2151,8 +2036,7 @@ class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 20
     RESPONSE: ClassVar = DeleteTopicsResponse
-    FIELDS: ClassVar = ("topics", "topic_names", "timeout_ms",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "topic_names", "timeout_ms",)
 
     def __init__(
         self,
@@ -2171,8 +2055,7 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 22
     RESPONSE: ClassVar = InitProducerIdResponse
-    FIELDS: ClassVar = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch", "enable2_pc", "keep_prepared_txn",)
-    __slots__ = FIELDS
+    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch", "enable2_pc", "keep_prepared_txn",)
 
     def __init__(
         self,
@@ -2192,8 +2075,7 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
 
 
 class OffsetForLeaderPartition(Struct):
-    FIELDS: ClassVar = ("partition", "current_leader_epoch", "leader_epoch",)
-    __slots__ = FIELDS
+    __slots__ = ("partition", "current_leader_epoch", "leader_epoch",)
 
     def __init__(
         self,
@@ -2207,8 +2089,7 @@ class OffsetForLeaderPartition(Struct):
 
 
 class OffsetForLeaderTopic(Struct):
-    FIELDS: ClassVar = ("topic", "partitions",)
-    __slots__ = FIELDS
+    __slots__ = ("topic", "partitions",)
 
     def __init__(
         self,
@@ -2225,8 +2106,7 @@ class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 23
     RESPONSE: ClassVar = OffsetForLeaderEpochResponse
-    FIELDS: ClassVar = ("replica_id", "topics",)
-    __slots__ = FIELDS
+    __slots__ = ("replica_id", "topics",)
 
     def __init__(
         self,
@@ -2238,8 +2118,7 @@ class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
 
 
 class DescribeConfigsResource(Struct):
-    FIELDS: ClassVar = ("resource_type", "resource_name", "configuration_keys",)
-    __slots__ = FIELDS
+    __slots__ = ("resource_type", "resource_name", "configuration_keys",)
 
     def __init__(
         self,
@@ -2258,8 +2137,7 @@ class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 4
     API_KEY: ClassVar = 32
     RESPONSE: ClassVar = DescribeConfigsResponse
-    FIELDS: ClassVar = ("resources", "include_synonyms", "include_documentation",)
-    __slots__ = FIELDS
+    __slots__ = ("resources", "include_synonyms", "include_documentation",)
 
     def __init__(
         self,
@@ -2278,8 +2156,7 @@ class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 42
     RESPONSE: ClassVar = DeleteGroupsResponse
-    FIELDS: ClassVar = ("groups_names",)
-    __slots__ = FIELDS
+    __slots__ = ("groups_names",)
 
     def __init__(
         self,
@@ -2294,8 +2171,7 @@ class DescribeClusterRequest(Request["DescribeClusterResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 60
     RESPONSE: ClassVar = DescribeClusterResponse
-    FIELDS: ClassVar = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers",)
-    __slots__ = FIELDS
+    __slots__ = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers",)
 
     def __init__(
         self,
@@ -2309,8 +2185,7 @@ class DescribeClusterRequest(Request["DescribeClusterResponse"]):
 
 
 class TopicRequest(Struct):
-    FIELDS: ClassVar = ("name",)
-    __slots__ = FIELDS
+    __slots__ = ("name",)
 
     def __init__(
         self,
@@ -2320,8 +2195,7 @@ class TopicRequest(Struct):
 
 
 class DescribeTopicPartitionsRequestCursor(Struct):
-    FIELDS: ClassVar = ("topic_name", "partition_index",)
-    __slots__ = FIELDS
+    __slots__ = ("topic_name", "partition_index",)
 
     def __init__(
         self,
@@ -2338,8 +2212,7 @@ class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"])
     FIRST_FLEXIBLE_VERSION: ClassVar = 0
     API_KEY: ClassVar = 75
     RESPONSE: ClassVar = DescribeTopicPartitionsResponse
-    FIELDS: ClassVar = ("topics", "response_partition_limit", "cursor",)
-    __slots__ = FIELDS
+    __slots__ = ("topics", "response_partition_limit", "cursor",)
 
     def __init__(
         self,

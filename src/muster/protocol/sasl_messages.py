@@ -16,8 +16,7 @@ class SaslHandshakeResponse(Response):
     MAX_VERSION: ClassVar = 1
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
     API_KEY: ClassVar = 17
-    FIELDS: ClassVar = ("error_code", "mechanisms",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "mechanisms",)
 
     def __init__(
         self,
@@ -33,8 +32,7 @@ class SaslAuthenticateResponse(Response):
     MAX_VERSION: ClassVar = 2
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 36
-    FIELDS: ClassVar = ("error_code", "error_message", "auth_bytes", "session_lifetime_ms",)
-    __slots__ = FIELDS
+    __slots__ = ("error_code", "error_message", "auth_bytes", "session_lifetime_ms",)
 
     def __init__(
         self,
@@ -55,8 +53,7 @@ class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 32768
     API_KEY: ClassVar = 17
     RESPONSE: ClassVar = SaslHandshakeResponse
-    FIELDS: ClassVar = ("mechanism",)
-    __slots__ = FIELDS
+    __slots__ = ("mechanism",)
 
     def __init__(
         self,
@@ -71,8 +68,7 @@ class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
     FIRST_FLEXIBLE_VERSION: ClassVar = 2
     API_KEY: ClassVar = 36
     RESPONSE: ClassVar = SaslAuthenticateResponse
-    FIELDS: ClassVar = ("auth_bytes",)
-    __slots__ = FIELDS
+    __slots__ = ("auth_bytes",)
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ def shifted(record: Written, by: int) -> Written:
         return OffsetCommitRecord(record.key, _shifted_commit(record.value, by))
     if isinstance(record, GroupMetadataRecord) and record.value is not None:
         old = record.value
-        fields = {name: getattr(old, name) for name in GroupMetadataValue.FIELDS}
+        fields = {name: getattr(old, name) for name in GroupMetadataValue.__slots__}
         fields["current_state_timestamp"] = _moved(old.current_state_timestamp, by)
         return GroupMetadataRecord(record.key, GroupMetadataValue(**fields))
     return record

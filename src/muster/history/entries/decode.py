@@ -147,7 +147,7 @@ def _value_class(kind: int, has_group: bool, batch: pa.RecordBatch, row: int) ->
     if classes is None:
         return UnknownRecord
     key_class, value_class = classes
-    if has_group and len(key_class.FIELDS) == 1:
+    if has_group and len(key_class.__slots__) == 1:
         return value_class
     try:
         codec.decode(key_class, 0, batch.column("key")[row].as_py(), 2)

@@ -71,7 +71,7 @@ def absent_source(member: Field) -> str:
 def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[str]:
     slots = "".join(f'"{member.name}", ' for member in struct.fields)
     lines = [f"class {struct.name}({bases}):", *class_lines]
-    lines += [f"    FIELDS: ClassVar = ({slots.rstrip()})", "    __slots__ = FIELDS", ""]
+    lines += [f"    __slots__ = ({slots.rstrip()})", ""]
     lines.append("    def __init__(")
     lines.append("        self,")
     for member in struct.fields:

@@ -11,6 +11,7 @@ two bytes in place, because a call for each would cost them half as much again; 
 from __future__ import annotations
 
 from muster.errors import CorruptRecordError
+from muster.protocol.primitives import uvarint
 from muster.protocol.records.compression import Buffer
 
 
@@ -44,20 +45,11 @@ def read_zigzag(data: Buffer, position: int) -> tuple[int, int]:
             raise CorruptRecordError("a varint of more than 10 bytes")
 
 
-def _encode(zigzag: int) -> bytes:
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)
-
-
-_SMALL = tuple(_encode(zigzag) for zigzag in range(1 << 13))
+_SMALL = tuple(uvarint(zigzag) for zigzag in range(1 << 13))
 _SMALL_LIMIT = len(_SMALL)
 
 
 def varint(value: int) -> bytes:
     """`value`, of up to 64 bits with sign, as it is encoded."""
     zigzag = (value << 1) ^ (value >> 63)
-    return _SMALL[zigzag] if zigzag < _SMALL_LIMIT else _encode(zigzag)
+    return _SMALL[zigzag] if zigzag < _SMALL_LIMIT else uvarint(zigzag)

@@ -36,6 +36,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.model import NO_LEADER_EPOCH, TopicPartition
+from muster.protocol.primitives import uvarint
 
 SIGN = "muster1 "
 """Includes the version of the layout. A program that does not know it ignores the rest."""
@@ -112,7 +113,7 @@ def _encode(partition: TopicPartition, offset: int, done: Done) -> str:
         bits = _bits(offset, count, done.holes)
         deflated = zlib.compress(bits, 9, wbits=-15)
         kind, payload = min(((kind, payload), (_BITS, bits), (_BITS_DEFLATED, deflated)), key=lambda each: len(each[1]))
-    told = _varint(done.epoch + 1) + _varint(count) + payload
+    told = uvarint(done.epoch + 1) + uvarint(count) + payload
     checksum = _checksum(partition, offset, kind, told).to_bytes(4, "big")
     return SIGN + b64encode(kind + checksum + told).decode()
 
@@ -132,7 +133,7 @@ def _checksum(partition: TopicPartition, offset: int, kind: bytes, told: bytes) 
 def _gaps(offset: int, holes: Sequence[int]) -> bytes:
     found, before = bytearray(), offset - 1
     for hole in holes:
-        found += _varint(hole - before - 1)
+        found += uvarint(hole - before - 1)
         before = hole
     return bytes(found)
 
@@ -143,15 +144,6 @@ def _bits(offset: int, count: int, holes: Sequence[int]) -> bytes:
         place = hole - offset
         bits[place >> 3] |= 1 << (place & 7)
     return bytes(bits)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
