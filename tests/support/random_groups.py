@@ -57,6 +57,8 @@ class RandomGroup:
         """Names of the members' ids, in the order in which they were given."""
         self._busy: dict[str, tuple[str, str | None]] = {}
         """The member id and instance id under which a client waits."""
+        self._instance_of: dict[str, str] = {}
+        """By the names of static members' ids."""
         self._generation = 0
         self._leader = ""
         """The name of the leader's id; "" if that cannot be known."""
@@ -113,7 +115,8 @@ class RandomGroup:
 
     def _waits(self, name: str, instance: str | None) -> bool:
         """Whether a request under this id waits already: Kafka leaves the older one hanging (compatibility.md)."""
-        return any(name == one or (instance and instance == other) for one, other in self._busy.values())
+        busy = self._busy.values()
+        return any(name == one or (instance and instance in (other, self._instance_of.get(one))) for one, other in busy)
 
     def _join(self, by: str) -> Ask | None:
         version, dice = self._version(ApiKey.JOIN_GROUP), self._dice
@@ -300,6 +303,8 @@ class RandomGroup:
             side = answers[0][0]
             asked: Any = ask.build(side)
             is_static = asked.group_instance_id is not None  # it may have taken the leader's place
+            if is_static:
+                self._instance_of[side.names[ours.member_id]] = asked.group_instance_id
             self._leader = "" if is_static else side.names.get(ours.leader, "")
             self._generation, self._protocol = ours.generation_id, ours.protocol_name
 
