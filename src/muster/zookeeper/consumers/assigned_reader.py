@@ -1,7 +1,7 @@
 """What the consumers of schemes 1 and 2 share: a member of a group gets partitions, and an `AsyncConsumer` reads them.
 
-The inner consumer has no group. Its partitions are assigned by hand, as the member says: so records come through the
-same core that every consumer has. The member and its connections are the business of the class that inherits.
+The inner consumer has no group. The member assigns its partitions manually, so records are read by the same core as in
+every consumer. Subclasses implement the member and its connections.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ class AsyncAssignedReader(forks.StaysHere):
     def __init__(self) -> None:
         self._reader: AsyncConsumer | None = None
         self._news = asyncio.Event()
-        """There is something for a poll: another reader, an error, the end."""
+        """Set when there is something for a poll: another reader, an error, the end."""
         self._errors: deque[Exception] = deque()
         self._defect: MusterError | None = None
-        """Why it cannot continue at all."""
+        """The error that ended it."""
         self._listener: RebalanceListener | None = None
         self._listening: asyncio.Task[None] | None = None
-        """The call of the listener that is under way."""
+        """The running call of the listener."""
         self._call_user: Callable[..., Awaitable[None]] = call_here
         self._from_listener = asyncio.Lock()
-        """Held by what the listener has asked for."""
+        """Held during calls that the listener makes."""
         self._is_held = False
-        """Nothing is handed out while the listener learns of new partitions: it may seek."""
+        """Whether the listener is being notified of new partitions. No records are returned then: it may seek."""
         self._last_task: asyncio.Task[Any] | None = None
-        """The task to which records were handed out last."""
+        """The task that got the last records."""
         self._woken = False
         self._polling = False
         self._closing = False
         self._gone = asyncio.Event()
         """It is closed."""
         self._is_last_handled = False
-        """At the close: whether what was handed out last is handled."""
+        """At the close: whether the last records count as processed."""
         self._forks = forks.count
 
     # --- what the member is asked ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to work in the running event loop."""
+        """Start working in the running event loop."""
         raise NotImplementedError
 
     def assignment(self) -> set[TopicPartition]:
@@ -102,13 +102,13 @@ class AsyncAssignedReader(forks.StaysHere):
     async def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Stop fetching, commit if auto commit is on, and leave the group.
 
-        As with `AsyncConsumer`, the caller says with it that records handed out are handled, unless the task that has
-        them is still at work or failed.
+        As with `AsyncConsumer`, the last records then count as processed, unless the task that has them is still
+        running or has failed.
         """
         await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._last_task))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Close. Returns whether it is closed then: not if the listener that is called by its close calls this."""
+        """Close. Returns False if called by the listener during the close: it is not closed yet."""
         if self._has_begun and self._forks != forks.count:
             return True
         if self._closing:
@@ -126,7 +126,7 @@ class AsyncAssignedReader(forks.StaysHere):
         return True
 
     async def _hang_up(self) -> None:
-        """End a consumer that was dropped, or whose close was interrupted: nothing is committed."""
+        """End a consumer that was dropped, or whose close was interrupted, without a commit."""
         if not self._closing:
             self._closing = True
             await self._drop()
@@ -159,12 +159,13 @@ class AsyncAssignedReader(forks.StaysHere):
     async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
         """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none.
 
-        Calling it again says that the records of the last call are handled.
+        When it is called again, the records of the last call count as processed.
 
         Raises:
-            RebalanceFailedError: of scheme 1, another owner did not release in all tries. Polling again begins anew.
+            RebalanceFailedError: scheme 1: another owner has not released its partitions in all attempts. Polling
+                again starts over.
             WakeupError: `wakeup` was called.
-            KafkaError: what reading raises, see `AsyncConsumer.poll`; or the group cannot be joined.
+            KafkaError: reading failed, see `AsyncConsumer.poll`; or the group cannot be joined.
         """
         deadline = monotonic_ms() + check_timeout(timeout_ms)
 
@@ -209,12 +210,12 @@ class AsyncAssignedReader(forks.StaysHere):
                 return record
 
     def _take_back(self) -> None:
-        """The caller was interrupted before it got the last records: they are handed out again."""
+        """The caller was interrupted before it got the last records: return them again."""
         if self._reader is not None:
             self._reader._handout.take_back()
 
     async def _read(self, read: Callable[[AsyncConsumer, int], Any], deadline: int | None) -> Any:
-        """Have `read` read for as long as there is time; None if there is no reader until then."""
+        """Call `read` within the remaining time; None if there is no reader until then."""
         if not self._is_subscribed:
             raise IllegalStateError("subscribe() before poll()")
         if self._is_in_listener:
@@ -258,7 +259,7 @@ class AsyncAssignedReader(forks.StaysHere):
             raise self._defect
 
     def wakeup(self) -> None:
-        """Have the poll under way raise a WakeupError, or else the next one. No record is lost by it."""
+        """Make the current poll, or else the next one, raise a WakeupError. No records are lost."""
         self._woken = True
         self._tell_poll()
 
@@ -268,7 +269,7 @@ class AsyncAssignedReader(forks.StaysHere):
             self._reader.wakeup()
 
     def _fail(self, error: Exception) -> None:
-        """Have the next poll raise an error."""
+        """Make the next poll raise an error."""
         self._errors.append(error)
         self._tell_poll()
 
@@ -276,11 +277,11 @@ class AsyncAssignedReader(forks.StaysHere):
 
     @property
     def _is_in_listener(self) -> bool:
-        """Whether the listener, while it is called, has called what is running."""
+        """Whether the running call was made by the listener."""
         return self._listening is not None and _listener_of.get() is self
 
     async def _tell_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
-        """Call a method of the listener, and wait until it has returned. What it raises, the next poll raises."""
+        """Call a method of the listener, and wait until it has returned. The next poll raises its exception."""
         if self._listener is None or self._listening is not None:
             return  # the second: it closes the consumer
         call = self._call_listener(getattr(self._listener, method), sorted(partitions))
@@ -301,21 +302,21 @@ class AsyncAssignedReader(forks.StaysHere):
     # --- where to read -----------------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Read on from an offset, until the next rebalance. Raises IllegalStateError if it is not assigned."""
+        """Read from an offset, until the next rebalance. Raises IllegalStateError if the partition is not assigned."""
         self._assigned_reader(partition).seek(partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the oldest record on; of all assigned partitions by default."""
+        """Read from the oldest record; by default in all assigned partitions."""
         for partition in self.assignment() if partitions is None else list(partitions):
             self._assigned_reader(partition).seek_to_beginning([partition])
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read only records that come from now on; of all assigned partitions by default."""
+        """Read only records written from now on; by default in all assigned partitions."""
         for partition in self.assignment() if partitions is None else list(partitions):
             self._assigned_reader(partition).seek_to_end([partition])
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume` or the next rebalance. They stay this consumer's."""
+        """Return no records of these partitions until `resume` or the next rebalance. They stay assigned."""
         for partition in partitions:
             self._assigned_reader(partition).pause([partition])
 
@@ -332,7 +333,7 @@ class AsyncAssignedReader(forks.StaysHere):
         """The offset of the next record; waits while it has to be looked up."""
         await self.start()
         while True:
-            # The reader is woken when there is news for `poll`, and a question that comes next is not meant.
+            # The reader is woken for `poll` when there is news; that must not interrupt the next query.
             with suppress(WakeupError):
                 return await self._assigned_reader(partition).position(partition, timeout_ms)
 
@@ -365,7 +366,7 @@ class AsyncAssignedReader(forks.StaysHere):
         return positions
 
     def _positions(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
-        """The positions behind what the caller has handled, in the partitions that are read now."""
+        """The positions after the records that the caller has processed, in the partitions that are read now."""
         if self._reader is None:
             return {}
         read = self.assignment()
@@ -373,7 +374,7 @@ class AsyncAssignedReader(forks.StaysHere):
         return {partition: offset for partition, offset in handled.items() if partition in read}
 
     def _note_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The caller has committed these offsets: a later commit by itself is not to go back behind them."""
+        """The caller has committed these offsets: a later auto commit must not reset them."""
         if self._reader is not None:
             self._reader._handout.handled_up_to({p: OffsetAndMetadata(offset) for p, offset in offsets.items()})
 

@@ -1,8 +1,7 @@
 """`AsyncServerAssignedConsumer`: a consumer of scheme 2 for asyncio.
 
-A `CoreLoop` turns a `ServerAssignedMember` (`server_assigned/member.py`) over connections to the coordinators. What the
-member is given is read as `assigned_reader.py` says, from brokers that know nothing of the group. This file joins the
-two.
+A `CoreLoop` runs a `ServerAssignedMember` (`server_assigned/member.py`) over connections to the coordinators. Its
+partitions are read as in `assigned_reader.py`, from brokers that know nothing of the group. This file connects the two.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ log = logging.getLogger("muster.zookeeper.server_assigned")
 
 
 class AsyncServerAssignedConsumer(AsyncAssignedReader):
-    """Reads records as a member of a group whose coordinator assigns the partitions, as Kafka's drafts of 2013 to 2015
-    had it.
+    """Reads records as a member of a group whose coordinator assigns the partitions, as in Kafka's drafts of 2013 to
+    2015.
 
-    It speaks to the draft listeners of muster's brokers (setting `draft.listener`), for groups that match
+    It connects to the draft listeners of muster's brokers (setting `draft.listener`), for groups that match
     `server.assigned.groups`; consumers of today's Kafka can be in the same group. Settings are those of
     `ServerAssignedConfig`, by keyword or as a mapping with Kafka's dotted keys.
 
@@ -49,7 +48,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
             async for record in consumer:
                 ...
 
-    Records come at least once. A rebalance does not wait for the caller: records handed out last may come again.
+    Delivery is at least once. A rebalance does not wait for the caller: the last records may be returned again.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[ServerAssignedKeywords]) -> None:
@@ -64,7 +63,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take part in the group once it is subscribed. Every method that waits does this by itself."""
+        """Take part in the group once it is subscribed. Every method that waits does this automatically."""
         self._check_open()
         if self._member is None or self._loop is not None:
             return
@@ -111,7 +110,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
             await asyncio.wait([self._watch])
 
     async def _tell_of_defect(self, loop: CoreLoop) -> None:
-        """If the loop stops at an error inside it, the next poll raises that."""
+        """If the loop stops because of an internal error, the next poll raises it."""
         with suppress(ClosedError):
             try:
                 await loop.wait_for(lambda: False)
@@ -123,10 +122,10 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
     # --- subscribing -------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] | str) -> None:
-        """Take part in the group, for topics. There is one subscription in such a consumer's life.
+        """Subscribe to topics and take part in the group. A consumer can subscribe only once.
 
         Raises:
-            IllegalStateError: it is subscribed already.
+            IllegalStateError: it is already subscribed.
         """
         self._check_open()
         if self._member is not None:
@@ -143,7 +142,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
 
     @property
     def state(self) -> ServerAssignedState:
-        """Where it stands in its group."""
+        """The member's state in its group."""
         return self._member.state if self._member is not None else ServerAssignedState.OUTSIDE
 
     def group_metadata(self) -> GroupMetadata:
@@ -155,11 +154,11 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
 
     async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
         """Commit offsets at the coordinator, by default the caller's position in every partition. Retriable failures
-        are tried again.
+        are retried.
 
         Raises:
-            CommitFailedError: the group has been rebalanced, or a partition is not this consumer's.
-            KafkaTimeoutError: not done in `timeout_ms` (`default_api_timeout_ms` if None).
+            CommitFailedError: the group has been rebalanced, or a partition is not assigned to this consumer.
+            KafkaTimeoutError: not done within `timeout_ms` (`default_api_timeout_ms` if None).
         """
         await self.start()
         member, loop = self._joined()
@@ -175,7 +174,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
 
         Raises:
             IllegalStateError: it is not subscribed yet.
-            KafkaTimeoutError: not to be had in `default_api_timeout_ms`.
+            KafkaTimeoutError: there was no answer within `default_api_timeout_ms`.
         """
         await self.start()
         member, loop = self._joined()
@@ -209,7 +208,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
 
 
 class _Hands:
-    """What the member has of its consumer."""
+    """The consumer as its member sees it."""
 
     def __init__(self, consumer: AsyncServerAssignedConsumer) -> None:
         self._consumer = consumer

@@ -1,7 +1,7 @@
 """`AsyncWatcherConsumer`: a consumer of scheme 1 for asyncio.
 
-One task carries out the plans of a `WatcherMember` (`watchers/scheme.py`), one at a time, on a `ZooKeeperSession`. What
-the member owns is read as `assigned_reader.py` says. This file joins the two.
+One task carries out the plans of a `WatcherMember` (`watchers/scheme.py`), one at a time, on a `ZooKeeperSession`. Its
+partitions are read as in `assigned_reader.py`. This file connects the two.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 Topics = Mapping[str, int] | Iterable[str] | str
 
 LOOK_MS = 1_000
-"""How often it looks whether the brokers can be reached."""
+"""How often it checks whether the brokers can be reached."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
@@ -83,14 +83,14 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         self._readings: dict[TopicPartition, Reading] = {}
         """What is read now; empty while nothing is fetched."""
         self._stopped_at: dict[TopicPartition, int] = {}
-        """The positions behind what was handled, when fetching was stopped."""
+        """The positions after the processed records, when fetching was stopped."""
         self._starting = asyncio.Lock()
         self._has_session = False
-        """Between the end of a session and the next one nothing can be asked."""
+        """Cleared between two sessions, when ZooKeeper cannot be asked."""
         self._turn = asyncio.Lock()
-        """One plan at a time."""
+        """Held by the running plan: there is one at a time."""
         self._wake = asyncio.Event()
-        """The member has something to do."""
+        """Set when the member has something to do."""
         self._watcher: asyncio.Task[None] | None = None
         self._commit_at = 0
 
@@ -135,7 +135,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             self._wake.set()
 
     async def _end(self, timeout_ms: int) -> None:
-        """Commit if auto commit is on, and end the session: id and owners go with it."""
+        """Commit if auto commit is on, and end the session, which deletes the id and the owner znodes."""
         try:
             if self._watcher is not None:
                 self._watcher.cancel()
@@ -150,7 +150,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                     await self._reader.close()
 
     async def _drop(self) -> None:
-        """End the session: id and owners go with it."""
+        """End the session, which deletes the id and the owner znodes."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.wait([self._watcher])
@@ -179,9 +179,9 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
     ) -> None:
         """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others.
 
-        A consumer with several streams gets as many members' parts: `streams` says which partitions belong to which. A
-        mapping gives each topic a number of its own. As in 0.8 there is one subscription in a consumer's life. The
-        pattern is one that Java and Python read alike; commas separate alternatives.
+        A consumer with several streams gets a share for each: `streams` shows which partitions belong to which. A
+        mapping sets the number for each topic. As in 0.8 a consumer can subscribe only once. The pattern must have the
+        same meaning in Java and Python; commas separate alternatives.
 
         As in Kafka 0.8's own consumer a rebalance does not wait for a poll. So the listener is called in its own task
         (by a `WatcherConsumer` in its own thread), at any time, even while the caller is processing records. Before
@@ -193,13 +193,13 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
 
         Raises:
             ConfigError: the pattern, a topic's name or a number of streams is wrong.
-            IllegalStateError: it is subscribed already, or to be subscribed in two ways.
+            IllegalStateError: it is already subscribed, or this call subscribes in two ways.
         """
         self._check_open()
         if self._member is not None:
             raise IllegalStateError("a WatcherConsumer can subscribe only once; create another one")
         if sum(way is not None for way in (topics, pattern, black_list)) != 1:
-            raise IllegalStateError("subscribe to topics, to a pattern, or to all topics not on a black list")
+            raise IllegalStateError("subscribe to topics, or with one of the two patterns, not several of them")
         if topics is None:
             subscription = WatcherSubscription.to_list(
                 pattern or black_list or "", num_streams, white=pattern is not None
@@ -216,7 +216,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         return set(self._readings)
 
     def streams(self) -> dict[str, set[TopicPartition]]:
-        """The partitions of each stream that has some now; a stream is a thread in Kafka's words."""
+        """The partitions of each stream that has some now; Kafka calls a stream a thread."""
         found: dict[str, set[TopicPartition]] = {}
         for partition, reading in self._readings.items():
             found.setdefault(reading.thread, set()).add(partition)
@@ -224,7 +224,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
 
     @property
     def state(self) -> WatcherState:
-        """Where it stands in its group."""
+        """The member's state in its group."""
         return self._member.state if self._member is not None else WatcherState.UNREGISTERED
 
     # --- committing --------------------------------------------------------------------------------------------------
@@ -232,11 +232,11 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
     async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
         """Write offsets to ZooKeeper, by default the caller's position in every partition.
 
-        A rebalance under way is waited for. ZooKeeper does not look at the writer: see the head of the class.
+        It waits for a running rebalance. ZooKeeper does not check who writes: see the description of the class.
 
         Raises:
-            CommitFailedError: partitions are not this consumer's any more, or its session has expired.
-            KafkaTimeoutError: not done in `timeout_ms` (`default_api_timeout_ms` if None).
+            CommitFailedError: this consumer no longer owns the partitions, or its session has expired.
+            KafkaTimeoutError: not done within `timeout_ms` (`default_api_timeout_ms` if None).
             ZooKeeperError: ZooKeeper refused it.
         """
         within_ms = self._config.default_api_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
@@ -281,7 +281,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 self._has_session and event is not SessionEvent.EXPIRED
             )
         if event is SessionEvent.EXPIRED:
-            self._stop_fetching()  # from here on it knows that others own what it read
+            self._stop_fetching()  # from here on it knows that others own its partitions
         if self._member is not None:
             if isinstance(event, Watched):
                 self._member.watched(event)
@@ -316,13 +316,13 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                     await self._wait_for_work()
         except ClosedError:
             pass
-        except Exception as error:  # a defect: every poll tells the user of it from now on
+        except Exception as error:  # a defect: every poll reports it from now on
             log.exception("%s: a consumer that watches ZooKeeper failed", self.consumer_id)
             self._defect = error if isinstance(error, MusterError) else MusterError(f"the consumer failed: {error!r}")
             self._stop_fetching()
             self._tell_poll()
             if self._session is not None:
-                await self._session.close()  # others are to take over what it owned
+                await self._session.close()  # others must be able to take over its partitions
 
     async def _wait_for_work(self) -> None:
         wait_ms = LOOK_MS
@@ -333,7 +333,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 await self._wake.wait()
 
     async def _find_brokers(self, reader: AsyncConsumer) -> None:
-        """None of the brokers answers that the reader knows: they may have come back at other addresses."""
+        """None of the brokers that the reader knows answers: they may be back at other addresses."""
         assert self._member is not None
         try:
             brokers = await self._run(self._member.brokers())
@@ -354,7 +354,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         return await self._session.run(plan, self._carry_out)
 
     async def _carry_out(self, what: Ask[Any]) -> Any:
-        """Do what the member asks for beside ZooKeeper."""
+        """Carry out the member's asks that are not for ZooKeeper."""
         match what:
             case StopFetching():
                 return self._stop_fetching()

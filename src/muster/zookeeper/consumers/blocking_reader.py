@@ -19,8 +19,9 @@ from muster.zookeeper.consumers.assigned_reader import AsyncAssignedReader
 
 
 async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
-    """Call the user's function in a thread of its own, from which it may call the consumer. Raises what it raises; a
-    BaseException such as that of sys.exit() would end the loop's thread instead, and is raised as the cause of one."""
+    """Call the user's function in a separate thread, from which it may call the consumer, and raise its exception. A
+    BaseException such as that of sys.exit() would end the loop's thread, and is raised as the cause of a
+    MusterError."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()
     context = copy_context()
@@ -50,8 +51,8 @@ async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 class AssignedReader(BlockingReader):
-    """A consumer for code that blocks. It takes part in its group from the first call that waits until `close`, in a
-    thread of its own. One thread uses it at a time, except for `close` and `wakeup`."""
+    """A blocking consumer. It takes part in its group from the first call that waits until `close`, in a background
+    thread. Only one thread may use it at a time, except for `close` and `wakeup`."""
 
     _consumer: AsyncAssignedReader
 
@@ -63,11 +64,11 @@ class AssignedReader(BlockingReader):
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect. Every method that waits does this by itself."""
+        """Connect. Every method that waits does this automatically."""
         self._run(self._consumer.start)
 
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
-        """Commit if auto commit is on, and leave the group. Records handed out to this thread are handled."""
+        """Commit if auto commit is on, and leave the group. Records returned to this thread count as processed."""
         self._close(check_timeout(timeout_ms), handled=True)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -83,19 +84,19 @@ class AssignedReader(BlockingReader):
             raise StopIteration from None
 
     def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Read on from an offset, until the next rebalance."""
+        """Read from an offset, until the next rebalance."""
         self._do(self._consumer.seek, partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the oldest record on; of all assigned partitions by default."""
+        """Read from the oldest record; by default in all assigned partitions."""
         self._do(self._consumer.seek_to_beginning, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read only records that come from now on; of all assigned partitions by default."""
+        """Read only records written from now on; by default in all assigned partitions."""
         self._do(self._consumer.seek_to_end, partitions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume` or the next rebalance. They stay this consumer's."""
+        """Return no records of these partitions until `resume` or the next rebalance. They stay assigned."""
         self._do(self._consumer.pause, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:

@@ -12,7 +12,7 @@ from muster.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAssignedConfig(ConsumerConfig):
-    """The additional setting of a consumer whose coordinator assigns its partitions, and what is different here.
+    """The additional setting of a consumer whose coordinator assigns its partitions, and the differences.
 
     `coordinator_servers` are the draft listeners of one or more coordinators, `host:port,host:port`: it is required,
     and any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of Kafka or
@@ -41,11 +41,11 @@ class ServerAssignedConfig(ConsumerConfig):
             )
 
     def of_member(self) -> ServerAssignedConfig:
-        """Those of the member's connections: what is secret stays away from coordinators, which have no use for it."""
+        """The settings of the member's connections, without secrets: coordinators do not need them."""
         plain: dict[str, Any] = {setting.name: setting.default for setting in fields(SecurityConfig)}
         return replace(self, **plain)
 
     def of_reader(self) -> dict[str, Any]:
-        """Those of the consumer that reads what the member is given."""
+        """The settings of the consumer that reads the member's partitions."""
         values = {setting.name: getattr(self, setting.name) for setting in fields(ConsumerConfig)}
         return values | {"group_id": None}

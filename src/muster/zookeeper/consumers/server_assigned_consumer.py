@@ -1,4 +1,4 @@
-"""`ServerAssignedConsumer`: a consumer of scheme 2 for code that blocks."""
+"""`ServerAssignedConsumer`: a blocking consumer of scheme 2."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class ServerAssignedConsumer(AssignedReader):
-    """Reads records as a member of a group whose coordinator assigns the partitions. `AsyncServerAssignedConsumer` says
-    what it promises, and what each method does.
+    """Reads records as a member of a group whose coordinator assigns the partitions. See `AsyncServerAssignedConsumer`
+    for its guarantees and its methods.
 
         with ServerAssignedConsumer(
             coordinator_servers="localhost:9093", bootstrap_servers="localhost:9092", group_id="delays"
@@ -25,8 +25,8 @@ class ServerAssignedConsumer(AssignedReader):
             for record in consumer:
                 ...
 
-    It takes part in the group from the first call that waits until `close`, in a thread of its own. One thread uses it
-    at a time, except for `close` and `wakeup`.
+    It takes part in the group from the first call that waits until `close`, in a background thread. Only one thread may
+    use it at a time, except for `close` and `wakeup`.
     """
 
     _consumer: AsyncServerAssignedConsumer
@@ -35,12 +35,12 @@ class ServerAssignedConsumer(AssignedReader):
         super().__init__(AsyncServerAssignedConsumer(settings, **more), "muster-server-assigned")
 
     def subscribe(self, topics: Iterable[str] | str) -> None:
-        """Take part in the group, for topics. There is one subscription in such a consumer's life."""
+        """Subscribe to topics and take part in the group. A consumer can subscribe only once."""
         self._do(self._consumer.subscribe, topics)
 
     @property
     def state(self) -> ServerAssignedState:
-        """Where it stands in its group."""
+        """The member's state in its group."""
         return self._consumer.state
 
     def group_metadata(self) -> GroupMetadata:

@@ -1,4 +1,4 @@
-"""The settings of `WatcherConsumer`: those of Kafka 0.8's consumer, under the names that the other consumers have."""
+"""The settings of `WatcherConsumer`: those of Kafka 0.8's consumer, with the names that the other consumers use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.zookeeper.base.znodes import BrokerRegistration, check_name
 from muster.zookeeper.watchers.settings import WatcherSettings
 
 _BROKER_VERSIONS = {1: "0.8", 2: "0.9"}
-"""By the version of a broker's registration: those releases do not tell which requests they understand."""
+"""By the version of a broker's registration: those releases do not report which requests they support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`WatcherConsumer`: a consumer of scheme 1 for code that blocks. It is an `AsyncWatcherConsumer` on a loop thread."""
+"""`WatcherConsumer`: a blocking consumer of scheme 1. It is an `AsyncWatcherConsumer` on a loop thread."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class WatcherConsumer(AssignedReader):
-    """Reads records as a member of a group that ZooKeeper coordinates. `AsyncWatcherConsumer` says what it promises,
-    and what each method does.
+    """Reads records as a member of a group that ZooKeeper coordinates. See `AsyncWatcherConsumer` for its guarantees
+    and its methods.
 
         with WatcherConsumer(zookeeper_connect="localhost:2181", group_id="delays") as consumer:
             consumer.subscribe(["flights"])
             for record in consumer:
                 ...
 
-    It takes part in the group from the first call that waits until `close`, in a thread of its own. One thread uses it
-    at a time, except for `close` and `wakeup`.
+    It takes part in the group from the first call that waits until `close`, in a background thread. Only one thread may
+    use it at a time, except for `close` and `wakeup`.
     """
 
     _consumer: AsyncWatcherConsumer
@@ -46,7 +46,7 @@ class WatcherConsumer(AssignedReader):
     ) -> None:
         """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others.
 
-        The listener's methods are called in a thread of their own, see `AsyncWatcherConsumer.subscribe`.
+        The listener's methods are called in a separate thread, see `AsyncWatcherConsumer.subscribe`.
         """
         lists = {"pattern": pattern, "black_list": black_list}
         self._do(self._consumer.subscribe, topics, **lists, num_streams=num_streams, listener=listener)
@@ -57,5 +57,5 @@ class WatcherConsumer(AssignedReader):
 
     @property
     def state(self) -> WatcherState:
-        """Where it stands in its group."""
+        """The member's state in its group."""
         return self._consumer.state

@@ -1,13 +1,12 @@
-"""Finding the coordinator of a group of scheme 2, again and again (A2, A6).
+"""Finding the coordinator of a group of scheme 2 (A2, A6).
 
-Theory. `COORDINATOR_TRANSITIONS` in `states.py` is the table. A ConsumerMetadataRequest goes to any of
-the servers in `coordinator_servers`, to another one after each failure: one that is frozen must not stop the search.
-When a coordinator is given up is as for every member (`KnownCoordinator`), and also when no heartbeat was good for the
-session timeout.
+Theory. `COORDINATOR_TRANSITIONS` in `states.py` is the table. A ConsumerMetadataRequest goes to any of the servers in
+`coordinator_servers`, to another one after each failure: a frozen one must not stop the search. A coordinator is given
+up as by every member (`KnownCoordinator`), and also after a session timeout without a successful heartbeat.
 
 The sequence that `check` is for: a JoinGroup is parked at the coordinator; that process freezes, and another
 coordinator takes its slot; the connection stays up, so nothing fails. A member that waits in JoinGroup sends no
-heartbeats. So now and then it asks where the coordinator is, although it knows one.
+heartbeats. So from time to time it asks for the coordinator, although it knows one.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class CoordinatorSearch(KnownCoordinator):
         self._next = seed % len(servers)
 
     def check(self) -> None:
-        """Ask whether the group still has the coordinator that is known; it is lost if it has another."""
+        """Ask whether the group still has the known coordinator; it is lost if the group has another one."""
         self._wanted = True
 
     def poll(self, now: int) -> list[AnySend]:
@@ -76,7 +75,7 @@ class CoordinatorSearch(KnownCoordinator):
         if self.node_id is not None:
             if self._metadata.brokers.get(self.node_id) == found:
                 return
-            self.mark_dead(f"the group has another one, {found.host}:{found.port}", now)
+            self.mark_dead(f"the group has another coordinator, {found.host}:{found.port}", now)
         if self.state is CoordinatorState.UNKNOWN:
             self._move(Found.ASKS)
         self._learn(found)

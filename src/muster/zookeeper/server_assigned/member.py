@@ -3,18 +3,18 @@
 Theory. `TRANSITIONS` in `states.py` is the table. The member finds the coordinator of its group
 (`coordinator_search.py`) and sends JoinGroup with its topics. The coordinator answers when all members that it knows
 have asked, with a generation, the member's id and its partitions: there is no leader among the members and no second
-request. The member reads on behind the group's committed offsets, and sends heartbeats.
+request. The member reads from the group's committed offsets, and sends heartbeats.
 
 - ILLEGAL_GENERATION, the answer to a heartbeat or a commit, says that a rebalance has begun (A4). The member stops
-  fetching, commits what is handled if auto commit is on, and joins. The coordinator grants commits of the old
-  generation until all have joined. The commit has half a session timeout; then the member joins without it, lest the
-  others wait.
+  fetching, commits processed records if auto commit is on, and joins. The coordinator accepts commits of the old
+  generation until all have joined. The commit has half a session timeout; then the member joins without it, so that the
+  others need not wait.
 - NOT_COORDINATOR sends it back to the search (A6). It stays a member, with its partitions and its generation: the next
-  coordinator carries on with what the last one wrote. So a failover is not a rebalance.
+  coordinator continues from the state that the last one wrote. So a failover is not a rebalance.
 - UNKNOWN_MEMBER_ID says that the group continues without it. Its partitions have other owners: it stops, commits
 nothing,
   and joins anew.
-- No good heartbeat for the session timeout: the coordinator is lost. The next one has a whole session timeout again.
+- No successful heartbeat for the session timeout: the coordinator is lost. The next one has a whole session timeout.
 
 The member keeps reading while it has no coordinator, as in Kafka's own clients. If the group has given its partitions
 away meanwhile, records are handled twice, but not committed twice: commits carry member and generation.
@@ -22,8 +22,8 @@ away meanwhile, records are handled twice, but not committed twice: commits carr
 The races that `_attempt` is for. A JoinGroup is parked at a coordinator, which is lost; another one answers the next
 JoinGroup; then the answer to the parked one arrives after all. Or: offsets are looked up; a rebalance begins, its
 coordinator crashes, and the next one knows nothing of it, so that the member is given the same share of the same
-generation again, reads on and commits; then the answer to the first look-up arrives, and would set it back. Both are
-void.
+generation again, continues and commits; then the answer to the first lookup arrives, and would set it back. Both
+answers are void.
 
 A new member does not know its id before the first answer. If that answer is lost with its coordinator, the group waits
 one session timeout for a member that does not exist.
@@ -50,17 +50,17 @@ from muster.zookeeper.server_assigned.offsets import GIVEN_UP, OUTSIDE, Committe
 from muster.zookeeper.server_assigned.states import TRANSITIONS, Happening, ServerAssignedState
 
 _REBALANCE = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
-"""The second is what trunk answered from September 2015 on, while the members were awaited."""
+"""The second is trunk's answer from September 2015 on, while it waited for the members."""
 
 
 class Fetching(Protocol):
     """What reads the member's partitions."""
 
     def handled(self) -> Mapping[TopicPartition, int]:
-        """The positions behind what the user has handled."""
+        """The positions after the records that the user has processed."""
 
     def stop(self) -> Mapping[TopicPartition, int]:
-        """Fetch no more, and hand out nothing that was fetched. Returns the positions behind what was handled."""
+        """Stop fetching, and return no fetched records. Returns the positions after the processed records."""
 
     def start(self, partitions: Mapping[TopicPartition, int | None]) -> None:
         """Fetch these partitions and no others, from these offsets; None: `auto_offset_reset` says from where."""
@@ -81,7 +81,7 @@ class ServerAssignedMember:
         self.standing = OUTSIDE
         self.events = EventStream()
         self.nodes = ClusterMetadata(config)
-        """The addresses of coordinators; no metadata is asked for."""
+        """The addresses of coordinators; it never requests metadata."""
         addresses = [parse_address(each) for each in servers]
         self.search = CoordinatorSearch(config, addresses, self.nodes, self.events, seed)
         self.offsets = GroupOffsets(config, self.search, seed)
@@ -97,12 +97,12 @@ class ServerAssignedMember:
         self._attempt = 0
         self._is_join_parked = False
         self._epoch = -1
-        """The search's, when the session was last counted anew."""
+        """The search's epoch when the session timeout last started anew."""
         self._retry_at = 0
         self._check_at = 0
         self._release_until = 0
         self._stored: dict[TopicPartition, int] = {}
-        """What the group has committed, as far as this member knows."""
+        """The group's committed offsets, as far as this member knows."""
         self._auto_commit_at = 0
         self._is_leaving = False
         self._leave_until = 0
@@ -119,7 +119,7 @@ class ServerAssignedMember:
     def commit(
         self, positions: Mapping[TopicPartition, int], on_done: Callable[[MusterError | None, int], None], until: int
     ) -> None:
-        """Commit positions in partitions of this member, tried again up to `until`."""
+        """Commit positions in partitions of this member, retried until `until`."""
         if self.offsets.in_force is OUTSIDE or any(partition not in self.partitions for partition in positions):
             on_done(CommitFailedError(ErrorCode.ILLEGAL_GENERATION, GIVEN_UP), 0)
         else:
@@ -137,8 +137,7 @@ class ServerAssignedMember:
         on_done(error, now)
 
     def leave(self, now: int, until: int, on_left: Callable[[], None]) -> None:
-        """Stop, commit what is handled if auto commit is on, and leave the group. `on_left` is called at `until` at the
-        latest."""
+        """Stop, commit processed records if auto commit is on, and leave the group. `on_left` is called by `until`."""
         self._commit_at_stop(until)
         self._move(Happening.CLOSES)
         self._leave_until, self._on_left = until, on_left
@@ -146,7 +145,7 @@ class ServerAssignedMember:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
-        """Do what is due; the requests that come of it."""
+        """Do what is due; returns the resulting requests."""
         if self.search.error is not None:
             error, self.search.error = self.search.error, None
             self._fail(error, now)
@@ -264,8 +263,8 @@ class ServerAssignedMember:
         if code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             return (
                 f"the coordinator does not assign group {self._group_id} by "
-                f"{self._config.partition_assignment_strategy[0]}: its setting server.assigned.groups has to match the "
-                "group, and all members have to name the same strategy, one that the coordinator knows"
+                f"{self._config.partition_assignment_strategy[0]}: its setting server.assigned.groups must match the "
+                "group, and all members must name the same strategy, one that the coordinator supports"
             )
         return f"group {self._group_id}"
 
@@ -280,7 +279,7 @@ class ServerAssignedMember:
             self._heartbeat.reset_session(now)
             self._heartbeat.send_at = now
         if now >= self._heartbeat.session_ends_at:
-            self.search.mark_dead("no heartbeat was good for the session timeout", now)
+            self.search.mark_dead("no heartbeat succeeded for the session timeout", now)
             self.search.need()
         elif now >= self._heartbeat.send_at:
             self._heartbeat.sent(now)
@@ -402,7 +401,7 @@ class ServerAssignedMember:
         if node_id is None or not member_id:
             self._left()  # the session timeout removes a member that cannot say so
             return
-        # Behind a JoinGroup that is parked on the same connection, the coordinator would not read it.
+        # The coordinator would not read it after a JoinGroup that is parked on the same connection.
         channel = Channel.DATA if self._is_join_parked else Channel.COORDINATOR
         request = LeaveGroupRequest(self._group_id, member_id)
         self._outbox.append(send(node_id, request, self._on_leave, channel=channel))

@@ -1,9 +1,9 @@
 """The committed offsets of a group of scheme 2, as a member writes and reads them.
 
-Theory. One commit travels at a time, so that one that is tried again cannot put back offsets that a later one has moved
-on. Each is sent under the member id and the generation in which it was asked for, and the coordinator refuses it when
-that is over: so a member that was frozen writes nothing. `in_force` says which the member has now; a commit of another
-one fails without being sent.
+Theory. One commit is sent at a time, so that a retry cannot reset offsets that a later commit has advanced. Each is
+sent under the member id and the generation of the time when it was requested, and the coordinator refuses it when that
+generation is over: so a member that was frozen writes nothing. `in_force` has the current ones; a commit of others
+fails without being sent.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class _Fetch:
 
 
 class GroupOffsets:
-    """Commits and look-ups that wait, and those under way."""
+    """Commits and lookups that wait, and those in flight."""
 
     def __init__(self, config: ConsumerConfig, search: CoordinatorSearch, seed: int = 0) -> None:
         self.in_force = OUTSIDE
         """The member and generation whose commits are sent now."""
         self.on_expelled: Callable[[ErrorCode, int], None] = lambda _code, _now: None
-        """Called when a commit in force is answered that its member or generation is over."""
+        """Called when a commit in force is answered with the end of its member or generation."""
         self._config = config
         self._group_id = config.group_id or ""
         self._search = search
@@ -78,7 +78,7 @@ class GroupOffsets:
 
     @property
     def committing(self) -> bool:
-        """Whether a commit waits or is under way."""
+        """Whether a commit waits or is in flight."""
         return bool(self._commits)
 
     def commit(
@@ -139,7 +139,7 @@ class GroupOffsets:
         for commit in [commit for commit in self._commits if now >= commit.until]:
             self._end(commit, late, now)
         for fetch in [fetch for fetch in self._fetches if fetch.until is not None and now >= fetch.until]:
-            text = f"the committed offsets of group {self._group_id} were not to be had in time"
+            text = f"the committed offsets of group {self._group_id} could not be fetched in time"
             self._end_fetch(fetch, KafkaTimeoutError(text), now)
 
     # --- commit ------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class GroupOffsets:
 
     def _on_commit(self, commit: _Commit, epoch: int, reply: OffsetCommitResponse | Failure, now: int) -> None:
         if self._under_way is not commit:
-            return  # its time was over, or it was given up
+            return  # it timed out, or was given up
         self._under_way = None
         if isinstance(reply, Failure):
             if epoch == self._search.epoch:

@@ -1,4 +1,4 @@
-"""What the plans of scheme 1 ask for beside ZooKeeper: the effects that a consumer carries out."""
+"""The effects that the plans of scheme 1 ask of the consumer, besides operations on ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.zookeeper.watchers.assignment import Assignment
 
 
 class RebalanceFailedError(MusterError):
-    """The member could not claim its part in all of its tries. It owns nothing until it tries again."""
+    """The member could not claim its part in any of its attempts. It owns nothing until it tries again."""
 
 
 class Reading(NamedTuple):
@@ -23,22 +23,22 @@ class Reading(NamedTuple):
     thread: str
     """The thread, which is a stream of the caller's, that owns it."""
     offset: int | None
-    """Where the group has come to; None where it has not committed: `auto_offset_reset` decides."""
+    """The group's committed offset; None if there is none: `auto_offset_reset` decides."""
 
 
 class StopFetching(Ask[Mapping[TopicPartition, int]]):
-    """Fetch no more, and hand out nothing that was fetched. Answers the positions behind what the caller has handled.
+    """Stop fetching, and return no fetched records. Answered with the positions after the processed records.
 
-    Until `StartFetching`, asking again answers the same positions.
+    Until `StartFetching`, asking again returns the same positions.
     """
 
     __slots__ = ()
 
 
 class GiveUp(Ask[None]):
-    """Tell the user that these partitions are about to be released, or `lost`: that others may own them already.
+    """Notify the user that these partitions are about to be released, or are `lost`: others may own them already.
 
-    Before a release they are still the member's, and offsets are committed, unless the user commits them.
+    Before a release the member still owns them, and its offsets have been committed; the user may commit others.
     """
 
     __slots__ = ("lost", "partitions")
@@ -49,7 +49,7 @@ class GiveUp(Ask[None]):
 
 
 class StartFetching(Ask[None]):
-    """Tell the user of these partitions, fetch them, and no others."""
+    """Notify the user of these partitions, and fetch them and no others."""
 
     __slots__ = ("assignment", "brokers", "partitions")
 
@@ -89,7 +89,7 @@ class Level(Enum):
 
 
 class Tell(Ask[None]):
-    """Tell the user; with an error, the call in which the user waits for records raises it."""
+    """Notify the user; an error is raised by the call in which the user waits for records."""
 
     __slots__ = ("error", "level", "message")
 

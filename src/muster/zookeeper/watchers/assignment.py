@@ -1,12 +1,12 @@
-"""Which thread reads which partition in scheme 1: every member computes it from what it read in ZooKeeper.
+"""The assignment of partitions to threads in scheme 1, which every member computes from its view of ZooKeeper.
 
-The rules are those of Kafka 0.8.2.2 (`PartitionAssignor.scala`), to the order in which Java sorts: Strings by their
-UTF-16 units, partitions for roundrobin by the signed 32-bit hash of "[topic,partition]". A member that sorted otherwise
-would claim what others hold, and the group would never be at rest.
+The rules are those of Kafka 0.8.2.2 (`PartitionAssignor.scala`), including Java's sort order: Strings by their UTF-16
+units, partitions for roundrobin by the signed 32-bit hash of "[topic,partition]". A member that sorted differently
+would claim partitions of others, and the group would never converge.
 
-`range` gives the same in every release from 0.8.0 to 1.1.1. `roundrobin` is that of 0.8.2: Kafka 0.10.2 gives other
-parts where members subscribe differently (KAFKA-2434), and 1.0.0 sorts by another text (KAFKA-5822), so a group with
-roundrobin must have members of one kind.
+`range` has the same result in every release from 0.8.0 to 1.1.1. `roundrobin` is that of 0.8.2: Kafka 0.10.2 differs if
+members subscribe differently (KAFKA-2434), and 1.0.0 sorts by another text (KAFKA-5822), so all members of a group with
+roundrobin must be of one kind.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Strategy = Callable[[Threads, Partitions], Assignment]
 
 
 class UnequalSubscriptionsError(MusterError):
-    """roundrobin of 0.8.2 needs the same threads for every topic of the group; what it throws ends the try."""
+    """roundrobin of 0.8.2 needs the same threads for every topic of the group; its exception ends the attempt."""
 
 
 def java_order(text: str) -> bytes:
-    """A key that sorts as Java's `String.compareTo`: by UTF-16 units, so beyond the BMP otherwise than Python."""
+    """A key that sorts like Java's `String.compareTo`: by UTF-16 units, unlike Python beyond the BMP."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -52,7 +52,8 @@ def thread_ids(consumer_id: str, streams: int) -> list[str]:
 
 
 def range_(threads: Threads, partitions: Partitions) -> Assignment:
-    """Topic by topic: consecutive partitions for each thread, one more for the first ones where it does not divide."""
+    """Topic by topic: consecutive partitions for each thread, one more for the first threads if there is a
+    remainder."""
     assignment: Assignment = {}
     sorted_threads: dict[int, list[str]] = {}  # topics that the same members read share one list
     for topic, numbers in partitions.items():
@@ -64,7 +65,7 @@ def range_(threads: Threads, partitions: Partitions) -> Assignment:
         if not ordered:
             continue
         each, more = divmod(len(numbers), len(ordered))
-        for index, thread in enumerate(ordered[: len(numbers)]):  # those behind get none
+        for index, thread in enumerate(ordered[: len(numbers)]):  # the threads after these get none
             start = each * index + min(index, more)
             for number in numbers[start : start + each + (index < more)]:
                 assignment[TopicPartition(topic, number)] = thread
@@ -72,10 +73,10 @@ def range_(threads: Threads, partitions: Partitions) -> Assignment:
 
 
 def roundrobin(threads: Threads, partitions: Partitions) -> Assignment:
-    """All partitions in the order of their hashes, dealt to the threads in a circle.
+    """All partitions in the order of their hashes, dealt to the threads in turn.
 
-    Two partitions with the same hash are sorted by topic here; the order of Scala's maps, which decides it there, is
-    not defined. That needs two topics whose names have the same hash.
+    Two partitions with the same hash, which needs two topics whose names have the same hash, are sorted by topic; in
+    Kafka the order of Scala's maps decides, which is undefined.
 
     Raises:
         UnequalSubscriptionsError: a topic of the group has other threads than another one.
@@ -102,7 +103,7 @@ def strategy(name: str) -> Strategy:
     """The strategy of that name.
 
     Raises:
-        ConfigError: there is none. Kafka 0.8 would silently take range.
+        ConfigError: there is none. Kafka 0.8 would silently use range.
     """
     found = STRATEGIES.get(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""What the plans of scheme 1 share: they ask again through lost connections, and end with the session they began in."""
+"""What the plans of scheme 1 share: they retry after lost connections, and end with the session they began in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muster.zookeeper.base.operations import (
 A = TypeVar("A")
 
 GONE: Final = object()
-"""In place of data: there is no such znode."""
+"""Instead of data: the znode does not exist."""
 
 
 class SessionPlans:
@@ -37,10 +37,10 @@ class SessionPlans:
         self._plan_session = 0
 
     def _zk(self, operation: Operation[A]) -> Plan[A]:
-        """Ask ZooKeeper, and ask again while the connection is lost.
+        """Ask ZooKeeper, and retry when the connection is lost.
 
-        An operation may be carried out twice by this. All that are asked for here bear it: an ephemeral that exists is
-        looked at, a znode that is gone need not be deleted, an offset is written whole.
+        So an operation may be carried out twice. All operations here tolerate that: an ephemeral that exists is
+        checked, a znode that is gone need not be deleted, an offset is written whole.
         """
         while True:
             try:
@@ -49,7 +49,7 @@ class SessionPlans:
                 yield from self._ask(Reconnected())
 
     def _ask(self, what: Ask[A]) -> Plan[A]:
-        """Ask for something, unless the session has ended in which this plan began: what it knows is void then."""
+        """Ask for something, unless the session in which this plan began has ended: its knowledge is void then."""
         self._check_session()
         answer = yield from ask(what)
         self._check_session()
@@ -60,14 +60,14 @@ class SessionPlans:
             raise SessionExpiredError
 
     def _children(self, path: str, watch: bool = False) -> Plan[list[str] | None]:
-        """The children; None where there is no such znode."""
+        """The children; None if the znode does not exist."""
         try:
             return (yield from self._zk(GetChildren(path, watch)))
         except NoNodeError:
             return None
 
     def _data(self, path: str) -> Plan[Any]:
-        """A znode's data; `GONE` where there is no such znode."""
+        """A znode's data; `GONE` if it does not exist."""
         try:
             data, _ = yield from self._zk(GetData(path))
         except NoNodeError:
@@ -79,7 +79,7 @@ class SessionPlans:
             yield from self._zk(Delete(path))
 
     def _create_own(self, path: str, data: bytes) -> Plan[bool]:
-        """Create an ephemeral znode and its parents: False if another session's is there."""
+        """Create an ephemeral znode and its parents; False if another session has created it."""
         while True:
             self._check_session()
             try:
@@ -93,7 +93,7 @@ class SessionPlans:
                 return True
 
     def _make(self, path: str) -> Plan[None]:
-        """Create a persistent znode without data, and its parents, where they are missing."""
+        """Create a persistent znode without data, and its parents, if they are missing."""
         with suppress(NodeExistsError):
             try:
                 yield from self._zk(Create(path))

@@ -1,35 +1,35 @@
 """Scheme 1: every member watches ZooKeeper and rebalances for itself, as Kafka 0.8.2.2's consumer does.
 
 Theory. A member registers with an ephemeral id, and watches the ids of its group and the partitions of its topics. When
-one of them changes, each member by itself stops fetching, commits, deletes its owner znodes, reads all ids and all
-partitions, computes the same assignment as every other member, and claims its part with ephemeral owner znodes. If a
-znode of another owner is in the way, it deletes what it has claimed, waits, and tries again: `rebalance_max_retries`
-times with `rebalance_backoff_ms` between, together longer than a session lives after its member. No member watches
-owners.
+one of them changes, each member stops fetching, commits, deletes its owner znodes, reads all ids and all partitions,
+computes the same assignment as every other member, and claims its part with ephemeral owner znodes. If another owner's
+znode exists, it deletes its claims, waits, and tries again: `rebalance_max_retries` times, with `rebalance_backoff_ms`
+between attempts, in all longer than a session outlives its member. No member watches owners.
 
-So each change costs the group N² reads and two writes for each partition, and nothing but the owner znodes keeps two
-members from reading one partition. They do not do so always: a member that is frozen past its session wakes up, and
-hands out what it had until it learns that its session is gone. Nothing fences that, and its commits may set the group
-back, because an offset is written without looking at the partition's owner. That is how the scheme is (Z6); the later
-ones were made for it.
+So each change costs the group N² reads and two writes for each partition, and only the owner znodes keep two members
+from reading one partition. They cannot always do so: a member that was frozen past its session resumes, and returns the
+records that it had until it learns that its session has ended. Nothing fences it, and its commits may set the group
+back, because an offset is written without checking the partition's owner. This flaw is inherent in the scheme (Z6); the
+later schemes were made to avoid it.
 
-`WatcherMember` has the rules and does nothing itself. News come in by `watched` and `session`, at any time; they only
-set flags, so that many changes make one rebalance. Its plans ask for operations on ZooKeeper and for the effects below;
+`WatcherMember` has the rules and does no I/O. News arrive through `watched` and `session`, at any time; they only set
+flags, so that many changes lead to one rebalance. Its plans ask for operations on ZooKeeper and for the effects below;
 one is carried out at a time: `attend` whenever `wants_attention`, `commit` and `shut_down`.
 
-Where it differs from 0.8.2.2, and why:
-- An unreadable id, topic or broker is logged and skipped, as is a list that takes too long to match. There it ends the
-  rebalance of every member, or keeps it busy.
-- An id that is deleted while the ids are read is skipped: its member has left, and the watch reports it. There it costs
-  a try and a back-off.
-- Offsets are read when the partition is claimed, not before: the former owner has committed by then. There, records
+Differences from 0.8.2.2, and why:
+- An unreadable id, topic or broker is logged and skipped, as is a list that takes too long to match. In 0.8.2.2 it ends
+  the rebalance of every member, or keeps it busy.
+- An id that is deleted while the ids are read is skipped: its member has left, and the watch reports it. In 0.8.2.2 it
+  costs an attempt and a backoff.
+- Offsets are read when the partition is claimed, not before: the former owner has committed by then. In 0.8.2.2 records
   between the two are handled twice.
-- Claims of a try that ended with an error are deleted. There they stay until the session ends, in the way of others.
-- A partition's owner znode, and an id, is one's own by the session that made it, not by its text.
-- Its own id is written again if another program has deleted it. There the member never rebalances again.
-- A deleted topic makes a rebalance.
-- A member whose tries have all failed begins again when its user comes back for more (`try_again`) or ZooKeeper is
-  connected again. There it waits for a change that it watches, which may never come: no member watches owners.
+- Claims of an attempt that ended with an error are deleted. In 0.8.2.2 they stay until the session ends, and block
+  others.
+- Whether an owner znode or an id is one's own depends on the session that created it, not on its text.
+- Its own id is written again if another program has deleted it. In 0.8.2.2 the member never rebalances again.
+- A deleted topic starts a rebalance.
+- A member whose attempts have all failed starts again when its user polls again (`try_again`) or ZooKeeper is connected
+  again. In 0.8.2.2 it waits for a change that it watches, which may never come: no member watches owners.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ from muster.zookeeper.watchers.topic_expression import TooCostlyError
 A = TypeVar("A")
 
 _NO_OFFSET = -1
-"""What stands in `_written` for a partition without a committed offset."""
+"""In `_written`: the partition has no committed offset."""
 
 
 class _View(NamedTuple):
-    """What a member read of its group in one try."""
+    """What a member read of its group in one attempt."""
 
     topics: dict[str, int]
     """Its own topics, with its streams."""
@@ -110,26 +110,26 @@ class WatcherMember(SessionPlans):
         self.rebalances = 0
         self.tries = 0
         self.conflicts = 0
-        """What it has gone through, for those that compare schemes."""
+        """Counts of its rebalances, for the comparison of schemes."""
         self._paths = GroupPaths(settings.group_id)
         self._id_path = self._paths.member(settings.consumer_id)
         self._assign = strategy(settings.partition_assignment_strategy)
         self._lost: set[TopicPartition] = set()
         """What it owned when a session ended, if its user has not been notified yet."""
         self._is_giving_up = False
-        """The user is being notified of what is released."""
+        """The partitions of whose release the user is being notified."""
         self._claims: set[TopicPartition] = set()
-        """Owner znodes that are its own: those of `owned`, and in a try those that it has claimed so far."""
+        """Its own owner znodes: those of `owned`, and during an attempt those that it has claimed so far."""
         self._written: dict[TopicPartition, int] = {}
-        """The offsets that ZooKeeper has, as far as it knows: what has not moved is not written again."""
+        """The offsets in ZooKeeper, as far as it knows: unchanged ones are not written again."""
         self._topics: set[str] = set()
         """A list's topics in the last rebalance."""
         self._unarmed: dict[str, Change] = {}
-        """Paths whose watches have to be set, and what happened there."""
+        """Paths whose watches must be set, and what happened there."""
         self._seen: dict[str, Any] = {}
         """What the last rebalance saw there."""
         self._changed = False
-        """Something has changed that a rebalance has to look at."""
+        """Something has changed that needs a rebalance."""
         self._told: set[Unreadable] = set()
         self._watch_all()
 
@@ -141,10 +141,10 @@ class WatcherMember(SessionPlans):
             self._unarmed[event.path] = event.change
 
     def session(self, event: SessionEvent) -> None:
-        """Something has become of the session.
+        """The state of the session has changed.
 
-        Without a connection the member continues as it is, as 0.8 does, because its session may be alive. Only when the
-        session has ended it knows that it owns nothing. It does not commit then: others own its partitions.
+        Without a connection the member continues, as in 0.8, because its session may be alive. Only when the session
+        has ended does it know that it owns nothing. It does not commit then: others own its partitions.
         """
         if event is SessionEvent.EXPIRED and self.state is not WatcherState.CLOSED:
             self._sessions += 1
@@ -153,7 +153,7 @@ class WatcherMember(SessionPlans):
             self.try_again()
 
     def try_again(self) -> None:
-        """The user has seen that all tries failed, and wants records all the same."""
+        """The user has seen that all attempts failed, and polls again."""
         if self.state is WatcherState.GAVE_UP:
             self._changed = True
 
@@ -168,7 +168,7 @@ class WatcherMember(SessionPlans):
     # --- plans -------------------------------------------------------------------------------------------------------
 
     def attend(self) -> Plan[None]:
-        """Register where there is no id yet, set watches, and rebalance if something has changed."""
+        """Register if there is no id yet, set watches, and rebalance if something has changed."""
         self._plan_session = self._sessions
         try:
             yield from self._attend()
@@ -192,11 +192,11 @@ class WatcherMember(SessionPlans):
             yield from self._synced_rebalance()
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> Plan[list[TopicPartition]]:
-        """Write offsets, of partitions that it owns. Answers those that it does not own: they were not written.
+        """Write offsets of partitions that it owns. Returns those that it does not own: they were not written.
 
         Neither owner nor version is checked: a member that does not know yet that it has lost a partition sets the
-        group back. Errors of ZooKeeper are raised; some offsets may be written then. It may run while `GiveUp` or
-        `StartFetching` are carried out, beside no other plan.
+        group back. Errors of ZooKeeper are raised; some offsets may have been written by then. It may run while
+        `GiveUp` or `StartFetching` are carried out, but not concurrently with other plans.
         """
         before, self._plan_session = self._plan_session, self._sessions
         try:
@@ -206,7 +206,7 @@ class WatcherMember(SessionPlans):
         return [partition for partition in positions if partition not in self.owned]
 
     def committed(self, partitions: Iterable[TopicPartition]) -> Plan[dict[TopicPartition, int | None]]:
-        """The group's committed offsets, of any partitions; None where there is none. It may run beside other plans."""
+        """The group's committed offsets of any partitions, or None. It may run concurrently with other plans."""
         found: dict[TopicPartition, int | None] = {}
         for partition in partitions:
             path = self._paths.offset(znodes.check_name("a topic", partition.topic), partition.partition)
@@ -257,7 +257,7 @@ class WatcherMember(SessionPlans):
             yield from self._ask(Pause(wait))
 
     def _watch_all(self) -> None:
-        """Have every watch set anew. Those on a list's topics come with the next rebalance, which reads them."""
+        """Set every watch again. Those on a list's topics are set by the next rebalance, which reads them."""
         paths = [self._paths.ids]
         if self.subscription.is_list:
             paths.append(BROKER_TOPICS)
@@ -296,7 +296,7 @@ class WatcherMember(SessionPlans):
             return True  # the rebalance says so
 
     def _set_watch(self, path: str) -> Plan[Any]:
-        """Set the watch as 0.8's ZkClient does: `exists` also tells of a znode that is not there yet."""
+        """Set the watch as 0.8's ZkClient does: `exists` also reports a znode that does not exist yet."""
         stat = yield from self._zk(Exists(path, watch=True))
         if path in (self._paths.ids, BROKER_IDS, BROKER_TOPICS):
             return (yield from self._children(path, watch=True))
@@ -331,7 +331,7 @@ class WatcherMember(SessionPlans):
             return False
 
     def _stop_in_vain(self) -> Plan[None]:
-        """After a try that failed: own nothing while waiting, or two members would wait for each other."""
+        """After a failed attempt: own nothing while waiting, or two members would wait for each other."""
         for step in (self._stop, self._release):
             try:
                 yield from step()
@@ -341,7 +341,7 @@ class WatcherMember(SessionPlans):
                 yield from self._ask(Tell(Level.WARNING, f"after a failed attempt to rebalance: {error}"))
 
     def _rebalance(self) -> Plan[bool]:
-        """One try: whether all that it should have is claimed."""
+        """One attempt; returns whether its whole part is claimed."""
         try:
             yield from self._zk(GetData(self._id_path))
         except NoNodeError:
@@ -381,7 +381,7 @@ class WatcherMember(SessionPlans):
             yield from ask(GiveUp(lost, lost=True))
 
     def _say_what_goes(self) -> Plan[None]:
-        """Tell the user of what is owned, while it still is: as 0.8.2's listener, behind the commit."""
+        """Notify the user of the partitions that will be released: after the commit, like 0.8.2's listener."""
         if self.owned:
             self._is_giving_up = True
             try:
@@ -398,7 +398,7 @@ class WatcherMember(SessionPlans):
             self._claims.discard(partition)
 
     def _claim(self, mine: Assignment) -> Plan[bool]:
-        """Create the owner znodes: False if one of another owner is in the way. Then those that it created go again."""
+        """Create the owner znodes. False if another owner's znode exists; then those that it created are deleted."""
         conflicts = []
         for partition, thread in sorted(mine.items()):
             if (yield from self._create_own(self._paths.owner(*partition), thread.encode())):
@@ -422,7 +422,7 @@ class WatcherMember(SessionPlans):
             if found is not None:
                 subscriptions[consumer_id] = found
         if self.settings.consumer_id not in subscriptions:
-            raise NoNodeError(self._id_path)  # deleted since the try began: the next one writes it
+            raise NoNodeError(self._id_path)  # deleted since the attempt began: the next one writes it
         existing: list[str] = []
         if any(subscription.is_list for subscription in subscriptions.values()):
             existing = (yield from self._children(BROKER_TOPICS, watch=self.subscription.is_list)) or []
@@ -443,7 +443,7 @@ class WatcherMember(SessionPlans):
         return _View(topics, _threads(readers), partitions)
 
     def _read_member(self, consumer_id: str) -> Plan[WatcherSubscription | None]:
-        """What a member reads; None where it has left, or its id cannot be read."""
+        """A member's subscription; None if it has left, or its id cannot be read."""
         path = self._paths.member(consumer_id)
         data = yield from self._data(path)
         if data is GONE:
@@ -463,7 +463,7 @@ class WatcherMember(SessionPlans):
             return None
 
     def _read_partitions(self, topic: str) -> Plan[list[int]]:
-        """A topic's partitions; none where there is no such topic, or its znode cannot be read."""
+        """A topic's partitions; none if the topic does not exist, or its znode cannot be read."""
         path = znodes.topic_path(topic)
         try:
             data, stat = yield from self._zk(GetData(path, watch=True))
@@ -478,7 +478,8 @@ class WatcherMember(SessionPlans):
         return list(found.partitions)
 
     def _readable(self, mine: Assignment) -> Plan[Assignment]:
-        """What of its part a broker can have. The rest is claimed, too: other members deal it out as well."""
+        """The partitions of its part that a broker can have. The rest is claimed too: other members assign it as
+        well."""
         for topic in sorted({partition.topic for partition in mine if not znodes.is_topic_name(partition.topic)}):
             yield from self._report(Unreadable(znodes.topic_path(topic), "no topic of Kafka has such a name"))
         return {partition: thread for partition, thread in mine.items() if znodes.is_topic_name(partition.topic)}
@@ -578,5 +579,5 @@ def _threads(readers: Mapping[str, list[tuple[str, int]]]) -> dict[str, list[str
 
 
 def _identity(stat: Stat | None) -> tuple[int, int] | None:
-    """Tells one state of a znode from another."""
+    """Distinguishes one state of a znode from another."""
     return (stat.czxid, stat.mzxid) if stat is not None else None

@@ -1,4 +1,4 @@
-"""The settings of a member of scheme 1, and the id that it gives itself."""
+"""The settings of a member of scheme 1, and the id that it generates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WatcherSettings:
     """The settings of a member, under Kafka 0.8's names in snake_case, with its defaults.
 
     `rebalance_max_retries` times `rebalance_backoff_ms` should be more than `zookeeper_session_timeout_ms`: otherwise
-    the owner znodes of a member that was killed outlive all tries.
+    the owner znodes of a killed member outlive all attempts.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -29,7 +29,7 @@ class WatcherSettings:
     rebalance_backoff_ms: int = 2_000
     auto_commit_enable: bool = True
     watch_brokers: bool = False
-    """Rebalance when a broker comes or goes. Descriptions of scheme 1 say so; no release of Kafka did it."""
+    """Rebalance when a broker joins or leaves. Descriptions of scheme 1 say so; no release of Kafka did it."""
     security_protocol: str = "PLAINTEXT"
     """Which listeners of the brokers it can read from. Consumers of 0.8 knew one."""
 

@@ -1,7 +1,7 @@
-"""What a member of scheme 1 reads: topics with a number of streams, or all topics that an expression lets through.
+"""The subscription of a member of scheme 1: topics with a number of streams, or all topics that match an expression.
 
-A list is expanded anew in every rebalance, by each member for every other one. So all must understand an expression in
-the same way, and none may be kept busy by it (`topic_expression.py`).
+A list is expanded in every rebalance, by each member for every other one. So an expression must have the same meaning
+for all, and must not keep any of them busy (`topic_expression.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from muster.zookeeper.watchers.topic_expression import topic_expression
 
 
 def list_text(text: str) -> str:
-    """A list as Kafka's tools take it (`TopicFilter.scala`): commas separate alternatives, blanks and quotes go."""
+    """A list as Kafka's tools read it (`TopicFilter.scala`): commas separate alternatives, blanks and quotes are
+    removed."""
     return text.strip().replace(",", "|").replace(" ", "").lstrip("\"'").rstrip("\"'")
 
 
 class WatcherSubscription:
-    """What one member reads. `streams` is what its id says: streams by topic, or by the expression of a list."""
+    """One member's subscription. `streams` has its streams by topic, or by the expression of a list, as in its id."""
 
     __slots__ = ("_expression", "pattern", "streams")
 
@@ -54,7 +55,7 @@ class WatcherSubscription:
         return self._expression is not None
 
     def topics(self, existing: Iterable[str]) -> dict[str, int]:
-        """Streams by topic, with the topics that exist now. A list never has the topic of committed offsets.
+        """Streams by topic, with the topics that exist now. A list never includes the topic of committed offsets.
 
         Kafka 0.8 knows no other internal topic, so other members expect a list to read newer ones.
 
@@ -70,7 +71,7 @@ class WatcherSubscription:
         return {topic: count for topic in topics if (topic in matching) == white}
 
     def registration(self, now: int) -> MemberRegistration:
-        """What the member's id says; `now` is the time of day in milliseconds."""
+        """The contents of the member's id; `now` is the time of day in milliseconds."""
         return MemberRegistration(self.pattern, self.streams, now)
 
 

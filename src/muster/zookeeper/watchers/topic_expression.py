@@ -1,15 +1,14 @@
 """Regular expressions for names of topics, as Java and Python both understand them, in bounded time.
 
 A member of scheme 1 matches the lists of all other members, which any program may have written. An expression such as
-`(a+)+b` keeps a matcher that goes back and tries again busy for years, and with it the member, and by the same znode
-every other member. So an expression is parsed here, by what Java and Python have in common, and
-whatever else it has is refused. Then the tries that it may cost at the most are counted: where those are few, Python's
-own matcher is used. Otherwise the set of places is computed at which each part of it may end, for each place at which
-it may begin: no part is looked at twice at one place. That takes steps by the square of a name's length at worst, and
-the steps for all names together are bounded too.
+`(a+)+b` keeps a backtracking matcher busy for years, and with it every member that reads the znode. So expressions are
+parsed here: only the syntax that Java and Python have in common is accepted. Then the maximum number of backtracking
+steps is computed. If it is small, Python's own matcher is used. Otherwise the set of positions at which each part may
+end is computed for each position at which it may begin, so that no part is matched twice at one position. That takes at
+worst a number of steps quadratic in a name's length, and the steps for all names together are limited too.
 
-(`coordinator/groups/group_pattern.py` has an operator's own patterns: it refuses at once what could take long, and
-takes all other syntax of Python's.)
+(`coordinator/groups/group_pattern.py` has an operator's own patterns: it refuses those that could take long, and
+accepts all other syntax of Python.)
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from muster.errors import ConfigError, MusterError
 
 MOST_TRIES = 20_000_000
-"""The most that Python's matcher may have to try for all names together: well below a second."""
+"""The most steps that Python's matcher may need for all names together: well below a second."""
 
 MOST_STEPS = 2_000_000
 """The most steps of the slow matcher for all names together, of some hundred nanoseconds each."""
@@ -44,7 +43,7 @@ class TooCostlyError(MusterError):
 
 
 class _One(NamedTuple):
-    """A character out of a set, or, negated, any other one."""
+    """A character in a set, or, if negated, any other character."""
 
     characters: frozenset[str]
     negated: bool = False
@@ -68,7 +67,7 @@ class _Repeat(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """Whether a part fits here: behind this place or, looking back, before it."""
+    """Whether a part matches here: after this position or, looking back, before it."""
 
     part: _Part
     back: bool
@@ -85,7 +84,7 @@ _Part = _One | _Sequence | _Either | _Repeat | _Look | _Edge
 
 
 class _Parser:
-    """Reads what Java and Python understand alike."""
+    """Parses the syntax that has the same meaning in Java and Python."""
 
     def __init__(self, regex: str) -> None:
         self._regex = regex
@@ -140,7 +139,7 @@ class _Parser:
             most = least if counts[2] is None else int(counts[3]) if counts[3] else None
         else:
             return part
-        self._take("?")  # whether it takes much or little first is all one where the whole name has to match
+        self._take("?")  # greedy or lazy makes no difference where the whole name must match
         possessive = self._at < len(self._regex) and self._regex[self._at] in "*+?{"
         if possessive or isinstance(part, _Look | _Edge) or (most is not None and most < least):
             raise self._strange()
@@ -230,7 +229,7 @@ class _Parser:
 
 
 def _tries(part: _Part, length: int) -> float:
-    """The most ways in which a matcher that goes back may go through a part of a name of this length."""
+    """The most ways in which a backtracking matcher may match a part against a name of this length."""
     match part:
         case _Sequence(parts):
             ways = 1.0
@@ -249,7 +248,7 @@ def _tries(part: _Part, length: int) -> float:
 
 
 class _Matcher:
-    """Looks at one name: where may each part end that begins at a place?"""
+    """Matches one name: where may each part end that begins at a position?"""
 
     def __init__(self, name: str) -> None:
         self.steps = 0
@@ -295,7 +294,7 @@ class _Matcher:
         while count < repeat.least:
             before, places, count = places, self._from(repeat.part, places), count + 1
             if places == before:
-                break  # it may be empty: more of it leads nowhere else
+                break  # it may be empty: repeating it leads to no other position
         found = places
         while places and (repeat.most is None or count < repeat.most):
             places, count = self._from(repeat.part, places) - found, count + 1
@@ -332,8 +331,8 @@ class TopicExpression:
     def matching(self, names: Iterable[str]) -> set[str]:
         """Those of the names that match as a whole.
 
-        Whether it would take too long depends on the names alone, not on what is known from earlier calls: every member
-        of a group is to come to the same result.
+        Whether it would take too long depends only on the names, not on earlier calls: every member of a group must get
+        the same result.
 
         Raises:
             TooCostlyError: that would take too long.
@@ -382,5 +381,5 @@ def _make_room(known: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=256)
 def topic_expression(regex: str) -> TopicExpression:
-    """The expression; equal ones share what they have found out. Raises ConfigError."""
+    """The expression; equal ones share their results. Raises ConfigError."""
     return TopicExpression(regex)
