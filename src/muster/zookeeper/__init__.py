@@ -1,8 +1,8 @@
-"""Kafka's coordination through ZooKeeper: the first two generations of consumer groups, and what keeps them.
+"""Kafka's coordination through ZooKeeper: the first two generations of consumer groups, and their stores.
 
-`base/operations.py` has what rules ask of ZooKeeper; `session/session.py` carries it out, over `session/kazoo_link.py`,
-the only file that knows kazoo. The consumers are loaded when they are first asked for: rules, tests and the consumers
-of scheme 2 need no kazoo.
+`base/operations.py` has the operations of rules on ZooKeeper; `session/session.py` carries them out, over
+`session/kazoo_link.py`, the only file that uses kazoo. The consumers are loaded when first used: rules, tests and the
+consumers of scheme 2 need no kazoo.
 """
 
 from __future__ import annotations

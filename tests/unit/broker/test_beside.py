@@ -447,7 +447,7 @@ async def test_an_id_whose_session_ends_is_taken_over(world: World) -> None:
 async def test_coordinators_and_musters_brokers_do_not_mix(world: World) -> None:
     async with world.coordinating(101):
         broker, _ = world.make(1)
-        with pytest.raises(ConfigError, match="coordinators that stand beside Apache Kafka"):
+        with pytest.raises(ConfigError, match="coordinators that run next to Apache Kafka"):
             await world.soon(broker.start())
     other = World(world._folder / "other")
     async with other.running(1):

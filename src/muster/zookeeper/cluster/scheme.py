@@ -1,21 +1,22 @@
 """A cluster of brokers on ZooKeeper: the members, the controller, the leader of each partition.
 
-Theory, as Kafka had it until KRaft. Each broker has an ephemeral znode in `/brokers/ids`. One broker is the controller:
-the one that created the ephemeral `/controller`. With that creation it raises `/controller_epoch` by one, both or
-neither, and every write of a controller checks the version of that znode. So of two brokers that both believe to be the
-controller (the older one was frozen, and its session has ended without its knowing) only the newer one can write.
+Theory, as in Kafka until KRaft. Each broker has an ephemeral znode in `/brokers/ids`. One broker is the controller: the
+one that created the ephemeral `/controller`. In the same transaction it increments `/controller_epoch`, and every write
+of a controller checks the version of that znode. So of two brokers that both believe they are the controller (the older
+one was frozen, and does not know that its session has ended) only the newer one can write.
 
-The controller alone writes partitions' states: a leader among the replicas that are alive, else -1; an epoch that grows
-with each change. It also finishes deletions. What is asked of it stands in ZooKeeper: a topic is created by writing its
-registration, deleted by a name in `/admin/delete_topics`. So any broker, and Kafka's own tools of that time, can ask.
+Only the controller writes partitions' states: a leader among the live replicas, else -1, and an epoch that increases
+with each change. It also completes deletions. Requests to it are written to ZooKeeper: a topic is created by writing
+its registration, deleted by a name in `/admin/delete_topics`. So any broker, and Kafka's own tools of that time, can
+make them.
 
-    a broker dies       its znode goes with its session; the controller writes -1 for what only it had, as it does
-                        for what a broker says that it cannot open
-    it comes back       it registers; the controller makes it the leader again, under a new epoch
-    the controller dies the others see `/controller` go, and race for it; the new one settles what happened meanwhile
+    a broker dies       its znode is deleted with its session; the controller writes -1 for partitions that only it had,
+                        and for those that a broker reports that it cannot open
+    it is back          it registers; the controller makes it the leader again, under a new epoch
+    the controller dies the others see that `/controller` is deleted, and race for it; the new one catches up
 
-Everything is done in turns. Whatever happens wakes `ClusterMember.turn`, which looks at the whole and does what is
-left to do. So a turn that was broken off anywhere, by a lost connection or with the process, is made good by the next.
+Everything is done in turns. Every event wakes `ClusterMember.turn`, which compares the whole state and does what is
+left to do. So a turn that was interrupted anywhere, by a lost connection or with the process, is completed by the next.
 """
 
 from __future__ import annotations
@@ -80,15 +81,15 @@ from muster.zookeeper.cluster.deletions import DELETIONS, notes
 
 CLUSTER_ID = "/cluster/id"
 OURS = DATA_DIRS
-"""There in every cluster of these brokers, and in none of Apache Kafka's."""
+"""Exists in every cluster of these brokers, and in none of Apache Kafka's."""
 PRODUCER_IDS = "/latest_producer_id_block"
 PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS, DELETIONS)
-"""What a broker creates before it registers, with their parents; all but the last as Kafka does."""
+"""The znodes that a broker creates before it registers, with their parents; all but the last as Kafka does."""
 
 NO_LEADER = -1
 WRITES_OF_A_MULTI = 200
 REFUSALS_OF_A_TURN = 20
-"""A turn that was refused so often is given up, to be tried again after a pause."""
+"""A turn that was refused this often is given up, and retried after a pause."""
 PRODUCER_IDS_OF_A_BLOCK = 1_000
 EPOCHS_SKIPPED = 1_000
 
@@ -107,11 +108,11 @@ class BrokerIdTakenError(IdTakenError):
 
 
 class Term(NamedTuple):
-    """The time of one controller."""
+    """The term of one controller."""
 
     epoch: int
     version: int
-    """Of `/controller_epoch`: what each of its writes checks."""
+    """The version of `/controller_epoch`, which each of its writes checks."""
 
     @property
     def check(self) -> Check:
@@ -127,9 +128,9 @@ def next_state(
 ) -> PartitionState | None:
     """The state that a partition should have, None if it has it or nothing can be done.
 
-    A partition that never had a leader waits for its first replica that is alive. That one alone is in sync, however
-    many replicas Kafka's tools have asked for: these brokers do not replicate. Later only replicas that were in sync
-    may lead, so that nothing acknowledged is lost; without one of them the leader is -1 and `isr` names the last ones.
+    A partition that never had a leader waits for its first live replica. That one alone is in sync, however many
+    replicas Kafka's tools have asked for: these brokers do not replicate. Later only replicas that were in sync may
+    lead, so that no acknowledged record is lost; without one of them the leader is -1 and `isr` names the last ones.
     """
     alive = set(alive)
     if state is None:
@@ -147,7 +148,7 @@ def next_state(
 
 
 def spread(partitions: int, brokers: Iterable[int], load: Mapping[int, int]) -> dict[int, list[int]]:
-    """One replica for each partition of a new topic, evenly over the brokers, the least loaded first."""
+    """One replica for each partition of a new topic, spread evenly over the brokers, the least loaded first."""
     order = sorted(brokers, key=lambda broker: (load.get(broker, 0), broker))
     return {number: [order[number % len(order)]] for number in range(partitions)}
 
@@ -166,7 +167,7 @@ def load_of(topics: Iterable[TopicImage]) -> dict[int, int]:
 
 
 def cluster_id(fresh: str) -> Plan[str]:
-    """The id of the cluster; `fresh` becomes it if there is none yet. Kafka writes it so."""
+    """The id of the cluster, in Kafka's format; `fresh` becomes it if there is none yet."""
     while True:
         try:
             data, _ = yield from ask(GetData(CLUSTER_ID))
@@ -181,11 +182,11 @@ def cluster_id(fresh: str) -> Plan[str]:
 
 
 def join_cluster(fresh: str) -> Plan[str]:
-    """`cluster_id`, of a cluster of these brokers. The first of them marks it as theirs.
+    """`cluster_id` of a cluster of these brokers, which the first of them marks as theirs.
 
     Raises:
         ConfigError: it is a cluster of Apache Kafka. A broker of another kind among its brokers, or as their
-            controller, would do harm to its data.
+            controller, would damage its data.
     """
     # In this order: another of these brokers marks the cluster before it does anything else.
     has_controller = yield from ask(Exists(CONTROLLER_EPOCH))
@@ -195,7 +196,7 @@ def join_cluster(fresh: str) -> Plan[str]:
             raise ConfigError("this ZooKeeper has an Apache Kafka cluster; give this one a chroot: HOST:PORT/CHROOT")
         if (yield from ask(Exists(SLOTS))) is not None:
             raise ConfigError(
-                "this ZooKeeper has coordinators that stand beside Apache Kafka; give this cluster a folder: "
+                "this ZooKeeper has coordinators that run next to Apache Kafka; give this cluster a chroot: "
                 "HOST:PORT/FOLDER"
             )
         yield from ensure_path(OURS)
@@ -203,10 +204,10 @@ def join_cluster(fresh: str) -> Plan[str]:
 
 
 def check_cluster(expected: str) -> Plan[None]:
-    """Make sure that this is still the cluster that it was.
+    """Make sure that this is still the same cluster.
 
     Raises:
-        ConfigError: it is another one, or none: ZooKeeper was emptied, and what it lacks was not deleted.
+        ConfigError: it is another one, or none: ZooKeeper was emptied, and missing topics were not deleted.
     """
     found = yield from _data_of(CLUSTER_ID)
     if found is None or _id_of(found) != expected:
@@ -228,14 +229,14 @@ def _data_of(path: str) -> Plan[bytes | None]:
 
 
 def reserve_producer_ids(broker_id: int, now: int) -> Plan[range]:
-    """Ids for idempotent producers that no other broker gives out, reserved as Kafka does.
+    """Ids for idempotent producers that no other broker assigns, reserved as Kafka does.
 
-    `now` is the time of day in milliseconds, from which an id follows at least. A ZooKeeper that was put back from an
-    older backup would name ids again that producers have: logs would take the records of one for those of the other,
-    and drop them as repeated.
+    `now` is the time of day in milliseconds, from which a lower limit of the ids is derived. A ZooKeeper that was
+    restored from an older backup would assign ids again that producers have: logs would take the records of one for
+    those of the other, and drop them as duplicates.
 
     Raises:
-        ConfigError: what is written there cannot be understood; to guess would give an id twice.
+        ConfigError: the znode cannot be parsed; a guess could assign an id twice.
     """
     while True:
         try:
@@ -264,10 +265,10 @@ def _first_free_id(data: bytes | None) -> int:
 
 
 def live_brokers(known: Collection[int]) -> Plan[list[int]]:
-    """The brokers that are registered now; those that are `known` can be understood.
+    """The brokers that are registered now; those that are `known` can be parsed.
 
-    An image may not have a broker yet that has just said that it is ready: its user expects to find it among those that
-    lead the next topic. So they are read anew for each, as Kafka's controller does.
+    An image may not have a broker yet that has just reported that it is ready, although its user expects it to lead
+    partitions of the next topic. So they are read again for each topic, as Kafka's controller does.
     """
     yield from ask(Sync(BROKER_IDS))
     found = []
@@ -291,7 +292,7 @@ def create_topic(name: str, registration: TopicRegistration, settings: Mapping[s
     except NodeExistsError as error:
         if error.path != config:
             raise
-        # Settings of a topic that is gone, or written ahead: the new topic has its own.
+        # Settings of a deleted topic, or written in advance: the new topic has its own.
         again = Multi(Create(topic, registration.encode()), SetData(config, topic_config_data(settings)))
         yield from ask(again)
 
@@ -305,15 +306,15 @@ def request_deletion(name: str) -> Plan[None]:
 
 
 def raise_epoch(name: str, number: int, known: PartitionImage, newest: int) -> Plan[None]:
-    """Have a partition's leader epoch above one that was used before: an older backup of ZooKeeper was put back.
+    """Raise a partition's leader epoch above one that was used before: an older backup of ZooKeeper was restored.
 
-    Its leader writes it, the only broker that knows. Otherwise clients with a newer epoch would accept no leader, and
+    Its leader, the only broker that knows, writes it. Otherwise clients with a newer epoch would accept no leader, and
     epochs in the log would decrease. It skips epochs that clients may have learned while the leader was down: one,
     unless more were lost.
     """
     skipped = EPOCHS_SKIPPED if known.state.leader_epoch < newest else 1
     state = known.state._replace(leader_epoch=newest + 1 + skipped)
-    with suppress(BadVersionError, NoNodeError):  # what is known of it is behind, and will be read
+    with suppress(BadVersionError, NoNodeError):  # the image of it is stale, and will be read again
         yield from ask(SetData(partition_state_path(name, number), state.encode(), known.version))
 
 
@@ -342,10 +343,10 @@ def elect(broker_id: int, now: int) -> Plan[Term | None]:
 
 
 def settle(term: Term, image: ClusterImage) -> Plan[int]:
-    """Write the states that differ from what they should be, and finish deletions; returns how many writes it took.
+    """Write the states that differ from what they should be, and complete deletions; returns the number of writes.
 
-    Raises what a write is refused with: BadVersionError of `/controller_epoch` if there is a newer controller, another
-    error if the image is behind.
+    Raises the error of a refused write: BadVersionError of `/controller_epoch` if there is a newer controller, another
+    error if the image is stale.
     """
     writes = 0
     for name in sorted(image.deletions):
@@ -360,11 +361,11 @@ def settle(term: Term, image: ClusterImage) -> Plan[int]:
 
 
 def _give_id(term: Term, image: ClusterImage, name: str) -> Plan[int]:
-    """Give a topic an id that was created without, by Kafka's tools of before 2.8, as Kafka's controller does."""
+    """Give an id to a topic that Kafka's tools before 2.8 created without one, as Kafka's controller does."""
     path = topic_path(name)
     data, stat = yield from ask(GetData(path))
     found = read_topic(name, data)
-    if isinstance(found, TopicRegistration) and found.topic_id is None:  # else the image is behind
+    if isinstance(found, TopicRegistration) and found.topic_id is None:  # else the image is stale
         named = found._replace(topic_id=_id_of_creation(name, stat.czxid), version=3)
         yield from ask(Multi(term.check, SetData(path, named.encode(), stat.version)))
     image.reread(path)
@@ -372,8 +373,7 @@ def _give_id(term: Term, image: ClusterImage, name: str) -> Plan[int]:
 
 
 def _id_of_creation(name: str, czxid: int) -> str:
-    """An id that no other topic has, and that a former topic of this name had not: it was created by another
-    transaction."""
+    """An id that no other topic has, nor any former topic of this name, which was created by another transaction."""
     raw = bytearray(hashlib.sha256(f"{name}/{czxid}".encode()).digest()[:16])
     raw[0] &= 0x7F  # as text it must not begin with '-'
     raw[6] = raw[6] & 0x0F | 0x40
@@ -436,8 +436,8 @@ def _write(term: Term, groups: Iterable[list[Write[Any]]]) -> Plan[None]:
 
 
 def _delete(term: Term, image: ClusterImage, name: str) -> Plan[int]:
-    """Delete a topic's znodes, the request for it last: a deletion that was broken off is found again. The brokers'
-    notes come first: a topic that is gone without one is kept by them."""
+    """Delete a topic's znodes, the request for it last, so that an interrupted deletion is found again. The brokers'
+    notes come first: brokers keep a topic that disappears without one."""
     noted = yield from _note_deletion(image, name)
     below = yield from _below(topic_path(name))
     config = yield from _below(topic_config_path(name))
@@ -451,11 +451,11 @@ def _delete(term: Term, image: ClusterImage, name: str) -> Plan[int]:
 
 
 def _note_deletion(image: ClusterImage, name: str) -> Plan[list[list[Write[Any]]]]:
-    """The notes that are still missing, for all brokers: those without its records have groups with its offsets."""
+    """The notes that are still missing, for all brokers: one without its records may have groups with its offsets."""
     try:
         data, stat = yield from ask(GetData(topic_path(name)))
     except NoNodeError:
-        return []  # it was broken off before; the topic's own znode is the last of its znodes
+        return []  # it was interrupted; the topic's own znode is the last of its znodes
     found = read_topic(name, data)
     if isinstance(found, Unreadable):
         return []  # its id is not known
@@ -465,7 +465,7 @@ def _note_deletion(image: ClusterImage, name: str) -> Plan[list[list[Write[Any]]
 
 
 def _below(path: str) -> Plan[list[str]]:
-    """A znode and all below it, children before parents; empty if it is not there."""
+    """A znode and all below it, children before parents; empty if it does not exist."""
     try:
         children = yield from ask(GetChildren(path))
     except NoNodeError:
@@ -489,10 +489,10 @@ def _id_of(data: bytes | None) -> str:
 
 
 class ClusterMember:
-    """One broker's part in the cluster: its registration, its image, and the controller's work while it is that.
+    """One broker's part in the cluster: its registration, its image, and the controller's work while it is controller.
 
-    The owner of the session passes on its events (`on_event`) and runs `turn` after each that asks for it, and again
-    after a turn that failed.
+    The owner of the session passes on its events (`on_event`), and runs `turn` after each that requires it, and again
+    after a failed turn.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -502,10 +502,10 @@ class ClusterMember:
         self.data_dir: DataDir | None = None
         """Set once it is known. A broker of this id with another folder does not register."""
         self.given_up: str | None = None
-        """The id of a data folder that the operator gives up."""
+        """The id of a data folder that the operator has given up."""
         self.image = ClusterImage()
         self.term: Term | None = None
-        """Set while this broker believes to be the controller."""
+        """Set while this broker believes that it is the controller."""
         self.is_registered = False
 
     def on_event(self, event: Watched | SessionEvent) -> bool:
@@ -515,12 +515,12 @@ class ClusterMember:
         return self.image.changed(event) or event is SessionEvent.CONNECTED
 
     def turn(self, registration: BrokerRegistration, now: int) -> Plan[None]:
-        """Do what is left to do: register, learn what has changed, control the cluster if no broker does.
+        """Do what is left to do: register, read what has changed, control the cluster if no other broker does.
 
         Raises:
-            BrokerIdTakenError: try again until the session of a broker that was killed has ended.
-            ConfigError: ZooKeeper does not hold the cluster any more that it held.
-            ZooKeeperError: what an operation raised; the next turn begins where this one ended.
+            BrokerIdTakenError: retry until the session of a killed broker has ended.
+            ConfigError: ZooKeeper no longer has the same cluster.
+            ZooKeeperError: an operation failed; the next turn begins where this one ended.
         """
         if not self.is_registered:
             yield from self._register(registration)
@@ -554,7 +554,7 @@ class ClusterMember:
             yield from create_ephemeral(broker_path(self.broker_id), registration.encode())
         except NodeExistsError:
             raise BrokerIdTakenError(self.broker_id) from None
-        if self.data_dir is not None:  # only the one that is registered may say so
+        if self.data_dir is not None:  # only the registered broker may say so
             yield from claim_data_dir(self.broker_id, self.data_dir, self.given_up)
         self.is_registered = True
 
@@ -581,18 +581,18 @@ class ClusterMember:
 
     def _give_up_a_lost_claim(self) -> Plan[bool]:
         """Delete `/controller` if it is this session's. The sequence: the claim is sent, the connection is lost, the
-        claim was carried out. Its term is not known, and what `/controller_epoch` holds now could be a later one's."""
+        claim was carried out. Its term is unknown, and `/controller_epoch` could by now be a later controller's."""
         try:
             _, stat = yield from ask(GetData(CONTROLLER))
             if stat.ephemeral_owner != (yield from ask(SessionId())):
-                return False  # of the session before: it goes with it
+                return False  # the last session's: it ends with it
             yield from ask(Delete(CONTROLLER, stat.version))
         except NoNodeError:
             return True
         return True
 
     def _look_again(self, path: str) -> Plan[None]:
-        """A write was refused: what it rested on is behind. Nothing older than now is read after a sync."""
+        """A write was refused because its basis is stale. After a sync nothing older than now is read."""
         if path == CONTROLLER_EPOCH:
             self.term = None
         yield from ask(Sync(path))

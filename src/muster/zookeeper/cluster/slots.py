@@ -1,39 +1,38 @@
-"""Coordinators that share the groups: which of them has which slot, under which epoch.
+"""The assignment of slots to coordinators: which of them has which slot, under which epoch.
 
-Theory. The groups are divided into slots, and one coordinator at a time has a slot. Three znodes say so:
+Theory. The groups are divided into slots, and one coordinator at a time has a slot. There are three znodes:
 
-    /muster/coordinators/[id]     ephemeral: the coordinator lives, and is reached at this address
-    /muster/slots/[n]/owner       ephemeral: it has the slot, and had it first under this epoch
+    /muster/coordinators/[id]     ephemeral: the coordinator is alive, at this address
+    /muster/slots/[n]/owner       ephemeral: it has the slot, and first had it under this epoch
     /muster/slots/[n]/epoch       persistent; its *version* is the slot's epoch
 
-A coordinator takes a slot by one multi: create `owner`, write `epoch` if it still has the version that was read. Both
-happen or neither. So each taking has an epoch of its own, greater than all before. Every write of a group is a multi
-that checks the version of `epoch` (`group_store.py`). So of two coordinators that both believe to have a slot, only the
-one with the newer epoch can write.
+A coordinator takes a slot by one multi: create `owner`, write `epoch` if it still has the version that was read. So
+each taking has its own epoch, greater than all before. Every write of a group is a multi that checks the version of
+`epoch` (`group_store.py`). So of two coordinators that both believe they have a slot, only the one with the newer epoch
+can write.
 
-    a coordinator dies      its znodes go with its session; others see it, and take its slots
-    it stood still, wakes   its session has ended: what it writes is refused, and it drops what it held
-    it hears nothing        after two thirds of its session's timeout, by its own clock, it drops what it holds: an
-                            answer after that might tell what another one has changed (`SessionEvent.DOUBTED`)
-    and then it does        its session has survived, and `owner` stands: it writes `epoch` once more, and so has the
-                            slot under a new epoch. What it had sent before is refused from then on
+    a coordinator dies      its znodes are deleted with its session; others see it, and take its slots
+    it was frozen, resumes  its session has ended: its writes are refused, and it drops its slots
+    it hears nothing        after two thirds of its session's timeout, by its own clock, it drops its slots: a later
+                            answer might contradict what another one has changed (`SessionEvent.DOUBTED`)
+    and then it does        its session has survived, and `owner` exists: it writes `epoch` again, and so has the slot
+                            under a new epoch. Writes that it had sent before are refused from then on
 
-Of the coordinators that live, rendezvous hashing says which one should have a slot: that for which the hash of both
-names is the greatest. When one comes or goes, only the slots move that it should have, or had. A coordinator that has a
-slot which it should not have stops serving it, then deletes `owner`; but not while a group in it rebalances. Which
-members have joined is written nowhere, so the next coordinator would begin that rebalance anew. Coordinators may see
-different ones live for a moment, and then move a slot twice; no more can come of it.
+Rendezvous hashing over the live coordinators determines which one should have a slot: that for which the hash of both
+names is the greatest. When one joins or leaves, only the slots move that it should have, or had. A coordinator that has
+a slot of another stops serving it, then deletes `owner`; but not while a group in it rebalances. Which members have
+joined is not stored, so the next coordinator would have to restart that rebalance. Coordinators may see different live
+ones for a moment, and move a slot twice; that is harmless.
 
-Only coordinators watch: the list of coordinators, and `owner` of every slot, which tells a client's next coordinator.
+Only coordinators watch: the list of coordinators, and `owner` of every slot, which is a client's next coordinator.
 
-Everything is done in turns, as in `scheme.py`: whatever happens wakes `SlotKeeper.turn`, which does what is
-left to do. So a turn that was broken off anywhere is made good by the next. A taking whose answer was lost is found by
-its `owner`, which names the session and the epoch.
+Everything is done in turns, as in `scheme.py`: every event wakes `SlotKeeper.turn`, which does what is left to do. So a
+turn that was interrupted anywhere is completed by the next. A taking whose answer was lost is found by its `owner`,
+which names the session and the epoch.
 
-Any program may have written these znodes, or deleted them. What is missing is made anew. An `epoch` that is new counts
-from 0, and no epoch may come back: it is written until it is ahead of all that this coordinator has used. An `owner`
-and a coordinator that belong to no session count for nothing. A slot that cannot be taken, whatever the reason, holds
-up no other.
+Any program may have written these znodes, or deleted them. Missing ones are created again. A new `epoch` counts from 0,
+and no epoch may be used again: it is written until it is ahead of all that this coordinator has used. An `owner` or a
+coordinator without a session is ignored. A slot that cannot be taken, for whatever reason, does not hold up others.
 """
 
 from __future__ import annotations
@@ -85,16 +84,16 @@ from muster.zookeeper.base.znodes import (
 )
 
 SLOT_COUNT = 64
-"""The same for all coordinators of a ZooKeeper, for ever: a group is in the slot that `group_partition` says."""
+"""The same for all coordinators of a ZooKeeper, forever: `group_partition` computes a group's slot from it."""
 
 NO_SESSION = 0
 
 GROUP_STORE = "/muster/store"
-"""Where the brokers of a cluster keep groups: `zookeeper` or `log`. Its parent is there in a cluster of brokers."""
+"""Where the brokers of a cluster keep groups: `zookeeper` or `log`. Its parent exists in a cluster of brokers."""
 
 
 def preferred(slot: int, coordinators: Collection[int]) -> int | None:
-    """The coordinator that should have a slot, of those that live."""
+    """The live coordinator that should have a slot."""
     return max(coordinators, key=lambda each: (_weight(slot, each), each), default=None)
 
 
@@ -112,13 +111,12 @@ class Owned(NamedTuple):
 
 class SlotKeeper:
     """One coordinator's part. The owner of the session passes on its events (`on_event`), and runs `turn` after each
-    that asks for it, and again after a turn that failed.
+    that requires it, and again after a failed turn.
 
     Args:
         gained: called with a slot and the epoch under which this coordinator has it from now on.
-        lost: called with a slot that it has no more. Both are called in the order of what happens, and must not wait.
-        is_busy: whether a group in a slot rebalances. Call `look_at_kept` from time to time while there are
-            slots in `kept`.
+        lost: called with a slot that it no longer has. Both are called in the order of events, and must not wait.
+        is_busy: whether a group in a slot rebalances. Call `look_at_kept` from time to time while `kept` has slots.
     """
 
     def __init__(
@@ -134,17 +132,17 @@ class SlotKeeper:
         self.held: dict[int, int] = {}
         """The slots that this coordinator serves, with their epochs."""
         self.kept: set[int] = set()
-        """The slots that another one should have, and will have when their groups have rebalanced."""
+        """The slots of another coordinator, which gets them when their groups have rebalanced."""
         self.is_registered = False
         self.unreadable: dict[str, Unreadable] = {}
-        """What cannot be understood, by path: for the log."""
+        """What cannot be parsed, by path: for the log."""
         self._gained = gained
         self._lost = lost
         self._is_busy = is_busy
         self._slots = slots
         self._owners: dict[int, Owned] = {}
         self._used: dict[int, int] = {}
-        """The newest epoch under which each slot was ever held here: none of them comes back."""
+        """The newest epoch under which each slot was ever held here: older ones are not used again."""
         self._preferred: dict[int, int | None] = {}
         self._is_made = self._is_doubted = False
         self._live_is_stale = True
@@ -153,8 +151,8 @@ class SlotKeeper:
     # --- what others ask ---------------------------------------------------------------------------------------------
 
     def owner(self, slot: int) -> int | None:
-        """The coordinator that has a slot, None if none has it, as far as is known. It is this one only while it
-        serves the slot."""
+        """The coordinator that has a slot, as far as known, or None. It is this one only while it serves the
+        slot."""
         found = self._owners.get(slot)
         if found is None or (found.coordinator_id == self.coordinator_id and slot not in self.held):
             return None
@@ -199,7 +197,7 @@ class SlotKeeper:
             self._drop(slot)
 
     def look_at_kept(self) -> bool:
-        """Let go of the slots that were kept until their groups had rebalanced; returns whether a turn is due."""
+        """Release the slots that were kept until their groups had rebalanced; returns whether a turn is due."""
         at_rest = {slot for slot in self.kept if not self._is_busy(slot)}
         self._stale |= at_rest
         return bool(at_rest)
@@ -219,10 +217,10 @@ class SlotKeeper:
     # --- turns -------------------------------------------------------------------------------------------------------
 
     def turn(self, address: CoordinatorRegistration) -> Plan[None]:
-        """Do what is left to do: register, learn which coordinators live and what they have, give up and take slots.
+        """Do what is left to do: register, read the live coordinators and their slots, give up and take slots.
 
-        Raises what an operation raises; the next turn begins where this one ended. What is refused of one slot is
-        raised when all others are settled.
+        Raises the error of an operation; the next turn begins where this one ended. An error about one slot is raised
+        after all others are settled.
         """
         refused: dict[int, ZooKeeperError] = {}
         try:
@@ -288,17 +286,17 @@ class SlotKeeper:
 
     def _settle(self, slot: int) -> Plan[None]:
         """Read which coordinator has a slot, and take it or give it up as required."""
-        # Only here, before anything is read: an event that comes during a read marks it again.
+        # Only here, before anything is read: an event during a read marks it again.
         self._stale.discard(slot)
         try:
             yield from self._read_owner(slot)
             yield from self._act(slot)
         except (BadVersionError, NodeExistsError) as error:
-            # What it rested on is behind. Nothing older than now is read after a sync.
+            # Its basis is stale. After a sync nothing older than now is read.
             self._stale.add(slot)
             yield from ask(Sync(error.path))
         except NoNodeError:
-            # Behind too, or deleted. Nothing older than now is read after a write, even one that is refused.
+            # Stale too, or deleted. After a write, even a refused one, nothing older than now is read.
             self._stale.add(slot)
             yield from _make_slot(slot)
         except BaseException:
@@ -352,7 +350,7 @@ class SlotKeeper:
         _, stat = yield from ask(GetData(slot_epoch_path(slot)))
         claim = SlotOwner(self.coordinator_id, stat.version + 1)
         creation = Create(slot_owner_path(slot), claim.encode(), ephemeral=True)
-        self._stale.add(slot)  # to be read again, and watched; also if the answer is lost
+        self._stale.add(slot)  # must be read again, and watched; also if the answer is lost
         if claim.epoch <= self._used.get(slot, 0):
             yield from ask(self._raise_epoch(slot, stat.version))
             return
@@ -363,7 +361,7 @@ class SlotKeeper:
         return SetData(slot_epoch_path(slot), b"%d" % self.coordinator_id, version)
 
     def _clear(self, slot: int) -> Plan[None]:
-        """Delete an `owner` that belongs to no session, unless a coordinator has taken the slot meanwhile."""
+        """Delete an `owner` without a session, unless a coordinator has taken the slot meanwhile."""
         _, stat = yield from ask(GetData(slot_epoch_path(slot)))
         self._stale.add(slot)
         _, owner = yield from ask(GetData(slot_owner_path(slot)))
@@ -371,8 +369,8 @@ class SlotKeeper:
             yield from ask(Multi(Check(slot_epoch_path(slot), stat.version), Delete(slot_owner_path(slot))))
 
     def _have_again(self, slot: int, owned: Owned) -> Plan[None]:
-        """`owner` is this session's, but the slot is not served: it was dropped in doubt, or the answer that gave it
-        was lost. An epoch under which it was served is not used again: what was sent under it may still arrive."""
+        """`owner` is this session's, but the slot is not served: it was dropped in doubt, or the answer to the taking
+        was lost. An epoch under which it was served is not used again: writes under it may still arrive."""
         self._drop(slot)
         _, stat = yield from ask(GetData(slot_epoch_path(slot)))
         if owned.epoch <= self._used.get(slot, 0) or owned.epoch != stat.version:
@@ -384,7 +382,7 @@ class SlotKeeper:
             self._gain(slot, owned)
 
     def _gain(self, slot: int, owned: Owned) -> None:
-        if self._is_doubted:  # the answer came just before, and was looked at after
+        if self._is_doubted:  # the answer arrived just before, and was processed after
             self._stale.add(slot)
             return
         self._owners[slot] = owned
@@ -400,7 +398,7 @@ class SlotKeeper:
 
 
 def _of_a_session(path: str, stat: Stat) -> Unreadable | None:
-    """What is ephemeral ends with its session. A program that copies znodes makes of it what never ends."""
+    """An ephemeral znode ends with its session. Its copy by a program that copies znodes never does."""
     return Unreadable(path, "it belongs to no session") if stat.ephemeral_owner == NO_SESSION else None
 
 
@@ -418,14 +416,14 @@ def _make_new_slot(slot: int) -> Plan[None]:
 
 
 def _make_slot(slot: int) -> Plan[None]:
-    """Create what was deleted of a slot."""
+    """Create the deleted znodes of a slot."""
     yield from ensure_path(slot_epoch_path(slot))
     yield from ensure_path(f"{GROUPS}/{slot}")
 
 
 def agree_on_store(store: str) -> Plan[None]:
-    """Make sure that all brokers keep groups in one place; the first of them decides which. Two that do not would both
-    coordinate a group, and each acknowledge what the other one never learns.
+    """Make sure that all brokers keep groups in one place, which the first of them chooses. Otherwise two brokers could
+    both coordinate a group, and each acknowledge commits of which the other never learns.
 
     Raises:
         ConfigError: the others keep them elsewhere.
@@ -443,5 +441,5 @@ def agree_on_store(store: str) -> Plan[None]:
         there = (found or b"").decode(errors="replace")
         raise ConfigError(
             f"{GROUP_STORE} in ZooKeeper says that this cluster keeps its groups in {there!r}: "
-            f"group.coordinator.store={store} would not know them (to begin without them: stop all brokers, delete it)"
+            f"group.coordinator.store={store} would not find them (to start without them: stop all brokers, delete it)"
         )

@@ -232,7 +232,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
     async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
         """Write offsets to ZooKeeper, by default the caller's position in every partition.
 
-        It waits for a running rebalance. ZooKeeper does not check who writes: see the description of the class.
+        It waits for a running rebalance. ZooKeeper does not check the writer: see the description of the class.
 
         Raises:
             CommitFailedError: this consumer no longer owns the partitions, or its session has expired.
