@@ -305,7 +305,7 @@ class Reader(Application):
 
     def _pause(self) -> Program:
         core = self.core
-        again = [p for p in self.paused if core.subscription.is_assigned(p)]
+        again = [p for p in self.paused if p in core.subscription.assignment()]
         core.subscription.resume(again)
         some = [p for p in self._some() if p not in self.paused]
         self.member.trace(f"resumes {sorted(again)}, pauses {some}")
@@ -316,7 +316,7 @@ class Reader(Application):
 
     def _resume(self, paused: set[TopicPartition]) -> None:
         if self.member.is_alive and paused is self.paused:
-            self.core.subscription.resume([p for p in paused if self.core.subscription.is_assigned(p)])
+            self.core.subscription.resume([p for p in paused if p in self.core.subscription.assignment()])
             self.paused = set()
             self.member.wakeup()
 

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.errors import ErrorCode, KafkaError
-from muster.protocol.records.record_batch import assign_offset, iter_headers
+from muster.protocol.records.record_batch import PREFIX, iter_headers
+
+
+def assign_offset(buffer: bytearray, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Patch a batch's base offset and leader epoch, which the CRC does not cover, in place."""
+    length = PREFIX.unpack_from(buffer, position)[1]
+    PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
 
 
 @dataclass

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.errors import ErrorCode
+from muster.errors import ErrorCode, ProtocolError
 from muster.protocol import codec, framing
-from muster.protocol.api import ADVERTISED, REQUESTS
+from muster.protocol.api import ADVERTISED, REQUESTS, request_header_version
 from muster.protocol.messages import (
     ApiVersion,
     ApiVersionsRequest,
@@ -23,6 +23,29 @@ from muster.protocol.messages import (
     RequestHeader,
 )
 from muster.protocol.primitives import Response
+
+
+def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
+    """The header of a request and the position of the message after it.
+
+    Raises:
+        ProtocolError: the frame is too short for a request, or the client id is not text.
+    """
+    try:
+        api_key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
+        position = 10
+        client_id = None
+        if length >= 0:
+            client_id = str(frame[position : position + length], "utf-8")
+            position += length
+        request = REQUESTS.get(api_key)
+        if request is not None and request_header_version(request, version) == 2:
+            position = framing.skip_tags(frame, position)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"invalid request header: {error}") from None
+    if position > len(frame):
+        raise ProtocolError("incomplete request header")
+    return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
 @dataclass
@@ -39,7 +62,7 @@ class Peer:
         """The next request; its header is kept for `reply`. IncompleteReadError at the end."""
         (length,) = struct.unpack(">i", await self.reader.readexactly(4))
         frame = await self.reader.readexactly(length)
-        self.header, position = framing.decode_request_header(frame)
+        self.header, position = decode_request_header(frame)
         request = REQUESTS[self.header.request_api_key]
         return codec.decode(request, self.header.request_api_version, frame, position)
 

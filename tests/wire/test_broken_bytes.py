@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError
-from muster.protocol import codec, framing
+from muster.protocol import codec
 from muster.protocol.api import REQUESTS
 from muster.protocol.primitives import Message
 from tests.support.message_strategies import message
@@ -55,16 +55,6 @@ def test_a_changed_byte_is_read_or_refused(cls: type[Message], version: int, dat
 def test_noise_is_read_or_refused(cls: type[Message], version: int, noise: bytes) -> None:
     with contextlib.suppress(ProtocolError):
         assert isinstance(codec.decode(cls, version, memoryview(noise)), cls)
-
-
-@given(noise=st.binary(max_size=40))
-def test_noise_as_a_header_is_read_or_refused(noise: bytes) -> None:
-    try:
-        header, position = framing.decode_request_header(noise)
-        assert position <= len(noise)
-        assert -(1 << 15) <= header.request_api_key < 1 << 15
-    except ProtocolError:
-        pass
 
 
 def test_an_array_that_claims_more_than_the_message_holds_is_refused_before_it_is_built() -> None:

@@ -24,6 +24,9 @@ FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 DEFAULT_BOOTSTRAP = "localhost:9092"
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
+_MOST_DIGITS = 100
+"""Python refuses to parse thousands of digits, with an error of its own; no number here is that long."""
+
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """The options that say where the cluster is and how to connect."""
@@ -208,3 +211,10 @@ def _plain(value: object) -> object:
 def topic_id_text(topic_id: bytes) -> str:
     """A topic ID as Kafka's tools print it."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def natural_number(text: str) -> int | None:
+    """The number, or None if the text is anything but ASCII digits."""
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    return None

@@ -6,17 +6,15 @@ These functions build and read frames, without I/O. Client and broker cut their 
 from __future__ import annotations
 
 from struct import Struct as Packer
-from struct import error as struct_error
 from typing import TypeVar
 
 from muster.errors import ProtocolError
 from muster.protocol import codec
-from muster.protocol.api import REQUESTS, request_header_version, response_header_version
+from muster.protocol.api import request_header_version, response_header_version
 from muster.protocol.messages import RequestHeader
 from muster.protocol.primitives import Buffer, Request, Response, read_uvarint
 
 _LENGTH = Packer(">i")
-_HEADER = Packer(">hhih")
 _CORRELATION_ID = Packer(">i")
 
 _MOST_TAGS = 1_000
@@ -47,32 +45,6 @@ def encode_request(request: Request[R], version: int, correlation_id: int, clien
     codec.encoder(RequestHeader, request_header_version(type(request), version))(header, parts.append)
     codec.encoder(type(request), version)(request, parts.append)
     return join_frame(parts)
-
-
-def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """The header of a request and the position of the message after it.
-
-    The position is where the message starts for every known key and version. For an unknown one it is after the
-    client id: enough to answer ApiVersions with UNSUPPORTED_VERSION, as Kafka does.
-
-    Raises:
-        ProtocolError: the frame is too short for a request, or the client id is not text.
-    """
-    try:
-        api_key, version, correlation_id, length = _HEADER.unpack_from(frame, 0)
-        position = _HEADER.size
-        client_id = None
-        if length >= 0:
-            client_id = str(frame[position : position + length], "utf-8")
-            position += length
-        request = REQUESTS.get(api_key)
-        if request is not None and request_header_version(request, version) == 2:
-            position = skip_tags(frame, position)
-    except (struct_error, IndexError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"invalid request header: {error}") from None
-    if position > len(frame):
-        raise ProtocolError("incomplete request header")
-    return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
 def encode_response(response: Response, request: type[Request[R]], version: int, correlation_id: int) -> list[Buffer]:

@@ -6,8 +6,8 @@ from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.spark.source.choices import Spot
+from muster.spark.source.member import Pace
 from muster.spark.source.options import DEFAULT_MAX_ROWS, parse_options
-from muster.spark.source.pace import Pace
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 BEGIN, END = Spot(None, EARLIEST_TIMESTAMP), Spot(None, LATEST_TIMESTAMP)

@@ -11,8 +11,9 @@ from muster.client.config import ClientConfig
 from muster.client.net.access import Access
 from muster.client.plain.wire import PlainConnection
 from muster.errors import ErrorCode, ProtocolError
-from muster.protocol.framing import decode_request_header, encode_response
+from muster.protocol.framing import encode_response
 from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
+from tests.support.scripted_server import decode_request_header
 
 KEY = ApiVersionsRequest.API_KEY
 CONFIG = ClientConfig(client_id="test", receive_buffer_bytes=4096)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from muster.cli.administer.asking import add_yes, confirm, some
 from muster.cli.administer.reset_plan import named_partitions
-from muster.cli.common import add_connection, add_timeout, partitions_of, print_json, report_errors
-from muster.cli.numbers import natural_number
+from muster.cli.common import add_connection, add_timeout, natural_number, partitions_of, print_json, report_errors
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.partitions import ElectionType
 from muster.errors import ConfigError, ErrorCode, KafkaError

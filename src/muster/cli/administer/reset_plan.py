@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from muster.cli.numbers import natural_number
+from muster.cli.common import natural_number
 from muster.errors import ConfigError, MusterError
 from muster.model import TopicPartition
 

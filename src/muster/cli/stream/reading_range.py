@@ -7,7 +7,7 @@ import sys
 import time
 
 from muster.cli.administer.asking import some
-from muster.cli.numbers import natural_number
+from muster.cli.common import natural_number
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.consumer.consumer import Consumer
 from muster.errors import ConfigError

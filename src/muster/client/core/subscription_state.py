@@ -211,10 +211,6 @@ class SubscriptionState:
         """The assigned partitions, in the order in which they were assigned."""
         return list(self._assigned)
 
-    def is_assigned(self, partition: TopicPartition) -> bool:
-        """Whether the partition is this consumer's now."""
-        return partition in self._assigned
-
     def states(self) -> Iterable[tuple[TopicPartition, PartitionState]]:
         """All assigned partitions with their states."""
         return self._assigned.items()

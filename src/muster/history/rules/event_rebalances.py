@@ -48,8 +48,6 @@ _POLL = "poll timeout has expired"
 _METADATA = "cached metadata has changed"
 """In both clients' reason when a leader rejoins because its topics' partitions differ from those it assigned."""
 
-_REJOINS = (Cause.LEADER_REJOINED, Cause.JOINED)
-
 
 @dataclass(frozen=True, slots=True)
 class Label:

@@ -246,12 +246,6 @@ def crc_of(view: memoryview, position: int, end: int) -> int:
     return crc32c(view[position + _CRC_START : end])
 
 
-def assign_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Gives a batch its offsets: patches base offset and leader epoch, which the CRC does not cover, in place."""
-    length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
-    PREFIX.pack_into(buffer, position, base_offset, length, leader_epoch)
-
-
 def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader, latest: int, append: bool) -> None:
     """Makes `latest` the batch's largest time, with `append` (LogAppendTime) that of every record, and computes the CRC
     again, in place. Kafka's brokers clear the attributes that they do not know when they do so."""

@@ -31,7 +31,6 @@ from muster.spark.source.batch import find_partitions
 from muster.spark.source.checkpoint import Checkpoint
 from muster.spark.source.claims import BatchState, QueryClaims
 from muster.spark.source.options import SourceOptions
-from muster.spark.source.pace import Pace
 from muster.spark.source.query_core import QueryCore
 
 log = logging.getLogger("muster.spark")
@@ -60,6 +59,29 @@ GOODBYE_MS = LAST_WORD_MS + LAST_COMMIT_MS + LEAVE_MS
 
 CHECKPOINT_EVERY_MS = 200
 """How often a drain checks whether the batch that it waits for is in Spark's commit log."""
+
+
+class Pace:
+    """Holds batches back until there are enough records (`minOffsetsPerTrigger`), or the last batch was long enough ago
+    (`maxTriggerDelay`).
+
+    The first trigger is never held back, and starts the clock even if it finds nothing, as with Spark's own source.
+    """
+
+    def __init__(self, min_rows: int | None, max_delay_ms: int) -> None:
+        self._min_rows = min_rows
+        self._max_delay_ms = max_delay_ms
+        self._last: int | None = None
+
+    def holds_back(self, rows: int, now: int) -> bool:
+        """Whether a trigger now, with this many records to read, makes no batch."""
+        if self._min_rows is None:
+            return False
+        due = self._last is None or now - self._last >= self._max_delay_ms
+        if not due and rows < self._min_rows:
+            return True
+        self._last = now
+        return False
 
 
 class Member:
