@@ -137,6 +137,15 @@ def test_produce_before_1970(worlds: tuple[World, World], codec: Compression) ->
     compare(steps, worlds, [9])
 
 
+@pytest.mark.parametrize("times", [(-1,), (-1, -1), (-2, -1), (-2, -3), (0, -1)])
+def test_the_latest_of_records_without_a_timestamp(worlds: tuple[World, World], times: tuple[int, ...]) -> None:
+    records = bytes(build_batch([(time, None, b"v", []) for time in times]))
+    for world in worlds:
+        new_topic(world, f"{world.prefix}-times")
+    compare([("a batch", sent("times", records))], worlds, [9])
+    compare([("the latest", lambda w: list_offsets(w, -3, topic=f"{w.prefix}-times"))], worlds, [7, 10])
+
+
 def test_produce_elsewhere(worlds: tuple[World, World]) -> None:
     steps: list[Step] = [
         ("an unknown topic", lambda w: by_id(produce(w, batch(), topic="nowhere"), UNKNOWN_ID)),

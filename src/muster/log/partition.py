@@ -373,9 +373,10 @@ class PartitionLog:
         return None, 0
 
     def max_timestamp(self, isolation_level: int = READ_UNCOMMITTED) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record with the largest timestamp; None if the log is empty."""
-        latest = max((segment.max_timestamp for segment in self._segments), default=-1)
-        return None if latest < 0 else self.offset_for_timestamp(latest, isolation_level)
+        """Offset and timestamp of the first record with the largest timestamp, which is -1 if no record has one; None
+        if the log is empty. As in Kafka it is also None if all timestamps are below -1."""
+        latest = max((segment.max_timestamp for segment in self._segments), default=NO_TIMESTAMP)
+        return self.offset_for_timestamp(latest, isolation_level)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The last epoch up to `epoch` with records, and the offset after them; -1 and -1 of one that is to come

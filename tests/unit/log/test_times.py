@@ -34,6 +34,32 @@ def reopened(log: PartitionLog, config: LogConfig, *, clean: bool) -> PartitionL
     return PartitionLog.open(log.directory, TP, config, now=NOW, clean=clean)
 
 
+@pytest.mark.parametrize(
+    ("times", "latest"),
+    [
+        ([], None),
+        ([[-1]], (0, -1)),
+        ([[-1, -1], [-1]], (0, -1)),
+        ([[-2, -1]], (1, -1)),
+        ([[-2], [-1, -1]], (1, -1)),
+        ([[-1], [5]], (1, 5)),
+        ([[-2], [-3]], None),
+    ],
+)
+def test_the_latest_of_records_without_a_timestamp(
+    tmp_path: Path, times: list[list[int]], latest: tuple[int, int] | None
+) -> None:
+    config = LogConfig(segment_bytes=80)
+    log = PartitionLog(tmp_path / "t-0", TP, config, fsync=FsyncPolicy.INTERVAL)
+    for batch in times:
+        log.append(build_batch([(time, None, b"v", []) for time in batch]), now=NOW)
+    assert log.max_timestamp() == latest
+    for clean in (True, False):
+        log = reopened(log, config, clean=clean)
+        assert log.max_timestamp() == latest
+    log.abandon()
+
+
 BATCHES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=1, max_size=40)
 """The times of each batch's records: few times, so that many batches share one."""
 
