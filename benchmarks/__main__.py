@@ -1,17 +1,17 @@
 """The benchmarks: `make bench`, or `python -m benchmarks [NAME] [ARGUMENTS]`.
 
 load       muster and Apache Kafka under the same load, in turn (the default)
-assignors  the assignors beside Kafka's own
-spark      the Spark source beside Spark's own Kafka connector
-sink       the Spark sink beside the connector's
-pipeline   the demo's pipeline beside the same with the connector
+assignors  the assignors compared with Kafka's own
+spark      the Spark source compared with Spark's own Kafka connector
+sink       the Spark sink compared with the connector's
+pipeline   the demo's pipeline compared with the same on the connector
 columns    what the Spark source's option `columns` saves
-clients    the consumer and the producer beside other clients for Python
-concurrent records handled many at a time, beside one at a time and beside Confluent's parallel consumer
-hostile    well-behaved clients beside hostile ones
+clients    the consumer and the producer compared with other Python clients
+concurrent concurrent consumers compared with one record at a time and with Confluent's parallel consumer
+hostile    well-behaved clients while hostile ones attack
 history    the history of a large topic of groups, in Spark
-folding    the cost of a history on one core, by phase, also of histories made to be costly
-decoding   records of __consumer_offsets as entries of the history
+folding    the cost of a history on one core, by phase, also of particularly costly histories
+decoding   records of __consumer_offsets decoded to entries of the history
 curves     how cost and memory grow with members, groups, partitions, connections, offsets and bytes
 """
 

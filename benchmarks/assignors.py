@@ -5,15 +5,15 @@
 The grid is that of Kafka's ClientSideAssignorBenchmark: fresh groups, groups that one member has just left, equal and
 mixed subscriptions (every second member wants 90 % of the 100 topics). Medians in milliseconds, fresh / one left:
 
-inside   of the sticky ones alone: settling the members' claims and sharing out, on integers
+inside   only for the sticky ones: settling the members' claims and assigning, on integers
 leader   all of `assign`: what a leader needs in order to send each member its topics and numbers
 named    `assign`, and all partitions of all members as TopicPartition
-Kafka    the same assignor of Kafka's client, which gives TopicPartition
-uniform  the broker's assignor of KIP-848, which is given sets of numbers by topic, and gives such sets
+Kafka    the same assignor of Kafka's client, which returns TopicPartition
+uniform  the broker's assignor of KIP-848, whose input and result are sets of numbers by topic
 
-Kafka's run on a JVM that has been warmed by the same work for twice as long as is measured; a JDK and Maven are needed,
-or the jars that the tests have fetched before. What is behind a figure in brackets is how many times our own it is:
-`named` for Kafka's, `leader` for uniform.
+Kafka's run on a JVM that has been warmed up by the same work for twice the measured time; they need a JDK and Maven, or
+the jars that the tests have fetched. The number in brackets after a figure is its ratio to muster's: to `named` for
+Kafka's, to `leader` for uniform.
 """
 
 from __future__ import annotations

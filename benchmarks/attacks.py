@@ -1,6 +1,6 @@
 """Hostile peers: what each sends, on raw sockets, for a bounded time.
 
-An attack prepares what it needs (topics, records), then runs until its time is over, and closes what it opened.
+An attack prepares its topics and records, runs until its time is over, and closes its connections.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Well-behaved clients beside a hostile one, in a process of their own: `python -m benchmarks.bystanders ADDRESS`.
 
-A group member sends heartbeats and polls, a producer writes to a topic that a consumer waits at. Each asks at fixed
-times, whether the last answer came or not, and a latency counts from the time at which the request was due: an answer
-that takes a second makes a hundred late ones, as it would for a hundred clients.
+A group member sends heartbeats and polls; a producer writes to a topic on which a consumer waits. Each sends requests
+at fixed times, even if the last answer is missing, and latency counts from the time at which the request was due: an
+answer that takes a second makes a hundred late ones, as it would for a hundred clients.
 
-A line on standard output says that they run; when standard input ends, they stop and print what they saw as JSON.
+A line on standard output says that they run; when standard input ends, they stop and print their figures as JSON.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Bystanders:
                 answer = asker.ask(_fetch(offset, _MOST_MS), FETCH_VERSION)
                 offset = max(offset, answer.responses[0].partitions[0].high_watermark)
                 took = (time.perf_counter() - asked - EVERY_S) * 1e3
-                # A wait of a second counts as often as the polls that it kept from happening.
+                # A wait of a second counts once for each poll that it prevented.
                 latencies.extend([max(took, 0.0)] * max(1, int(took / 1e3 / EVERY_S)))
 
 

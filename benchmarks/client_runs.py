@@ -1,7 +1,7 @@
 """One run of one client in a process of its own: `python -m benchmarks.client_runs '{"what": "consume", …}'`.
 
-Prints records per second and CPU µs of this whole process (all its threads) for each record, as JSON. All clients get
-the same settings and do the same with each record: look at the length of its value, or count its acknowledgement.
+Prints records per second and CPU µs per record of this whole process (all its threads), as JSON. All clients have the
+same settings and do the same with each record: read the length of its value, or count its acknowledgement.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Meter:
             self._warmed += count
             if self._warmed >= self._run.records // WARM_UP:
                 self.start()
-                # Not to the very end: there a client may wait for records to fill up what it returns.
+                # Not to the very end: there a client may wait for more records to return.
                 self._enough = self._run.records * 9 // 10 - self._warmed
             return False
         self._seen += count
@@ -145,7 +145,7 @@ def _kafka_python(run: Run) -> Iterator[int]:
 def _confluent(run: Run) -> Iterator[int]:
     from confluent_kafka import Consumer, TopicPartition
 
-    # Without these librdkafka stops fetching for a second whenever enough waits: a run would measure that.
+    # Without these librdkafka stops fetching for a second whenever its queue is full: a run would measure that.
     eager = {"fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000}
     group = {"group.id": "unused", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": run.bootstrap, **group, **eager})

@@ -1,12 +1,12 @@
-"""muster's consumer and producer beside the other clients for Python, on one topic of one broker, in turn.
+"""muster's consumer and producer compared with other Python clients, on one topic of one broker, in turn.
 
     python -m benchmarks clients [--only consume produce] [--brokers kafka muster] [--sizes 100 1000] [--rounds 3]
                               [--write-docs]
 
-Every run is a process of its own that warms up and then works for `--seconds`, the clients in turn; what counts are the
-medians, and how many times muster's CPU for a record the others need: aiokafka, the fastest of the others that is
-written for asyncio, and confluent-kafka, whose work is done in C. CPU is that of the client's whole process, and says
-the same on a machine that does other work, which the rates do not.
+Every run is a separate process that warms up and then works for `--seconds`, the clients in turn. The results are the
+medians, and the ratio of the others' CPU per record to muster's: of aiokafka, the fastest other client for asyncio, and
+of confluent-kafka, which is written in C. CPU is that of the client's whole process; unlike the rates it hardly depends
+on other work on the machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Medians = dict[Case, dict[str, Figures]]
 
 
 class Goal(NamedTuple):
-    """How many times a client's CPU for a record another is to need, at least."""
+    """The minimum ratio of another client's CPU per record to this client's."""
 
     what: str
     client: str

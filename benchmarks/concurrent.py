@@ -1,10 +1,10 @@
-"""Records handled many at a time beside one at a time, and beside Confluent's parallel consumer, on one Apache Kafka.
+"""Concurrent consumers compared with one record at a time and with Confluent's parallel consumer, on one Apache Kafka.
 
     python -m benchmarks concurrent [--concurrency 100] [--handlers 1 10 100] [--rounds 3] [--ways WAY …] [--write-docs]
 
-Every handler sleeps: 1, 10 or 100 ms. All ways keep the order of keys, of which there are 10,000, commit once a second,
-and read the same topic of 4 partitions from its beginning, each in a group of its own, in turn. What counts is the time
-from a tenth of the records to the last.
+Every handler sleeps for 1, 10 or 100 ms. All ways keep each of the 10,000 keys in order, commit once a second, and read
+the same topic of 4 partitions from its beginning, each in its own group, in turn. The measured time is from a tenth of
+the records to the last.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST = 60_000
 JAVA = Path(__file__).resolve().parent / "java" / "ParallelBench.java"
 RUN_TIMEOUT_S = 300
 SECONDS = 6.0
-"""How long a run would take at best."""
+"""The shortest time that a run could take."""
 
 Figures = dict[str, float]
 
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def _run_of(way: str, bootstrap: str, concurrency: int, milliseconds: int) -> Run:
-    """As many records as can be handled in the time that a run is to take."""
+    """The number of records that can be handled in the intended time of a run."""
     at_once = 1 if way == "one at a time" else concurrency
     records = int(min(MOST, max(50, SECONDS * 1000 / milliseconds * at_once)))
     return Run(way, bootstrap, f"g-{uuid.uuid4().hex[:8]}", TOPIC, concurrency, milliseconds, records // 10, records)

@@ -1,7 +1,7 @@
 """One run of one way to handle records: `python -m benchmarks.concurrent_runs '{"way": "muster async", …}'`.
 
-Prints, as JSON, the seconds from the end of the record after which it is warm to the end of the last one, and the CPU
-of the process for these. Every handler sleeps for the same time.
+Prints, as JSON, the seconds from the end of the warm-up to the end of the last record, and the CPU of the process for
+these. Every handler sleeps for the same time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each curve does with a number of things on its own server: operations, each with its cost to the server."""
+"""The operations of each curve on its own server, each with its cost to the server."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CurveServer(Muster):
     """A server that can be ended in order, too."""
 
     def terminate(self) -> None:
-        """End it as an operator does: what it has written is marked as whole."""
+        """Shut it down cleanly, as an operator does."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(PATIENCE_S)
@@ -162,7 +162,7 @@ def _form_alone(asker: Asker, name: str) -> None:
 
 
 def _until_served(server: CurveServer, names: list[str]) -> None:
-    """Wait until the groups' coordinator serves each of them: a shard at a time it has read its log."""
+    """Wait until the coordinator serves all groups: it reads the log of one shard at a time."""
     for name in {group_partition(name, GROUP_SHARDS): name for name in names}.values():
         find_coordinator(server.address, name)
 
@@ -228,7 +228,7 @@ def connections(server: CurveServer, size: int) -> Costs:
     with server.cost() as closed:
         for one in sockets:
             one.close()
-        while server.descriptors() > at_first + 5:  # there is nobody to be asked, and a moment's sleep costs nothing
+        while server.descriptors() > at_first + 5:  # nothing reports it, and a short sleep costs nothing
             time.sleep(0.01)
     return {
         "connect and greet": greeted,
@@ -278,7 +278,7 @@ def log(server: CurveServer, size: int) -> Costs:
     (data / "recovery-point-offset-checkpoint").write_text(f"0\n1\ncurve 0 {made.active_from}\n")
     started = server.started()
     with server.cost() as read, Asker(server.address) as asker:
-        # As many places whatever the size, so that no size has more pages to be brought in than another.
+        # The same number of places for every size, so that no size has more pages to load than another.
         places = made.offsets[:: len(made.offsets) // READ_PLACES]
         for offset in itertools.islice(itertools.cycle(places), 500):
             _read_at(asker, offset, made.batch_bytes)

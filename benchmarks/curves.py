@@ -1,8 +1,8 @@
-"""How muster's cost grows: the same operation on ever more of a thing, and how its CPU and its memory rise.
+"""How muster's cost grows: the same operation at increasing sizes, and how its CPU and memory grow.
 
-Each size runs on a server of its own, a process that is started for it. CPU is the server's, so the figures hold on a
-machine that does other work too. What an operation costs beyond what it costs for the smallest size is compared with
-n log n (growth.py); what grows worse is said, and is the exit code.
+Each size runs on its own server process. CPU is the server's, so the figures hold on a shared machine too. The cost
+beyond that of the smallest size is compared with n log n (growth.py); operations that grow faster are reported, and set
+the exit code.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _allow_descriptors(wanted: int) -> bool:
 def judged(name: str, measured: Measured) -> list[Line]:
     """The operations of a curve, with how they grow."""
     if len(measured) < 2:
-        raise BenchmarkError(f"{name}: one size is no curve")
+        raise BenchmarkError(f"{name}: one size does not make a curve")
     lines = []
     for operation in next(iter(measured.values())):
         costs = {size: found[operation] for size, found in measured.items()}

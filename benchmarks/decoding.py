@@ -2,10 +2,10 @@
 
     python -m benchmarks decoding [--rows 1000000] [--seconds 3]
 
-`entries` is `history/entries/decode.py` over a table of made records, `one by one` is `decode_record` in a loop. Both
-are in records per second of processor time, the best of the turns that fit into the time. Commits differ in how often a
-key comes again: a group commits for few partitions again and again, so the share of different keys is small in a log
-that was not compacted, and every key is different in one that was.
+`entries` is `history/entries/decode.py` over a table of generated records, `one by one` is `decode_record` in a loop.
+Both are in records per second of CPU time, the best of the turns that fit into the time. Commits differ in how often
+keys repeat: a group commits for few partitions repeatedly, so the share of distinct keys is small in a log that was not
+compacted, and every key is distinct in one that was.
 """
 
 from __future__ import annotations

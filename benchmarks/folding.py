@@ -2,11 +2,11 @@
 
     python -m benchmarks folding [STORY …] [--groups 10000] [--generations 50] [--pieces 1]
 
-Each story is a made stretch of `__consumer_offsets`, read a log partition after another as the small engine does, in
-processor time. `turnover` is the usual one: groups of two members that commit ten partitions every five seconds, of
-which each generation replaces one. The others are what a rule that looks back too far would stumble over: groups of
-many generations, members or partitions, a member that comes and goes for ever, commits without generations. `--scale`
-makes these longer: what costs twice as much for each generation then grows with the square.
+Each story is a generated stretch of `__consumer_offsets`, read one log partition after another as the small engine
+does, measured in CPU time. `turnover` is the usual one: groups of two members that commit ten partitions every five
+seconds; each generation replaces one member. The others would be slow with a rule that looks back too far: groups of
+many generations, members or partitions, a member that joins and leaves forever, commits without generations. `--scale`
+makes them longer: if that raises the cost per generation, the cost grows with the square.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whole groups of members, each on a connection of its own: a server may handle a connection's requests one by one.
 
-A member joins, syncs, and asks with heartbeats whether it must join again: at once, and then at growing distances,
-while it knows that a member is missing. The time that a group takes is that from its first JoinGroup to the last
-assignment of the generation that has all members.
+A member joins, syncs, and asks with heartbeats whether it must rejoin: immediately, and then at increasing intervals,
+while it knows that a member is missing. A group's time is measured from its first JoinGroup to the last assignment of
+the generation with all members.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a cost grows with what causes it: fits over a handful of sizes, without measuring anything.
 
-A cost of `size` things is taken to be fixed + something that grows. The fixed part is what the smallest size costs; of
-the rest the slope over the logarithms is told: 1 is linear, 2 is quadratic. What n log n itself has over the same sizes
-is a little more than 1, and what lies clearly above that is worse than n log n.
+A cost is taken to be a fixed part and one that grows. The fixed part is the cost of the smallest size. The exponent is
+the slope of the rest over the logarithm of the size: 1 is linear, 2 is quadratic. n log n has a little more than 1 over
+the same sizes; anything clearly above that is worse than n log n.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Growth(NamedTuple):
 def growth(points: Sequence[Point], noise: float = 0.0) -> Growth:
     """How the cost grows from the smallest of at least two sizes to the largest.
 
-    `noise` is a difference of costs that means nothing. A cost that does not rise by more has the exponent 0.
+    `noise` is an insignificant difference of costs. A cost that does not rise by more has the exponent 0.
     """
     ordered = sorted(points)
     (least, fixed), (most, cost) = ordered[0], ordered[-1]

@@ -4,8 +4,8 @@
     python -m benchmarks history run DIR [--master 'local[2]' | --workers 2] [--tables DIR]
 
 `make` writes segment files of `__consumer_offsets` with 50 partitions: groups of two members that commit ten partitions
-every five seconds and rebalance now and then. `run` computes all tables of it in batch and tells how long that took,
-without Spark's start; `--workers` starts a standalone cluster on this machine, of workers with one core each.
+every five seconds and sometimes rebalance. `run` computes all its tables in batch and reports how long that took,
+without Spark's start; `--workers` starts a standalone cluster on this machine, with one core per worker.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def standalone(workers: int) -> Iterator[str]:
 
 
 def run(folder: str, master: str) -> None:
-    """Compute all tables, and tell what it took."""
+    """Compute all tables, and report the time."""
     from muster.spark import history, session
 
     spark = session("history benchmark", master, **{"spark.ui.enabled": False, "spark.log.level": "ERROR"})

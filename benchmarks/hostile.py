@@ -1,8 +1,8 @@
-"""One client cannot stop the others: hostile peers, one at a time, beside well-behaved ones on a broker of their own.
+"""One client cannot stop the others: each attack runs on its own broker, together with well-behaved clients.
 
-Each row starts `muster serve`, lets a member, a producer and consumers run beside the attack (bystanders.py), and says
-what latencies they saw and what memory the broker held: resident before, at the peak, and when the attack was over; and
-the peak of what was its own (without the pages of mapped logs, which the system takes back when it needs them).
+Each row starts `muster serve`, runs a member, a producer and consumers during the attack (bystanders.py), and reports
+their latencies and the broker's memory: resident before, at the peak, and after the attack; and the peak without the
+pages of mapped logs, which the system reclaims when it needs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TARGET_MS = 50.0
 SAMPLE_S = 0.02
 AFTER_S = 1.5
 QUICK = 0.4
-"""Share of the time that each attack is watched with --quick."""
+"""Share of each attack's time with --quick."""
 
 
 class HostileServer(Muster):
@@ -53,7 +53,7 @@ class HostileServer(Muster):
 
 
 class Memory(threading.Thread):
-    """Looks at the server's memory all the time."""
+    """Samples the server's memory continuously."""
 
     def __init__(self, server: HostileServer) -> None:
         super().__init__(daemon=True)
@@ -76,7 +76,7 @@ class Memory(threading.Thread):
 
 
 class Outcome(NamedTuple):
-    """What a row came to."""
+    """The results of a row."""
 
     p99_ms: dict[str, float]
     max_ms: dict[str, float]

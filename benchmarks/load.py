@@ -1,8 +1,8 @@
 """muster and Apache Kafka under the same load, in turn.
 
-Each mode runs on muster, then on Kafka, then on muster again, and so on, so that whatever else the machine does
-disturbs both alike; what counts are the medians and their ratio. Kafka is warmed up before each mode: a JVM's first
-seconds are not its speed.
+Each mode runs on muster, then on Kafka, then on muster again, and so on, so that other work on the machine disturbs
+both alike; the results are the medians and their ratio. Kafka is warmed up before each mode, because a JVM is slow in
+its first seconds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _kafka() -> list[type[Server]]:
-    """Kafka's class, if Kafka can be had here."""
+    """Kafka's class, if Kafka is available here."""
     from tests.support import peers
 
     try:

@@ -57,14 +57,14 @@ FETCH_FILL = 100
 
 _numbers = itertools.count()
 _OFFSET = 0x0123456789ABCDEF
-"""Stands in a Fetch where its offset will be."""
+"""A placeholder for the offset in a Fetch."""
 
 Figures = dict[str, float]
 
 
 @dataclass
 class Options:
-    """What the command line says about every run."""
+    """The command line's settings for every run."""
 
     seconds: float
 
@@ -189,7 +189,7 @@ def _good_commit(response: OffsetCommitResponse) -> None:
 
 
 def offset_fetches(server: Server, options: Options) -> Figures:
-    """Committed offsets of one partition asked for."""
+    """Fetching the committed offset of one partition."""
     topic = create_topic(server, 1)
     traffics = []
     for _ in range(COMMIT_CONNECTIONS):
@@ -255,7 +255,7 @@ def _good_produce(response: ProduceResponse) -> None:
 
 
 def fetch(server: Server, options: Options) -> Figures:
-    """Reading 1 MB at a time what was produced before, on two connections."""
+    """Fetching produced records, 1 MB at a time, on two connections."""
     topic = create_topic(server, 2)
     records = 900
     batch = bytes(build_batch([(_now_ms(), None, RECORD, [])] * records))
@@ -285,7 +285,7 @@ class _Reader:
         self.socket.sendall(self._before + pack(">q", self._offset) + self._after)
 
     def answer(self) -> int:
-        """Read the whole answer; returns how many bytes of records it brought."""
+        """Read the whole answer; returns the number of bytes of records."""
         buffer, filled, end = self._buffer, 0, 4
         while filled < end:
             got = self.socket.recv_into(buffer[filled:])
@@ -308,7 +308,7 @@ class _Reader:
 
 
 def _read_in_turn(server: Server, readers: Sequence[_Reader], seconds: float) -> Figures:
-    """Two fetches are under way at any time: while one answer is read, the server prepares the other."""
+    """Two fetches are in flight at any time: while one answer is read, the server prepares the other."""
     try:
         cpu, own, start = server.cpu_s(), time.process_time(), time.perf_counter()
         latencies, asked, size = [], [], 0

@@ -1,4 +1,4 @@
-"""What a benchmark's run leaves: JSON for machines, one table for people, and the same table in performance.md."""
+"""The output of a benchmark: JSON for programs, one table for people, and the same table in performance.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Medians = Mapping[str, Mapping[str, Figures]]
 
 
 class Row(NamedTuple):
-    """One line of the table: a figure of a mode, how it is called, what would be good."""
+    """One line of the table: a figure of a mode, its label, and its goal."""
 
     mode: str
     figure: str
@@ -71,7 +71,7 @@ def ratio(medians: Mapping[str, Figures], row: Row, server: str = "muster") -> f
 
 
 def cells(medians: Medians) -> list[tuple[str, ...]]:
-    """The table: what, each server's figure, how much better ours are than Kafka's, what is to be reached."""
+    """The table: the label, each server's figure, how much better muster's are than Kafka's, the goal."""
     found: list[tuple[str, ...]] = []
     ours = _ours(medians)
     for row in ROWS:
@@ -91,7 +91,7 @@ def _ours(medians: Medians) -> list[str]:
 
 
 def head(medians: Medians) -> tuple[str, ...]:
-    """What stands over the columns."""
+    """The heads of the columns."""
     ours = _ours(medians)
     names = ["muster", "compiled"][: len(ours)]
     return ("", *names, "Kafka 4.2", *(f"{name} is better by" for name in names), "to reach")
@@ -134,7 +134,7 @@ def spread(ratios: Sequence[float]) -> str:
 
 
 def machine() -> str:
-    """The machine, generically."""
+    """A generic description of the machine."""
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
 
 
@@ -144,7 +144,7 @@ def save(runs: Mapping[str, Mapping[str, list[Figures]]], medians: Medians, seco
 
 
 def save_as(name: str, found: Mapping[str, object]) -> Path:
-    """Write what a benchmark has found, and on what; returns the file."""
+    """Write a benchmark's results and the machine; returns the file."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / time.strftime(f"{name}-%Y%m%d-%H%M%S.json")
     path.write_text(json.dumps({"muster": __version__, "machine": machine(), **found}, indent=1) + "\n")

@@ -17,7 +17,7 @@ from tests.support import peers
 START_TIMEOUT_S = 90.0
 METADATA_VERSION = 12
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
-"""The same for both; everything else is as they come."""
+"""The same for both; everything else is the default."""
 
 KAFKA_JVM = (
     # bin/kafka-server-start.sh and bin/kafka-run-class.sh of Kafka 4.2.
@@ -45,7 +45,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def prepare(self) -> None:
-        """What is done once before the first start, and is not measured."""
+        """Preparations before the first start, which are not measured."""
         self.folder.mkdir(parents=True)
 
     def command(self) -> list[str]:
@@ -53,7 +53,7 @@ class Server:
 
     def start(self) -> float:
         """Start, and return the seconds until Metadata was answered with a broker."""
-        # As an installed command starts: nothing of this shell, compiled files kept.
+        # Like an installed command: without this shell's environment, with compiled files.
         left_out = ("MUSTER_", "PYTHONDONTWRITEBYTECODE")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         environment |= self.environment
@@ -77,7 +77,7 @@ class Server:
             return False
 
     def stop(self) -> None:
-        """End it at once: its data is not needed any more, and an orderly end takes Kafka ten seconds."""
+        """Kill it: its data is no longer needed, and a clean shutdown takes Kafka ten seconds."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,10 +1,10 @@
-"""What the Spark source's option `columns` saves: a topic of 100 bytes, read with ever fewer columns, in turn.
+"""What the Spark source's option `columns` saves: records of 100 bytes, read with fewer and fewer columns, in turn.
 
     python -m benchmarks columns [--records 1000000] [--rounds 3] [--bootstrap HOST:PORT]
 
-Each query throws its rows away, and reads a tenth of the records and all of them: what a row costs is the difference.
-Figures are medians of the rounds. CPU is that of the JVM and all Python workers: where other work shares the machine it
-is the figure to trust.
+Each query discards its rows. It reads a tenth of the records, then all: the cost of a row is computed from the
+difference. Figures are medians of the rounds. CPU is that of the JVM and all Python workers; on a shared machine it is
+the reliable figure.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def main() -> int:
 
 
 class Figure(NamedTuple):
-    """What a row costs, in microseconds: of each round."""
+    """The cost of a row in each round, in microseconds."""
 
     us: list[float]
     cpu_us: list[float]
 
 
 def measure(spark: Any, bootstrap: str, topic: Topic, rounds: int) -> dict[str, Figure]:
-    """All queries in turn: a tenth of the records and all; the first turn is not counted."""
+    """All queries in turn: a tenth of the records, then all; the first turn does not count."""
     found = {columns: Figure([], []) for columns in COLUMNS}
     few = topic.of_each // SHORT
     more = (topic.of_each - few) * PARTITIONS

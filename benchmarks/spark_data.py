@@ -1,4 +1,4 @@
-"""The records that the Spark benchmark reads: batches built once and produced over and over, each codec in a topic."""
+"""The records for the Spark benchmark: batches built once and produced repeatedly, one topic per codec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.protocol.records.record_batch import RecordFields, build_batch
 PARTITIONS = 8
 BATCH_BYTES = 64 * 1024
 DIFFERENT = 48
-"""Batches that differ: the rest are these again, at other offsets."""
+"""Distinct batches: the rest repeat these at other offsets."""
 
 _PASSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -55,13 +55,13 @@ def fill(bootstrap: str, value_bytes: int, codec: str, records: int) -> Topic:
 
 def drop(bootstrap: str, topic: Topic) -> None:
     """Delete it: ten million records of each codec would fill a disk."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # it has to live as long as its futures
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must live as long as its futures
     for future in admin.delete_topics([topic.name]).values():
         future.result(30)
 
 
 def _batch(number: int, records: int, filler: list[bytes], codec: Compression) -> bytes:
-    """Keys that differ, values that compress about as JSON does."""
+    """Distinct keys, and values that compress about as well as JSON."""
     now = time.time_ns() // 1_000_000
     first = number * records
     found: list[RecordFields] = [
@@ -71,7 +71,7 @@ def _batch(number: int, records: int, filler: list[bytes], codec: Compression) -
 
 
 def _produce(asker: Asker, topic: str, batches: list[bytes]) -> None:
-    """Write a batch to each partition, once. A new topic's leaders take a moment to know that they lead."""
+    """Write a batch to each partition once. The leaders of a new topic take a moment to learn that they lead."""
     left = dict(enumerate(batches))
     deadline = time.monotonic() + 20
     while left:

@@ -1,19 +1,20 @@
-"""The demo's pipeline beside the same pipeline with Spark's own Kafka connector, on one broker, in turn.
+"""The demo's pipeline compared with the same pipeline on Spark's own Kafka connector, on one broker, in turn.
 
     python -m benchmarks pipeline [--flights 336776] [--rounds 3] [--seconds 20] [--rate 500]
 
 An Apache Kafka 4.2 is started for the run and gets the demo's records: flights and weather. Both kinds run the same
 three queries (`demo/run/pipeline.py`: windows into a table and a compacted topic, a stream-stream join, dead letters)
-in the same session on `local[2]`; they differ in what reads and writes topics. muster's queries are members of groups
-and commit, the connector's are not and do not.
+in the same session on `local[2]`; they differ in the source and the sink. muster's queries are members of groups and
+commit, the connector's are not and do not.
 
-- Throughput: each query reads all that is there (Trigger.AvailableNow), all three side by side. Records count once for
+- Throughput: each query reads all existing records (Trigger.AvailableNow), all three in parallel. Records count once
+for
   each query that reads them. CPU is that of the JVM and all Python workers.
 - Latency: a producer writes flights at a steady rate while the three queries run without a pause between batches; the
-  third one writes every flight, not only the faulty. Latency is from the timestamp of a flight to that of its letter,
-  both from producers' clocks on one machine. The first seconds do not count.
+  third one writes every flight, not only damaged ones. Latency is from the timestamp of a flight to that of its dead
+  letter, both from producers' clocks on one machine. The first seconds do not count.
 
-Figures are medians of the rounds; a first one does not count.
+Figures are medians of the rounds, without the first one.
 """
 
 from __future__ import annotations
@@ -92,14 +93,14 @@ class LiveConnector(Live, Connector):
 
 
 class Again(Names):
-    """The same topics, with groups of their own for each run, which begin at the start."""
+    """The same topics with new groups for each run, which start at the beginning."""
 
     def group(self, source: str) -> str:
         return f"{self.flights}-{source}-{uuid.uuid4().hex[:8]}"
 
 
 class Whole(Pipeline):
-    """For throughput: all that is there."""
+    """For throughput: all existing records."""
 
     trigger: Mapping[str, Any] = {"availableNow": True}
 

@@ -1,15 +1,14 @@
-"""Writing to Kafka from Spark: the sink and Spark's own connector, in one run, in turn.
+"""Writing to Kafka from Spark: the sink compared with Spark's own connector, in turn.
 
     python -m benchmarks sink [--records 1000000] [--rounds 3] [--cases plain big …] [--bootstrap HOST:PORT]
 
-Each writes the same generated rows to topics of eight partitions of a real broker, from one session. What a row costs
-is the difference between a write of all and of a tenth; Spark makes the rows meanwhile, and what that costs by itself
-("making") is measured as well. The connector has the batches that the sink has by itself (`batch.size`, `linger.ms`),
-except in the case "plain".
+Each writes the same generated rows to topics of eight partitions of a real broker, from one session. The cost of a row
+is computed from the difference between writing all rows and a tenth. It includes making the rows in Spark, whose cost
+is also measured alone ("making"). Except in the case "plain", the connector has the sink's default batch size and
+linger time (`batch.size`, `linger.ms`).
 
-Figures are medians of the rounds, ratios with the least and the most of them; the first turn is not counted. CPU is
-that of the JVM and all Python workers, without the broker's: where other work shares the machine it is the figure to
-trust.
+Figures are medians of the rounds, ratios with their minimum and maximum; the first turn does not count. CPU is that of
+the JVM and all Python workers, without the broker's; on a shared machine it is the reliable figure.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def main() -> int:
 
 
 def measure(spark: Any, bootstrap: str, name: str, records: int, rounds: int) -> dict[str, Any]:
-    """One case: all in turn, a tenth of the rows and all; the first turn is not counted."""
+    """One case: all in turn, a tenth of the rows, then all; the first turn does not count."""
     case = CASES[name]
     whole = int(records * case.share)
     found: dict[str, dict[str, list[float]]] = {kind: {"us": [], "cpu_us": []} for kind in FORMATS}
@@ -157,7 +156,7 @@ def drop_topic(bootstrap: str, name: str) -> None:
 
 
 def cells(found: dict[str, Any]) -> tuple[str, ...]:
-    """A row of the table. The last column compares what is left without the making of the rows."""
+    """A row of the table. The last column compares the cost without making the rows."""
     making, mine, theirs = (found["figures"][kind] for kind in FORMATS)
     rates = [f"{1_000 / median(figures['us']):.0f} k/s" for figures in (mine, theirs)]
     costs = [f"{median(figures['cpu_us']):.2f} µs" for figures in (mine, theirs, making)]

@@ -1,20 +1,20 @@
-"""The Spark source beside Spark's own Kafka connector (spark-sql-kafka-0-10), in one session, on one broker, in turn.
+"""The Spark source compared with Spark's own Kafka connector (spark-sql-kafka-0-10), in one session, on one broker.
 
     python -m benchmarks spark [--records 2000000] [--rounds 3] [--cases batch count …] [--bootstrap HOST:PORT]
     python -m benchmarks spark --records 10000000 --rounds 1      # the whole, in some eight minutes
 
 Without --bootstrap an Apache Kafka 4.2 is started for the run. Both sources read the same topic of 8 partitions on
-`local[2]`, one after the other, after a first short read of each that is not counted. Each reads a tenth of the
-records and all of them: what a record costs is the difference, and what a query costs before its first record is what
-is left of the short one. Medians are shown. CPU seconds are those of the JVM and of all Python workers; where other
-work shares the machine they are the figure to trust.
+`local[2]`, in turn, after a first short read of each that does not count. Each reads a tenth of the records, then all:
+the cost of a record is computed from the difference, the rest of the short read is the cost before the first record.
+Medians are shown. CPU seconds are those of the JVM and of all Python workers; on a shared machine they are the reliable
+figure.
 
-The connector is tuned so that it does not wait. After every poll it asks the broker where the partition begins and
-ends, and the question waits behind the fetch that was sent ahead: at the end of a partition that lasts until
-fetch.max.wait.ms is over. With 5 in place of 500 it takes half the time. More records for each poll, larger or
-smaller fetches and a larger receive buffer made it no faster; a million records for each poll took more CPU.
+The connector is tuned so that it does not wait. After every poll it asks the broker for the start and the end of the
+partition, and the answer waits for the fetch that was sent ahead: at the end of a partition until fetch.max.wait.ms has
+passed. With 5 ms instead of 500 it takes half the time. More records per poll, larger or smaller fetches and a larger
+receive buffer made it no faster; a million records per poll took more CPU.
 
-muster is told to read in as many tasks as there are cores (maxPartitions), for which the connector has no option.
+muster's maxPartitions is set to the number of cores; the connector has no such option.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TUNED = {
     "kafka.fetch.max.wait.ms": "5",
 }
 CORES = 2
-"""Of Spark; muster is told to read in as many tasks."""
+"""Spark's cores, and the number of muster's tasks."""
 
 SOURCES = ("muster", "kafka")
 FIVE = ("key", "value", "partition", "offset", "timestamp")
@@ -62,7 +62,7 @@ FIVE = ("key", "value", "partition", "offset", "timestamp")
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: the data (size of a value, codec, share of the records), and what is done with it."""
+    """What is measured: the data (size of a value, codec, share of the records), and the query."""
 
     name: str
     label: str
@@ -71,11 +71,11 @@ class Case:
     share: float
     work: Callable[[Any], None]
     batches: int = 0
-    """For a streaming read with Trigger.AvailableNow: in how many batches. 0 is a batch read."""
+    """The number of batches of a streaming read with Trigger.AvailableNow; 0 means a batch read."""
 
 
 def to_nowhere(frame: Any) -> None:
-    """Have every row made and thrown away."""
+    """Materialize every row and discard it."""
     frame.select(*FIVE).write.format("noop").mode("overwrite").save()
 
 
@@ -164,8 +164,8 @@ def connector_jars() -> list[str]:
 
 
 def measure(spark: Any, bootstrap: str, topic: Topic, case: Case, rounds: int, folder: Path) -> dict[str, Any]:
-    """One case: both sources in turn, the first of a round the second of the next; a tenth of the records and all of
-    them. The first round is not counted: the JVM compiles then what it is to run."""
+    """One case: both sources, in alternating order; a tenth of the records, then all. The first round does not count,
+    because the JVM compiles during it."""
     run = stream if case.batches else batch
     sizes = {"short": topic.of_each // SHORT, "all": topic.of_each}
     taken: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -185,8 +185,8 @@ def measure(spark: Any, bootstrap: str, topic: Topic, case: Case, rounds: int, f
 
 
 def _figures(few: int, many: int, short: list[float], whole: list[float]) -> dict[str, float]:
-    """What a record costs, and what a query costs beside its records, from wall and CPU seconds of a short read and of
-    all."""
+    """The cost of a record, and of a query without its records, from wall and CPU seconds of a short read and of a full
+    one."""
     each_s, each_cpu_s = ((all_of - part_of) / (many - few) for part_of, all_of in zip(short, whole, strict=True))
     return {
         "us": each_s * 1e6,
@@ -199,12 +199,12 @@ def _figures(few: int, many: int, short: list[float], whole: list[float]) -> dic
 
 
 def batch(spark: Any, source: str, bootstrap: str, topic: Topic, case: Case, of_each: int, _folder: Path) -> None:
-    """Read the last `of_each` records of each partition at once."""
+    """Read the last `of_each` records of each partition in one batch."""
     case.work(spark.read.format(source).options(**options(source, bootstrap, topic, case, of_each)).load())
 
 
 def stream(spark: Any, source: str, bootstrap: str, topic: Topic, case: Case, of_each: int, folder: Path) -> None:
-    """Read them as a stream, up to what is there now."""
+    """Read them as a stream, up to the current end."""
     limit = {"maxOffsetsPerTrigger": str(-(-topic.records // case.batches))}
     group = {"groupId": f"bench-{uuid.uuid4().hex[:8]}"} if source == "muster" else {}
     given = {**options(source, bootstrap, topic, case, of_each), **limit, **group}
@@ -219,7 +219,7 @@ def stream(spark: Any, source: str, bootstrap: str, topic: Topic, case: Case, of
 
 
 def options(source: str, bootstrap: str, topic: Topic, case: Case, of_each: int) -> dict[str, str]:
-    """How each source is set up for its best, to read the last `of_each` records of each partition."""
+    """The best settings of each source for reading the last `of_each` records of each partition."""
     starts = {topic.name: {str(index): topic.of_each - of_each for index in range(PARTITIONS)}}
     common = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic.name, "startingOffsets": json.dumps(starts)}
     if source == "kafka":
@@ -240,22 +240,22 @@ def clocked() -> Iterator[list[float]]:
 
 
 class Used(NamedTuple):
-    """The CPU seconds of a process below this one. A worker's go to nobody when it ends: Spark's daemon does not wait
-    for it, and ends it when it was idle for a minute."""
+    """The CPU seconds of a descendant process. Those of a worker are lost when it ends: Spark's daemon does not wait
+    for it, and ends it after a minute without work."""
 
     seconds: float
     is_worker: bool
 
 
 def cpu_since(before: dict[int, Used]) -> float:
-    """The CPU seconds that were used since `before` was looked at."""
+    """The CPU seconds used since `before` was read."""
     now = cpu_of_children()
     known = sum(used.seconds for pid, used in before.items() if pid in now or not used.is_worker)
     return sum(used.seconds for used in now.values()) - known
 
 
 def cpu_of_children() -> dict[int, Used]:
-    """Every process below this one (the JVM, its Python workers) but a broker; none where /proc is not."""
+    """Every descendant process (the JVM, its Python workers) except brokers; none without /proc."""
     times: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -266,7 +266,7 @@ def cpu_of_children() -> dict[int, Used]:
 
 
 def _below_spark(pid: int, times: dict[int, tuple[int, float]]) -> int:
-    """How far a process is below Spark's JVM, which is this one's child; -1 for one that is not."""
+    """How many levels a process is below Spark's JVM, which is this one's child; -1 if it is not below it."""
     above: list[int] = [pid]
     while above[-1] in times and above[-1] != os.getpid():
         above.append(times[above[-1]][0])

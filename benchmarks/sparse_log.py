@@ -1,8 +1,8 @@
-"""A log of many gigabytes that takes next to no disk: whole segments with their indexes, and holes for most batches.
+"""A log of many gigabytes that takes almost no disk: whole segments with their indexes, and holes for most batches.
 
-Every batch stands in the indexes, as the broker would have written them, but only a few of each segment are in the
-file: what is between them was never written, reads as zeros and takes no room. A start after an orderly end looks at
-the indexes and at the last batch of each segment, and a fetch at the batch it is sent to, so neither meets a hole.
+Every batch is in the indexes, as the broker would have written them, but only a few per segment are in the file: the
+space between was never written, reads as zeros and takes no disk. A start after a clean shutdown reads the indexes and
+the last batch of each segment, and a fetch reads the batch at its offset, so neither reads a hole.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ RECORDS = 16
 
 SEGMENT_BYTES = 1 << 30
 WRITTEN_OF_EACH = 16
-"""Batches of each segment that are there."""
+"""Batches of each segment that are in the file."""
 
 _VALUE = bytes(number * 37 % 251 for number in range(1_000))
 
 
 class SparseLog(NamedTuple):
-    """What was made: the last offsets of the batches that are there, by which an index leads to them and not to those
-    before; the size of each batch; where the log ends."""
+    """The result: the last offsets of the batches in the file, by which an index finds them and not those before; the
+    size of each batch; the end of the log."""
 
     offsets: list[int]
     batch_bytes: int
     active_from: int
-    """Where the last segment begins, which has no holes: what a start after a crash has to read through."""
+    """The start of the last segment, which has no holes: a start after a crash reads all of it."""
 
     end_offset: int
 

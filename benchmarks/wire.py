@@ -1,9 +1,9 @@
-"""The wire's side of the load generator: frames built beforehand, sockets that do not block, whole answers counted.
+"""The wire side of the load generator: prebuilt frames, non-blocking sockets, whole answers counted.
 
 A generator in Python can drive a broker only if it does almost nothing for each request. So the requests of a run are
-encoded once, put one behind the other, and sent in slices; an answer is compared, behind its correlation id, with the
-first one, which was decoded and found good. That is less than a microsecond for each request, and every run says what
-it was (`generator_us`).
+encoded once, concatenated, and sent in slices; an answer is compared, after its correlation id, with the first one,
+which was decoded and checked. That takes less than a microsecond per request, and every run reports it
+(`generator_us`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ CLIENT_ID = "bench"
 BUFFER_BYTES = 4 * 1024 * 1024
 TIMEOUT_S = 60.0
 SAMPLE = 16
-"""Of responses that differ from each other, one in this many is decoded."""
+"""If responses differ from each other, one in this many is decoded."""
 
 _HEAD = Struct(">ii")
 
 
 class BenchmarkError(Exception):
-    """A server did not answer as it must, so that what was measured is worth nothing."""
+    """A server gave a wrong answer, so the measurement is void."""
 
 
 class Measured(Protocol):
@@ -45,7 +45,7 @@ class Measured(Protocol):
     def address(self) -> Address: ...
 
     def cpu_s(self) -> float | None:
-        """CPU time that its process has used; None where the system does not tell."""
+        """CPU time that its process has used; None if the system does not report it."""
 
 
 def frame(request: Request[Any], version: int, correlation_id: int = 0) -> bytes:
@@ -61,7 +61,7 @@ def connect(address: Address) -> socket.socket:
 
 
 class Asker:
-    """One blocking connection, for what is asked before and between the measurements."""
+    """One blocking connection, for requests before and between the measurements."""
 
     def __init__(self, address: Address) -> None:
         self._socket = connect(address)
@@ -97,11 +97,11 @@ class Asker:
 
 
 class Traffic:
-    """Requests that one connection sends over and over, and how to tell a good answer.
+    """Requests that one connection sends repeatedly, and how to recognise a correct answer.
 
     Args:
-        alike: all good answers are equal, but for their correlation id.
-        check: raises BenchmarkError for an answer that is not good.
+        alike: all correct answers are equal, except for their correlation id.
+        check: raises BenchmarkError for a wrong answer.
     """
 
     def __init__(
@@ -119,21 +119,21 @@ class Traffic:
         self._alike = alike
 
     def check(self, answer: bytes) -> bytes | None:
-        """Decode an answer (without its length) and check it. Returns what the others must be equal to, if anything."""
+        """Decode an answer (without its length) and check it. Returns the bytes that the others must equal, if any."""
         self._check(framing.decode_response(answer, type(self._example), self._version))
         return answer[4:] if self._alike else None
 
 
 @dataclass
 class Pumped:
-    """What came of a run."""
+    """The result of a run."""
 
     requests: int
     wall_s: float
     server_cpu_s: float | None
     generator_cpu_s: float
     latencies: list[tuple[float, int]] = field(repr=False)
-    """Seconds, and how many answers had to wait so long."""
+    """Latencies in seconds, each with the number of answers."""
 
     @property
     def per_second(self) -> float:
@@ -153,7 +153,7 @@ class Pumped:
 
 
 def percentile(weighted: list[tuple[float, int]], share: float) -> float:
-    """The value that `share` of all lie below or at."""
+    """The value that `share` of all do not exceed."""
     ordered = sorted(weighted)
     left = share * sum(count for _, count in ordered)
     for value, count in ordered:
@@ -164,7 +164,7 @@ def percentile(weighted: list[tuple[float, int]], share: float) -> float:
 
 
 class _Stream:
-    """One connection with `depth` requests under way."""
+    """One connection with `depth` requests in flight."""
 
     def __init__(self, address: Address, traffic: Traffic, depth: int, selector: selectors.BaseSelector) -> None:
         self.socket = connect(address)
@@ -186,7 +186,7 @@ class _Stream:
         selector.register(self.socket, selectors.EVENT_READ, self)
 
     def fill(self) -> None:
-        """Send as many requests as may be under way."""
+        """Send as many requests as may be in flight."""
         left = self._depth - self.under_way
         self._sent_at.append((time.perf_counter(), left))
         self.under_way += left
@@ -200,7 +200,7 @@ class _Stream:
         self.write()
 
     def write(self) -> None:
-        """Give the system what it takes; the rest when it takes more."""
+        """Write as much as the system accepts; the rest when it accepts more."""
         out = self._out
         with contextlib.suppress(BlockingIOError):
             while out:
@@ -214,7 +214,7 @@ class _Stream:
             self._selector.modify(self.socket, wanted, self)
 
     def read(self) -> int:
-        """Take in answers; returns how many."""
+        """Read answers; returns their number."""
         count = self.socket.recv_into(self._view[self._filled :])
         if not count:
             raise BenchmarkError("the server closed the connection")
@@ -266,7 +266,7 @@ class _Stream:
 def pump(
     server: Measured, traffics: Sequence[Traffic], *, depth: int, seconds: float, most_requests: int = 1 << 62
 ) -> Pumped:
-    """Keep `depth` requests under way on one connection for each traffic, for this many seconds or requests."""
+    """Keep `depth` requests in flight on one connection for each traffic, for this many seconds or requests."""
     selector = selectors.DefaultSelector()
     streams = [_Stream(server.address, traffic, depth, selector) for traffic in traffics]
     try:
@@ -308,5 +308,5 @@ def _turn(selector: selectors.BaseSelector, *, refill: bool) -> int:
 
 
 def response_body(request: type[Request[Any]], version: int) -> int:
-    """Where an answer's message begins, behind its header."""
+    """Where an answer's message begins, after its header."""
     return 5 if response_header_version(request, version) else 4

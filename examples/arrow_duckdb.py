@@ -1,4 +1,4 @@
-"""The delays of each carrier, by DuckDB in asyncio: SQL over what each poll brings, kept in a table.
+"""The delays of each carrier, with DuckDB and asyncio: SQL over the records of each poll, summed in a table.
 
 pip install 'muster-kafka[arrow]' duckdb
 """

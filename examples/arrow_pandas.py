@@ -1,4 +1,4 @@
-"""The delays of each carrier, by pandas: a frame for each poll, offsets committed when it is worked through.
+"""The delays of each carrier, with pandas: one data frame per poll; offsets are committed after it is processed.
 
 pip install 'muster-kafka[arrow]' pandas
 """

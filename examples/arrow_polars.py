@@ -1,4 +1,4 @@
-"""The delays of each carrier, by Polars: a member of a consumer group that makes no Python object for a record.
+"""The delays of each carrier, with Polars: a member of a consumer group, without a Python object per record.
 
 pip install 'muster-kafka[arrow]' polars
 """

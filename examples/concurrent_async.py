@@ -1,4 +1,4 @@
-"""Ask a service about each flight, a hundred at a time, those of each plane in order.
+"""Call a service for each flight, a hundred at a time, the flights of each plane in order.
 
 pip install muster-kafka
 """
@@ -12,7 +12,7 @@ from muster import AsyncConcurrentConsumer, ConsumerRecord, PoisonRecordError, R
 
 
 async def ask_service(flight: dict[str, Any]) -> bool:
-    """In place of a request over the network."""
+    """Stands for a request over the network."""
     await asyncio.sleep(0.1)
     return bool(flight["delay"] > 0)
 
@@ -20,8 +20,8 @@ async def ask_service(flight: dict[str, Any]) -> bool:
 async def handle(record: ConsumerRecord) -> None:
     flight = record.value
     if flight is None:
-        raise PoisonRecordError("not a flight")  # no second attempt: to the dead letters
-    async with asyncio.timeout(10):  # an exception, this one too, means another attempt
+        raise PoisonRecordError("not a flight")  # no retry: to the dead letters
+    async with asyncio.timeout(10):  # any exception, including this one, means a retry
         is_late = await ask_service(flight)
     print(flight["carrier"], "late" if is_late else "on time", flush=True)
 
@@ -29,7 +29,7 @@ async def handle(record: ConsumerRecord) -> None:
 consumer = AsyncConcurrentConsumer(
     {"bootstrap.servers": "localhost:9092", "group.id": "late-flights", "auto.offset.reset": "earliest"},
     handle,
-    value_deserializer=json.loads,  # what cannot be read goes to the dead letters too
+    value_deserializer=json.loads,  # unreadable records go to the dead letters too
     topics=["flights"],
     order="key",
     concurrency=100,

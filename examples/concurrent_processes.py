@@ -1,4 +1,4 @@
-"""Compute something about each flight in as many processes as there are processors.
+"""Compute something for each flight, in one process per CPU.
 
 pip install muster-kafka
 """
@@ -16,7 +16,7 @@ def handle(record: ConsumerRecord) -> None:
     print(flight["carrier"], score, flush=True)
 
 
-if __name__ == "__main__":  # each process imports this file once more
+if __name__ == "__main__":  # each process imports this file again
     logging.basicConfig(level=logging.WARNING)
     ConcurrentConsumer(
         {"bootstrap.servers": "localhost:9092", "group.id": "scores", "auto.offset.reset": "earliest"},

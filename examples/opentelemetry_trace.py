@@ -1,4 +1,4 @@
-"""Traces through Kafka, with OpenTelemetry: a record carries the id of its sender's span, as W3C Trace Context.
+"""Traces through Kafka with OpenTelemetry: a record carries its sender's span id as W3C Trace Context.
 
 pip install muster-kafka opentelemetry-sdk
 """
@@ -22,7 +22,7 @@ from muster import (
 )
 
 provider = TracerProvider()
-provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))  # in its place an OTLPSpanExporter, say
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))  # or an OTLPSpanExporter
 trace.set_tracer_provider(provider)
 tracer = trace.get_tracer("muster")
 carried = propagate.get_global_textmap().fields
@@ -53,7 +53,7 @@ class TraceSends(ProducerHooks):
 
 
 class TraceReads(ConsumerHooks):
-    """A span for each record that comes, in the trace of its sender."""
+    """A span for each received record, in the trace of its sender."""
 
     def on_consume(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         for partition, some in records.items():

@@ -1,11 +1,11 @@
-"""Values with a schema from a registry: a serializer and a deserializer that are told the topic.
+"""Values with a schema from a registry: a serializer and a deserializer that get the topic.
 
-A value is written as Confluent's registry has it: a zero byte, the schema's id in four bytes, the value. The id comes
-from the registry's REST interface, once for each subject and each id. The values are JSON, so that this example needs
-no other library; for Avro, `json` gives way to `fastavro`'s schemaless_writer and schemaless_reader with the schema.
+A value has the format of Confluent's registry: a zero byte, the schema's id in four bytes, the value. The id comes from
+the registry's REST interface, once for each subject and each id. The values are JSON, so that this example needs no
+other library; for Avro, replace `json` with `fastavro`'s schemaless_writer and schemaless_reader and the schema.
 
-Run it beside `muster serve` with the topic `flights` and a registry on port 8081. A record that was not written so is
-passed over, and goes to a topic of its own.
+Run it with `muster serve`, the topic `flights` and a registry on port 8081. A record in another format is skipped, and
+written to a separate topic.
 
 pip install muster-kafka
 """
@@ -26,7 +26,7 @@ HEAD = struct.Struct(">bI")
 
 
 def ask(path: str, body: object = None) -> Any:
-    """One question to the registry; errors are urllib's."""
+    """One request to the registry; errors are urllib's."""
     content = None if body is None else json.dumps(body).encode()
     request = Request(REGISTRY + path, content, {"Content-Type": "application/vnd.schemaregistry.v1+json"})
     with urlopen(request, timeout=10) as answer:

@@ -1,7 +1,7 @@
-"""Each record once in Parquet, though Spark may run a batch twice: a batch is a folder, which a replay writes again.
+"""Each record once in Parquet, although Spark may run a batch twice: a batch is a folder, which a replay rewrites.
 
-A batch of muster's source has the same records each time it is run, so the folder of a batch id has them once. One
-checkpoint belongs to one folder: a query with another one counts its batches anew.
+A batch of muster's source has the same records each time it is run, so the folder of a batch id has them once. A
+checkpoint belongs to one folder: a query with a new checkpoint numbers its batches from 0 again.
 
 pip install 'muster-kafka[spark]'
 """
@@ -12,7 +12,7 @@ from muster.spark import session
 
 
 def write_batch(rows: DataFrame, batch_id: int) -> None:
-    """One folder for each batch, whole or replaced."""
+    """One folder per batch, complete or replaced."""
     rows.write.mode("overwrite").parquet(f"flights/batch={batch_id}")
 
 

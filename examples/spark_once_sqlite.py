@@ -1,7 +1,8 @@
-"""Each record once in a database, though Spark may run a batch twice: a record's place in Kafka is the key of its row.
+"""Each record once in a database, although Spark may run a batch twice: the key of a row is its record's place in
+Kafka.
 
-The place (topic, partition, offset) is never given to another record. So it does not matter which batch, query or
-member of the group brings a record, or how often: the row is there once. Any database with a primary key will do.
+The place (topic, partition, offset) identifies the record. So it does not matter which batch, query or member of the
+group delivers it, or how often: there is one row. Any database with a primary key will do.
 
 pip install 'muster-kafka[spark]'
 """
@@ -20,7 +21,7 @@ TABLE = """
 
 
 def write_batch(rows: DataFrame, batch_id: int) -> None:
-    """All rows in one transaction; those that are there already stay as they are."""
+    """All rows in one transaction; existing ones are left as they are."""
     with sqlite3.connect("flights.sqlite") as database:
         database.execute(TABLE)
         found = (tuple(row) for row in rows.toLocalIterator())

@@ -1,7 +1,7 @@
-"""Backfill, then live: everything from a time on, in batches of bounded size, and then what comes.
+"""Backfill, then live: everything from a given time, in batches of limited size, and then new records.
 
-The first start begins at the first record of the time given or later; after that the group's commits say where the
-query goes on. To fill again from another time, name another group and checkpoint.
+The first run starts at the first record at or after the given time; later runs continue from the group's commits. To
+backfill from another time, use another group and checkpoint.
 
 python backfill.py 2026-11-01T00:00:00Z
 pip install 'muster-kafka[spark]'
@@ -21,7 +21,7 @@ orders = (
     .option("kafka.bootstrap.servers", "localhost:9092")
     .options(subscribe="orders", groupId="orders-archive", maxOffsetsPerTrigger=100_000)
     .option("startingTimestamp", int(SINCE.timestamp() * 1_000))
-    .option("startingOffsetsByTimestampStrategy", "latest")  # a partition without a record so young begins at its end
+    .option("startingOffsetsByTimestampStrategy", "latest")  # a partition without such a record starts at its end
     .load()
 )
 query = (

@@ -1,6 +1,6 @@
 """Dead letters: good orders go to one topic, damaged ones to another with the reason and their place in a header.
 
-One query writes both: the column `topic` says where a row goes.
+One query writes both: the column `topic` has the topic of each row.
 
 pip install 'muster-kafka[spark]'
 """

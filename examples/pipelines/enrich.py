@@ -1,6 +1,7 @@
 """Enrichment: orders with their customer's name and country, to a topic.
 
-The customers are a compacted topic. They are read anew for each batch, so a change counts from the next batch on.
+The customers are in a compacted topic. They are read again for each batch, so a change takes effect with the next
+batch.
 
 pip install 'muster-kafka[spark]'
 """

@@ -1,6 +1,6 @@
-"""Upserts into PostgreSQL: the last state of each order, each batch in one transaction, once.
+"""Upserts into PostgreSQL: the last state of each order, each batch once, in one transaction.
 
-The column of times is a `timestamptz`: without a time zone PostgreSQL would keep them in the server's own.
+The time column is a `timestamptz`: without a time zone PostgreSQL would use the server's.
 
 pip install 'muster-kafka[spark]' 'psycopg[binary]'
 """
@@ -36,7 +36,7 @@ write = into_database(lambda: psycopg.connect(ADDRESS), "orders", ["order_id"])
 
 
 def write_last(batch: DataFrame, number: int) -> None:
-    """Of a batch's records of an order the last counts: they are in one partition, in the order of their offsets."""
+    """The last record of each order in a batch: they are in one partition, in the order of their offsets."""
     last = batch.groupBy("order.order_id").agg(max_by("order", struct("partition", "offset")).alias("order"))
     write(last.select("order.*"), number)
 

@@ -1,7 +1,7 @@
-"""Two teams' queries in one group: each reads a part of the orders, and takes over when the other one is away.
+"""Two teams' queries in one group: each reads a part of the orders, and takes over when the other one is down.
 
-Start it twice: `python shared_group.py north` and `python shared_group.py south`. This is for queries without state;
-windows and joins need a group of their own or fixed shares.
+Start it twice: `python shared_group.py north` and `python shared_group.py south`. This is for stateless queries;
+windows and joins need their own group or fixed shares.
 
 pip install 'muster-kafka[spark]'
 """
@@ -25,7 +25,7 @@ orders = (
 
 
 def write(rows: DataFrame, batch: int) -> None:
-    """A folder for each batch, which a second run of the batch replaces."""
+    """A folder per batch, which a second run of the batch replaces."""
     rows.write.mode("overwrite").parquet(f"audit/team={TEAM}/batch={batch}")
 
 

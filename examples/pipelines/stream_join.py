@@ -1,7 +1,7 @@
 """Two streams joined: orders with the payment that came within a day, into Parquet.
 
-Both topics are written with the order's id as the key and have as many partitions. So the join can be spread over
-several queries, each with a fixed share of both topics: `python stream_join.py 0/2` beside `python stream_join.py 1/2`.
+Both topics have the order's id as the key, and the same number of partitions. So the join can be spread over several
+queries, each with a fixed share of both topics: `python stream_join.py 0/2` and `python stream_join.py 1/2`.
 
 pip install 'muster-kafka[spark]'
 """

@@ -22,7 +22,7 @@ query = (
     .select("key", "value")
     .writeStream.format("muster")
     .options(**KAFKA, topic="large-orders", checkpointLocation="checkpoints/large-orders")
-    .trigger(availableNow=True)  # everything that is there now; leave it out to run for ever
+    .trigger(availableNow=True)  # all existing records; leave it out to run forever
     .start()
 )
 query.awaitTermination()

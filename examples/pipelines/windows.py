@@ -1,7 +1,7 @@
-"""Windows by event time: revenue per customer and hour, upserted into SQLite. An order may come two hours late.
+"""Windows by event time: revenue per customer and hour, upserted into SQLite. An order may arrive two hours late.
 
-A query with windows keeps state, so it has its group for itself. Each batch is in the database once, also when Spark
-runs it again after a crash.
+A query with windows keeps state, so it has its own group. Each batch is in the database once, even if Spark runs it
+again after a crash.
 
 pip install 'muster-kafka[spark]'
 """
@@ -30,7 +30,7 @@ orders = (
     .load()
     .select(from_json(col("value").cast("string"), ORDER).alias("order"))
     .select("order.*")
-    .where("customer is not null")  # a key of the table; `from_json` gives null for what does not fit
+    .where("customer is not null")  # a key of the table; `from_json` returns null for what does not match
 )
 revenue = (
     orders.withWatermark("at", "2 hours")
