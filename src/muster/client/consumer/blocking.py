@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS
+from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
 from muster.client.consumer.handout import Records
 from muster.client.net import forks
 from muster.client.net.loop import Call, LoopThread
 from muster.errors import ClosedError, IllegalStateError
-from muster.model import TopicPartition
+from muster.model import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,24 @@ class Reader(Protocol):
 
     def wakeup(self) -> None: ...
 
+    def assignment(self) -> set[TopicPartition]: ...
+
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None: ...
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None: ...
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None: ...
+
+    async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int: ...
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def paused(self) -> set[TopicPartition]: ...
+
+    async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None: ...
+
 
 class BlockingReader(forks.StaysHere):
     """A blocking consumer: a consumer for asyncio does the work in a loop thread.
@@ -61,6 +79,10 @@ class BlockingReader(forks.StaysHere):
         """The thread that made this call."""
 
     # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the loop thread. Every method that waits does this too."""
+        self._run(self._consumer.start)
 
     def _close(self, timeout_ms: int, *, handled: bool) -> None:
         closed = True
@@ -120,6 +142,44 @@ class BlockingReader(forks.StaysHere):
 
     def __iter__(self) -> Self:
         return self
+
+    # --- where to read -----------------------------------------------------------------------------------------------
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions currently assigned to this consumer."""
+        return self._do(self._consumer.assignment)
+
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Continue reading at an offset."""
+        self._do(self._consumer.seek, partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Start reading at the oldest record, by default in all assigned partitions."""
+        self._do(self._consumer.seek_to_beginning, partitions)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read only new records, by default in all assigned partitions."""
+        self._do(self._consumer.seek_to_end, partitions)
+
+    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """The offset of the next record; waits if it has to be looked up."""
+        return self._run(self._consumer.position, partition, timeout_ms)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until `resume`."""
+        self._do(self._consumer.pause, partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        self._do(self._consumer.resume, partitions)
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return self._do(self._consumer.paused)
+
+    def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
+        """Commit offsets, by default the caller's position in every partition."""
+        self._run(self._consumer.commit, offsets, timeout_ms)
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

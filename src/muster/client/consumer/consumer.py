@@ -73,10 +73,6 @@ class Consumer(BlockingReader):
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the loop thread. Every method that waits does this too."""
-        self._run(self._consumer.start)
-
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Commit if auto commit is on, call the listener, leave the group, close the connections.
 
@@ -111,10 +107,6 @@ class Consumer(BlockingReader):
         """The subscribed topics; for a pattern those that match it now."""
         return self._do(self._consumer.subscription)
 
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions currently assigned to this consumer."""
-        return self._do(self._consumer.assignment)
-
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def __next__(self) -> ConsumerRecord:
@@ -134,45 +126,11 @@ class Consumer(BlockingReader):
             if record is not None:
                 return record
 
-    # --- where to read -----------------------------------------------------------------------------------------------
-
-    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Continue reading at an offset."""
-        self._do(self._consumer.seek, partition, offset)
-
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Start reading at the oldest record, by default in all assigned partitions."""
-        self._do(self._consumer.seek_to_beginning, partitions)
-
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read only new records, by default in all assigned partitions."""
-        self._do(self._consumer.seek_to_end, partitions)
-
-    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """The offset of the next record; waits if it has to be looked up."""
-        return self._run(self._consumer.position, partition, timeout_ms)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until `resume`."""
-        self._do(self._consumer.pause, partitions)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo `pause`."""
-        self._do(self._consumer.resume, partitions)
-
-    def paused(self) -> set[TopicPartition]:
-        """The paused partitions."""
-        return self._do(self._consumer.paused)
-
     def current_lag(self, partition: TopicPartition) -> int | None:
         """How many records are left to read; None before the first fetch."""
         return self._do(self._consumer.current_lag, partition)
 
     # --- committing --------------------------------------------------------------------------------------------------
-
-    def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
-        """Commit offsets, by default the caller's position in every partition."""
-        self._run(self._consumer.commit, offsets, timeout_ms)
 
     def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting and without retries."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
+from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS
 from muster.client.consumer.blocking import BlockingReader
 from muster.client.core.checks import check_timeout
 from muster.client.net.loop import LoopThread
@@ -52,7 +52,8 @@ async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
 
 class AssignedReader(BlockingReader):
     """A blocking consumer. It takes part in its group from the first call that waits until `close`, in a background
-    thread. Only one thread may use it at a time, except for `close` and `wakeup`."""
+    thread. Only one thread may use it at a time, except for `close` and `wakeup`. What `seek` and
+    `pause` do lasts until the next rebalance."""
 
     _consumer: AsyncAssignedReader
 
@@ -63,19 +64,11 @@ class AssignedReader(BlockingReader):
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Connect. Every method that waits does this automatically."""
-        self._run(self._consumer.start)
-
     def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
         """Commit if auto commit is on, and leave the group. Records returned to this thread count as processed."""
         self._close(check_timeout(timeout_ms), handled=True)
 
     # --- reading -----------------------------------------------------------------------------------------------------
-
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions that this consumer reads now."""
-        return self._do(self._consumer.assignment)
 
     def __next__(self) -> ConsumerRecord:
         try:
@@ -83,39 +76,7 @@ class AssignedReader(BlockingReader):
         except ClosedError:
             raise StopIteration from None
 
-    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Read from an offset, until the next rebalance."""
-        self._do(self._consumer.seek, partition, offset)
-
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read from the oldest record; by default in all assigned partitions."""
-        self._do(self._consumer.seek_to_beginning, partitions)
-
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read only records written from now on; by default in all assigned partitions."""
-        self._do(self._consumer.seek_to_end, partitions)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until `resume` or the next rebalance. They stay assigned."""
-        self._do(self._consumer.pause, partitions)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo `pause`."""
-        self._do(self._consumer.resume, partitions)
-
-    def paused(self) -> set[TopicPartition]:
-        """The paused partitions."""
-        return self._do(self._consumer.paused)
-
-    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """The offset of the next record; waits while it has to be looked up."""
-        return self._run(self._consumer.position, partition, timeout_ms)
-
     # --- committing --------------------------------------------------------------------------------------------------
-
-    def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
-        """Commit offsets, by default the caller's position in every partition."""
-        self._run(self._consumer.commit, offsets, timeout_ms)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; None for a partition without one."""
