@@ -83,6 +83,8 @@ class RandomRecords:
         self._partitions: dict[str, int] = {}
         """Of the topics that exist."""
         self._now = int(time.time() * 1000)
+        self._times = [self._now] * 3 + [self._now - 10**6, self._now + 10**7, -1, 0]
+        """Those of records."""
         self._producers = 0
         self._sent: dict[tuple[str, int, str], list[tuple[int, int, int]]] = {}
         """Epoch, first sequence and number of records of the batches that a partition has of a producer."""
@@ -203,7 +205,7 @@ class RandomRecords:
         epoch, first, count = self._some_sequence(name, partition, producer)
         codecs = [Compression.NONE] * 5 + [Compression.GZIP, Compression.LZ4, Compression.SNAPPY, Compression.ZSTD]
         codec = dice.choice(codecs[: None if version >= 7 else -1])
-        at = dice.choice([self._now] * 3 + [self._now - 10**6, self._now + 10**7, -1, 0])
+        at = dice.choice(self._times)
         value = dice.choice([None, b"v", b"w" * 40, b"z" * 3000])
         records: list[Any] = [(at, dice.choice([None, b"k", b"j", b""]), value, []) for _ in range(count)]
 
@@ -285,7 +287,14 @@ class RandomRecords:
         request = m.ListOffsetsRequest(
             dice.choice([-1, -1, -1, -2, 1]), dice.choice([0, 1]) if version >= 2 else 0, [topic]
         )
-        return Ask(CLIENT, version, lambda side: request)
+        return Ask(CLIENT, version, lambda side: request, self._without_times_found)
+
+    def _without_times_found(self, answer: Any) -> None:
+        """With LogAppendTime a record has the time at which each broker wrote it."""
+        for topic in answer["topics"]:
+            for partition in topic["partitions"]:
+                if partition["timestamp"] not in self._times:
+                    partition["timestamp"] = "that of the append"
 
     def _metadata(self, name: str) -> Ask | None:
         version, dice = self._version(ApiKey.METADATA), self._dice
