@@ -49,8 +49,8 @@ from muster.protocol.messages import (
     TopicProduceData,
 )
 from muster.protocol.primitives import Request, uvarint
-from muster.protocol.records.record_batch import build_batch
 from muster.protocol.records.varints import varint
+from tests.support.written import build_batch
 
 TOPIC = "hostile"
 CREATE_VERSION, PRODUCE_VERSION, COMMIT_VERSION = 7, 9, 8

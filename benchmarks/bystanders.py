@@ -34,7 +34,7 @@ from muster.protocol.messages import (
     SyncGroupRequestAssignment,
     TopicProduceData,
 )
-from muster.protocol.records.record_batch import build_batch
+from tests.support.written import build_batch
 
 TOPIC = "bystanders"
 GROUP = "bystanders"

@@ -37,8 +37,9 @@ from muster.protocol.messages import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from muster.protocol.record_kinds import RecordKind, TypedRecord, encode_typed
+from muster.protocol.record_kinds import RecordKind, TypedRecord
 from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
+from tests.support.written import encode_typed
 
 NOW = 1_700_000_000_000
 PARTITIONS = 8

@@ -34,8 +34,9 @@ from muster.history.tables import RAW
 from muster.protocol import group_messages as g
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, encode_record
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitKey
-from muster.protocol.record_kinds import RecordKind, TypedRecord, encode_typed
+from muster.protocol.record_kinds import RecordKind, TypedRecord
 from muster.protocol.subscription import Subscription, encode_assignment_by_topic, encode_subscription
+from tests.support.written import encode_typed
 
 LOG_PARTITIONS = 50
 """At most, of two hundred groups each."""

@@ -27,8 +27,9 @@ from crc32c import crc32c
 from muster.local.ports import free_ports
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, MemberMetadata
-from muster.protocol.records.record_batch import RecordFields, build_batch
+from muster.protocol.records.record_batch import RecordFields
 from muster.protocol.subscription import Subscription, encode_assignment_by_topic, encode_subscription
+from tests.support.written import build_batch
 
 PARTITIONS = 50
 OF_A_GROUP = 10

@@ -42,7 +42,7 @@ from muster.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from muster.protocol.records.record_batch import build_batch
+from tests.support.written import build_batch
 
 COMMIT_VERSION, OFFSET_FETCH_VERSION, PRODUCE_VERSION, FETCH_VERSION = 9, 8, 11, 12
 CREATE_VERSION, DELETE_VERSION, LIST_VERSION = 7, 6, 7

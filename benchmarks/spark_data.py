@@ -14,7 +14,8 @@ from benchmarks.wire import Asker, BenchmarkError
 from muster.errors import ErrorCode
 from muster.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import RecordFields, build_batch
+from muster.protocol.records.record_batch import RecordFields
+from tests.support.written import build_batch
 
 PARTITIONS = 8
 BATCH_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from muster.log.producer_state import PartitionProducers
 from muster.log.segment import segment_name
-from muster.protocol.records.record_batch import build_batch
+from tests.support.written import build_batch
 
 RECORDS = 16
 """In each batch, of 1 KB: a batch as large as producers make them by default."""

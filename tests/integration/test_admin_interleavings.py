@@ -16,7 +16,6 @@ from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support import scale
 from tests.support.admin_model import (
     UNKNOWN,
@@ -36,6 +35,7 @@ from tests.support.admin_model import (
     explains,
 )
 from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.written import build_batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

@@ -17,7 +17,7 @@ from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.primitives import Request
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import build_batch, read_header
+from muster.protocol.records.record_batch import read_header
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
 from tests.support.same_answers import (
@@ -31,6 +31,7 @@ from tests.support.same_answers import (
     until_ready,
     versions,
 )
+from tests.support.written import build_batch
 
 pytestmark = pytest.mark.slow
 

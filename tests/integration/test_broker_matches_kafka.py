@@ -18,7 +18,6 @@ from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.primitives import ZERO_UUID, Request
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import BrokerProcess
 from tests.support.peers import KafkaBroker
 from tests.support.same_answers import (
@@ -34,6 +33,7 @@ from tests.support.same_answers import (
     until_ready,
     versions,
 )
+from tests.support.written import build_batch
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,10 @@ from muster import Consumer, Producer
 from muster.log import CleanupPolicy, LogConfig, LogStore
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import RecordFields, build_batch
+from muster.protocol.records.record_batch import RecordFields
 from tests.support import peers
 from tests.support.brokers import BrokerProcess
+from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
 BATCHES = 400

@@ -12,9 +12,9 @@ from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.brokers import RawClient
+from tests.support.written import build_batch
 
 ONE_PARTITION = {"offsets.topic.num.partitions": 1}
 

@@ -14,9 +14,10 @@ import pytest
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID, Request
-from muster.protocol.records.record_batch import build_batch, iter_headers, read_tuples
+from muster.protocol.records.record_batch import iter_headers, read_tuples
 from tests.support import scale
 from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.written import build_batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

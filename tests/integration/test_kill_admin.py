@@ -10,8 +10,8 @@ import pytest
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.written import build_batch
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from muster.errors import MusterError
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.written import build_batch
 
 
 def create(client: RawClient, *topics: m.CreatableTopic) -> list[m.CreatableTopicResult]:

@@ -6,10 +6,10 @@ from typing import Any
 
 from muster.broker.broker import Broker
 from muster.protocol import messages as m
-from muster.protocol.records.record_batch import build_batch
 from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetData
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SimCluster
+from tests.support.written import build_batch
 
 
 async def create(cluster: SimCluster, broker: Broker, name: str, partitions: int, timeout_ms: int = 60_000) -> Any:

@@ -22,8 +22,9 @@ from muster.protocol import group_messages as g
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue
 from muster.protocol.messages import MemberMetadata as ClassicMemberMetadata
-from muster.protocol.record_kinds import RecordKind, TypedRecord, encode_typed
+from muster.protocol.record_kinds import RecordKind, TypedRecord
 from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
+from tests.support.written import encode_typed
 
 BEGIN_MS = 1_800_000_000_000
 K = RecordKind

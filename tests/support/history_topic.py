@@ -18,8 +18,9 @@ from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import RecordFields, build_batch
+from muster.protocol.records.record_batch import RecordFields
 from tests.support.brokers import RawClient
+from tests.support.written import build_batch
 
 CORPUS = Path(__file__).parent.parent / "history" / "corpus"
 BATCH = 2_000

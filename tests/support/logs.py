@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from muster.log import PartitionLog
-from muster.protocol.records.record_batch import BatchHeader, build_batch, check_batch, iter_headers, read_tuples
+from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
+from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
 Row = tuple[int, bytes | None, bytes | None]

@@ -13,7 +13,7 @@ from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from muster.protocol.records.record_batch import build_batch
+from tests.support.written import build_batch
 
 TOPIC_ID = bytes(range(16))
 

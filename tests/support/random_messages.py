@@ -16,7 +16,7 @@ from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey, request_header_ver
 from muster.protocol.definitions import schema
 from muster.protocol.definitions.schema import Field, Struct
 from muster.protocol.messages import RequestHeader
-from muster.protocol.records.record_batch import build_batch
+from tests.support.written import build_batch
 
 NAMES = ("", "g", "t", "u", "m-1", "consumer", "range", "cleanup.policy", "compact", "x" * 300, "a b\nc")
 NUMBERS = (-1, 0, 0, 0, 1, 1, 2, 3, 10, 127, -2, 1_000)

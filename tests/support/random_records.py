@@ -14,9 +14,10 @@ from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, ApiKey
 from muster.protocol.primitives import ZERO_UUID, Request
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import HEADER_SIZE, build_batch
+from muster.protocol.records.record_batch import HEADER_SIZE
 from tests.support.differential import Ask, Side
 from tests.support.same_answers import UNKNOWN_ID
+from tests.support.written import build_batch
 
 Build = Callable[[Side], Request[Any]]
 

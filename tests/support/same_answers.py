@@ -10,8 +10,8 @@ from muster.errors import ErrorCode, UnsupportedVersionError
 from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 from muster.protocol.primitives import ZERO_UUID, Request, Struct
-from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import RawClient
+from tests.support.written import build_batch
 
 UNKNOWN_ID = b"\x51" * 16
 

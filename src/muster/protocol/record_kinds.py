@@ -149,10 +149,3 @@ def decode_typed(kind: int, key: Buffer, value: Buffer | None) -> TypedRecord | 
         return TypedRecord(known, decoded, codec.decode(value_class, _INT16.unpack_from(value)[0], value, 2))
     except UnsupportedVersionError:
         return None
-
-
-def encode_typed(record: TypedRecord) -> tuple[bytes, bytes | None]:
-    """Key and value of a record, the value in the newest version."""
-    key = _INT16.pack(record.kind) + codec.encode(record.key, 0)
-    value = record.value
-    return key, None if value is None else _INT16.pack(value.MAX_VERSION) + codec.encode(value, value.MAX_VERSION)

@@ -12,8 +12,8 @@ from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support.muster_cluster import Cluster, eventually
+from tests.support.written import build_batch
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow

@@ -21,9 +21,9 @@ from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.muster_cluster import PARTITIONS, PATIENCE_S, Cluster, Commits, Load, eventually, stored
+from tests.support.written import build_batch
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow

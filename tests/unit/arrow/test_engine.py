@@ -69,7 +69,7 @@ def test_decoding_little_imports_no_numba():
     script = (
         "import sys\n"
         "from muster.arrow import Decoder\n"
-        "from muster.protocol.records.record_batch import build_batch\n"
+        "from tests.support.written import build_batch\n"
         "list(Decoder('t', 0).decode(build_batch([(0, None, b'v', [])])).batches)\n"
         "assert 'numba' not in sys.modules\n"
     )

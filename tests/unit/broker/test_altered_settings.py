@@ -24,11 +24,12 @@ from muster.log import CleanupPolicy
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import build_batch, read_header
+from muster.protocol.records.record_batch import read_header
 from tests.support import brokers
 from tests.support.cluster_asks import produce, stored
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
+from tests.support.written import build_batch
 
 SET, DELETE, APPEND, SUBTRACT = Operation
 

@@ -36,8 +36,8 @@ from muster.protocol import codec, framing
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import RawClient, in_thread, running
+from tests.support.written import build_batch
 
 MOST_CALLS = {
     "a greeting": 33,

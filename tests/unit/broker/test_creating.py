@@ -24,11 +24,11 @@ from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.brokers import RawClient
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
+from tests.support.written import build_batch
 
 RECORD = bytes(build_batch([(1_700_000_000_000, b"k", b"v", [])]))
 TWO = [TopicToCreate("a", 1, {}), TopicToCreate("b", 1, {})]

@@ -27,7 +27,6 @@ from muster.coordinator.groups.effects import (
 from muster.errors import ErrorCode
 from muster.model import GROUP_EVENTS_TOPIC
 from muster.protocol import messages as m
-from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.cluster_asks import leaders, produce
 from tests.support.faulty_disk import FaultyDisk
@@ -35,6 +34,7 @@ from tests.support.group_events import Member, names, written
 from tests.support.held_disk import Asked
 from tests.support.said import said
 from tests.support.sim_cluster import SimCluster
+from tests.support.written import build_batch
 
 PATIENCE_S = 120
 FORMED = ["MemberJoined", "RebalanceStarted", "RebalanceCompleted"]

@@ -12,9 +12,9 @@ from muster.broker.topics import fetches as module
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.held_disk import Asked
+from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
 LONG_MS = 600_000

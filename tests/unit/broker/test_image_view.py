@@ -18,11 +18,12 @@ from muster.model import GROUP_METADATA_TOPIC, Node
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
-from muster.protocol.records.record_batch import build_batch, iter_headers
+from muster.protocol.records.record_batch import iter_headers
 from muster.zookeeper.base.image import ClusterImage, PartitionImage, TopicImage
 from muster.zookeeper.base.znodes import BrokerRegistration, Endpoint, PartitionState, TopicRegistration
 from tests.support.brokers import running
 from tests.support.held_disk import Asked
+from tests.support.written import build_batch
 
 EPOCH = 7
 HERE, ELSEWHERE, NOWHERE, STALE, FRESH, UNKNOWN = range(6)

@@ -17,8 +17,9 @@ from muster.broker.net import sending
 from muster.log import PartitionLog
 from muster.protocol import framing
 from muster.protocol import messages as m
-from muster.protocol.records.record_batch import build_batch, read_header
+from muster.protocol.records.record_batch import read_header
 from tests.support import brokers
+from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
 VERSION = 11

@@ -26,8 +26,8 @@ from muster.log.results import Traffic
 from muster.metrics.families import value_of
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support.brokers import RawClient, broker_config, in_thread
+from tests.support.written import build_batch
 
 NOW = time.time_ns() // 1_000_000
 READ = "kafka_server_brokertopicmetrics_"

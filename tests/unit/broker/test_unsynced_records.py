@@ -16,9 +16,9 @@ from muster.broker.broker import Broker
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from muster.protocol.records.record_batch import build_batch
 from tests.support import brokers
 from tests.support.held_disk import Asked, HeldDisk, disk
+from tests.support.written import build_batch
 
 __all__ = ["disk"]
 

@@ -13,8 +13,9 @@ from muster.client.core.subscription_state import OffsetReset
 from muster.errors import ErrorCode
 from muster.model import ConsumerRecord, Node, OffsetAndMetadata
 from muster.protocol import messages as m
-from muster.protocol.records.record_batch import build_batch, read_header, set_times
+from muster.protocol.records.record_batch import read_header, set_times
 from tests.support.one_broker import P0, P1, TOPIC_ID, OneBroker
+from tests.support.written import build_batch
 
 
 def test_records_come_in_order_and_positions_follow() -> None:

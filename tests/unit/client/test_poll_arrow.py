@@ -16,8 +16,8 @@ from muster.errors import ConfigError, CorruptRecordError, IllegalStateError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.api import READ_COMMITTED
-from muster.protocol.records.record_batch import build_batch
 from tests.support.one_broker import P0, P1, OneBroker
+from tests.support.written import build_batch
 
 NOWHERE = "127.0.0.1:1"
 ZERO = TopicPartition("flights", 0)

@@ -14,9 +14,9 @@ from muster.protocol.messages import (
     OffsetCommitRequestTopic,
     SyncGroupRequest,
 )
-from muster.protocol.records.record_batch import build_batch
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
+from tests.support.written import build_batch
 
 
 def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker, caplog):

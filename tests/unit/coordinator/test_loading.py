@@ -15,9 +15,10 @@ from muster.coordinator.shards.shards import LOAD_RECORDS, RELOAD_AFTER_MS
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
-from muster.protocol.records.record_batch import build_batch, iter_headers, read_tuples
+from muster.protocol.records.record_batch import iter_headers, read_tuples
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
 from tests.support.memory_log import MemoryLog, Read
+from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
 

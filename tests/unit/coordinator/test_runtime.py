@@ -25,9 +25,9 @@ from muster.protocol.messages import (
     OffsetFetchRequestTopic,
     SyncGroupRequest,
 )
-from muster.protocol.records.record_batch import build_batch
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
+from tests.support.written import build_batch
 
 GROUPS = ("g", "h")
 """Two groups that live on different partitions."""

@@ -18,10 +18,11 @@ from muster.protocol.messages import (
     OffsetCommitRequestTopic,
     SyncGroupRequest,
 )
-from muster.protocol.records.record_batch import BatchBuilder, build_batch, iter_headers
+from muster.protocol.records.record_batch import BatchBuilder, iter_headers
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
 from tests.support.slow_store import Cells, SlowStore
+from tests.support.written import build_batch
 
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

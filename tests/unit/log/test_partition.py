@@ -18,10 +18,11 @@ from muster.log import (
 )
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import RecordFields, build_batch, read_header, read_records
+from muster.protocol.records.record_batch import RecordFields, read_header, read_records
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.java_batches import BATCHES
 from tests.support.logs import NOW, batch, read_all, read_headers
+from tests.support.written import build_batch
 
 TP = TopicPartition("topic", 3)
 

@@ -12,7 +12,8 @@ from muster.log.recompression import recompressed
 from muster.log.validation import CHEAP_COMPRESSED_BYTES, CostlyError, examine
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import build_batch, check_batch, read_header, read_tuples
+from muster.protocol.records.record_batch import check_batch, read_header, read_tuples
+from tests.support.written import build_batch
 
 WHERE = TopicPartition("t", 0)
 RECORDS: Any = [(1000, b"k", b"v" * 300, [("h", b"x")]), (900, None, b"w" * 300, [])]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from muster.errors import CorruptRecordError
 from muster.log.record_walk import MAX_ERRORS, BadRecord, RecordLengthError, Rules, first_of_time, walk
 from muster.protocol.records import record_runs
-from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder, build_batch, read_header, read_tuples
+from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder, read_header, read_tuples
 from muster.protocol.records.varints import varint
+from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
 ANY = Rules(False, -(1 << 63), (1 << 63) - 1)

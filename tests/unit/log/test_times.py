@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from muster.log import FsyncPolicy, LogConfig, PartitionLog
 from muster.model import TopicPartition
-from muster.protocol.records.record_batch import build_batch
 from tests.support.logs import NOW
+from tests.support.written import build_batch
 
 TP = TopicPartition("t", 0)
 

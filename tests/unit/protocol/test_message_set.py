@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from muster.errors import CorruptRecordError
 from muster.protocol.records.compression import BatchTooLargeError, Compression, compress
 from muster.protocol.records.message_set import _xxh32, to_batches
-from muster.protocol.records.record_batch import build_batch, check_batch, iter_headers, read_tuples
+from muster.protocol.records.record_batch import check_batch, iter_headers, read_tuples
 from tests.support.message_sets import message
+from tests.support.written import build_batch
 
 GOLDEN = bytes.fromhex(
     "0000000000000005 00000017 07ef3f2f 00 00 00000001 6b 00000008 6d61676963203020"

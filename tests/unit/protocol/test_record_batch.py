@@ -21,7 +21,6 @@ from muster.protocol.records.record_batch import (
     BatchBuilder,
     Record,
     UnsupportedMagicError,
-    build_batch,
     check_batch,
     iter_headers,
     read_header,
@@ -32,6 +31,7 @@ from muster.protocol.records.record_batch import (
 from muster.protocol.records.varints import read_varint, varint
 from tests.support.java_batches import BATCHES, RECORDS
 from tests.support.memory_log import assign_offset
+from tests.support.written import build_batch
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -18,9 +18,10 @@ from muster.protocol.group_records import (
     decode_record,
     encode_record,
 )
-from muster.protocol.record_kinds import CLASSES, RecordKind, TypedRecord, encode_typed, kind_name
+from muster.protocol.record_kinds import CLASSES, RecordKind, TypedRecord, kind_name
 from tests.support.group_harness import FakeTopics
 from tests.support.message_strategies import message
+from tests.support.written import encode_typed
 
 KINDS = sorted(CLASSES)
 MEMBER_KEY = bytes.fromhex("0005" + "000167" + "00016d")

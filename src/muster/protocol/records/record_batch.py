@@ -491,36 +491,3 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
         parts += (varint(len(name)), name)
         parts.append(b"\x01" if value is None else varint(len(value)) + value)
     return b"".join(parts)
-
-
-def build_batch(
-    records: Sequence[Record | RecordFields],
-    *,
-    base_offset: int = 0,
-    compression: Compression = Compression.NONE,
-    level: int | None = None,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-    transactional: bool = False,
-    control: bool = False,
-    leader_epoch: int = -1,
-) -> bytearray:
-    """One batch of the given records, at consecutive offsets from `base_offset` (a Record's own offset is not used)."""
-    builder = BatchBuilder()
-    for record in records:
-        if isinstance(record, Record):
-            builder.append(record.timestamp, record.key, record.value, record.headers)
-        else:
-            builder.append(*record)
-    return builder.build(
-        base_offset=base_offset,
-        compression=compression,
-        level=level,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
-        control=control,
-        leader_epoch=leader_epoch,
-    )
