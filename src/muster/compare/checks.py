@@ -1,7 +1,7 @@
-"""The judgement: what must hold of the results whatever the machine's speed. Times are shown and never judged.
+"""The checks: what must hold of the results whatever the machine's speed. Times are shown, but not checked.
 
-A step in which sessions ended that it did not end (a machine that stood still does that) says nothing about counts. It
-is named, and its counts are not judged; what was lost is judged all the same.
+If sessions ended in a step that should not have (on a stalled machine), its counts mean nothing. It is named, and its
+counts are not checked; lost records still are.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ def judge(results: Results) -> list[Check]:
 
 
 def _of_differing(run: Run) -> Iterator[Check]:
-    """The flaws must show. Members that see different members try in vain while all sessions live; the session that
-    ZooKeeper has ended continues, as its server does not learn of it."""
+    """The flaws must show. Members that see different members fail to rebalance although all sessions are alive; a
+    member continues although ZooKeeper has ended its session, because its server does not know."""
     yield _check(run, "no record is lost while a server lags", run.lost == 0, f"{run.handled:,} of {run.produced:,}")
     tries = sum(step.work.failed_tries for step in run.of_kind(Kind.LATE))
-    yield _shown(run, "tries fail while members see different members", tries > 0, f"{tries:,}")
-    name = "with watch_brokers a broker that goes and comes back makes all rebalance"
+    yield _shown(run, "attempts fail while members see different members", tries > 0, f"{tries:,}")
+    name = "with watch_brokers all members rebalance when a broker stops and restarts"
     yield _brokers_watched(run, name, watched=True)
     doubled = f"{len(run.doubles)} partitions for {sum(step.doubled_ms for step in run.steps):,} ms"
     yield _shown(run, "two members read the same partitions while a server lags", bool(run.doubles), doubled)
 
 
 def _shown(run: Run, name: str, shown: bool, seen: str) -> Check:
-    """A flaw that must show, but may not where sessions ended that no step meant to end: their members had to register
-    and to rebalance, and were not what the step needed them to be."""
+    """A flaw that must show, unless sessions ended unexpectedly: their members had to register and rebalance, so the
+    step could not show it."""
     expired = sum(step.expired for step in run.steps)
     ok = None if expired and not shown else shown
-    return _check(run, name, ok, f"{seen}; {expired:,} sessions ended unmeant" if ok is None else seen)
+    return _check(run, name, ok, f"{seen}; {expired:,} sessions expired unexpectedly" if ok is None else seen)
 
 
 def is_well(checks: Iterable[Check]) -> bool:
@@ -78,7 +78,7 @@ def _of_run(run: Run) -> Iterator[Check]:
         yield _start_rebalances(run)
     if run.scheme is Scheme.WATCHERS:
         if run.of_kind(Kind.BROKER):
-            name = "without watch_brokers a broker that goes and comes back makes none rebalance"
+            name = "without watch_brokers no member rebalances when a broker stops and restarts"
             yield _brokers_watched(run, name, watched=False)
         yield _unfenced(run)
         yield _start_notifications(run)
@@ -100,9 +100,9 @@ def _check(run: Run, name: str, ok: bool | None, seen: str) -> Check:
 
 
 def _nothing_twice(run: Run) -> Check:
-    """Members give a partition away in a poll, when all is handled, and commit before.
+    """Members give a partition up in a poll, after all records are processed and committed.
 
-    Those of schemes 1 and 2 do not wait for a poll: what they have in hand then is handled twice.
+    Those of schemes 1 and 2 do not wait for a poll: records that they are processing are handled twice.
     """
     steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
     again = {str(step.step): step.twice for step in steps if step.twice}
@@ -182,7 +182,7 @@ def _unfenced(run: Run) -> Check:
     """The flaw must show: a commit of scheme 1 names no generation, so its session alone may keep it from counting."""
     outcomes = [outcome for step in run.of_kind(Kind.FREEZE) for outcome in step.stale_commits if outcome != "none"]
     ok = any(outcome in (SENT_AGAIN, "accepted") for outcome in outcomes) if outcomes else None
-    name = "a member that wakes up can commit what it has lost, from its next session"
+    name = "a resumed member can commit to partitions that it has lost, from its next session"
     return _check(run, name, ok, ", ".join(outcomes) or "nothing to commit")
 
 
@@ -191,4 +191,4 @@ def _fenced(run: Run) -> Check:
     accepted = sum(step.stale_commits.get("accepted", 0) for step in run.of_kind(Kind.FREEZE))
     refused = sum(step.stale_commits.get("refused", 0) for step in run.of_kind(Kind.FREEZE))
     ok = accepted == 0 if accepted + refused else None  # one that had handled nothing has nothing to commit
-    return _check(run, "a member that wakes up cannot commit", ok, f"{accepted} accepted, {refused} refused")
+    return _check(run, "a resumed member cannot commit", ok, f"{accepted} accepted, {refused} refused")

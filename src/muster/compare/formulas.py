@@ -1,4 +1,4 @@
-"""What one change of a group and its start cost, on paper: the formulas that the measurements are held against.
+"""The cost of one change of a group and of its start: the formulas with which the measurements are compared.
 
 `members` is the size of the group after the change, `partitions` those of its topic, `brokers` those in ZooKeeper.
 

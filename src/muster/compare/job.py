@@ -61,9 +61,9 @@ def _left_out(given: Given) -> list[str]:
     """The steps that would stop what the user runs."""
     found = []
     if given.kafka is not None:
-        found.append("a broker that goes, since the brokers are the user's")
+        found.append("stopping a broker, since the brokers are the user's")
     if given.zookeeper is not None:
-        found.append("ZooKeeper that is away, since it is the user's")
+        found.append("stopping ZooKeeper, since it is the user's")
     return found
 
 
@@ -84,7 +84,7 @@ async def _run_differing(wanted: Wanted, note: Callable[[str], None]) -> Run:
     steps = differing_script()
     folder = wanted.out / "compare-differing"
     folder.mkdir()
-    note(f"{TITLES[Scheme.WATCHERS]}, on servers of ZooKeeper that differ, and with watch_brokers")
+    note(f"{TITLES[Scheme.WATCHERS]}, on ZooKeeper servers that differ, and with watch_brokers")
     async with started_ensemble(folder, fragile(steps)[0]) as servers:
         options = Options(folder, folder.name, watch_brokers=True)
         found = await Trial(Scheme.WATCHERS, 3, servers, options, note, steps).run()
@@ -96,7 +96,7 @@ async def _run_differing(wanted: Wanted, note: Callable[[str], None]) -> Run:
 
 
 def conclude(results: Results, out: Path, console: Console) -> bool:
-    """Judge, print, write the page and the results; whether all is as it must be."""
+    """Check, print, write the page and the results; returns whether all checks passed."""
     checks = judge(results)
     (out / "results.json").write_text(json.dumps(to_json(results)), encoding="utf-8")
     page = out / "compare.html"

@@ -1,6 +1,6 @@
-"""The members that are compared: one consumer of each scheme, made to tell what it reads whenever that changes.
+"""The members that are compared: one consumer of each scheme, which reports what it reads whenever that changes.
 
-All have the same settings where they have them at all: offsets are committed when a partition is given away and every
+All have the same settings, as far as they have them: offsets are committed when a partition is given up and every
 `AUTO_COMMIT_MS`, as in Kafka 0.8; assignment is by range; a session lasts `SESSION_MS`.
 """
 

@@ -42,14 +42,14 @@ def render(results: Results, checks: Sequence[Check]) -> str:
 def _header(results: Results, checks: Sequence[Check]) -> str:
     wrong = [check.title for check in checks if check.ok is False]
     verdict = (
-        f'<p class="verdict bad">✗ Not as it must be: {escape("; ".join(wrong))}</p>'
+        f'<p class="verdict bad">✗ Failed: {escape("; ".join(wrong))}</p>'
         if not is_well(checks)
-        else '<p class="verdict good">✓ All that was checked is as it must be.</p>'
+        else '<p class="verdict good">✓ All checks passed.</p>'
     )
     lead = (
         f"The same workload on the same data, once under each scheme: {results.story} members join one after another, "
-        "one leaves, one crashes, one is frozen past its session and wakes, a broker goes and comes back, ZooKeeper is "
-        "away for a while. What the servers and the members counted shows why coordination was designed anew, twice."
+        "one leaves, one crashes, one is frozen past its session and resumes, a broker stops and restarts, and so does "
+        "ZooKeeper. The counts of the servers and the members show why coordination was redesigned twice."
     )
     shown = [
         (f"{_short(run.scheme)}: ZooKeeper’s reads until all had joined", sum(s.counted.reads for s in run.start))
@@ -76,11 +76,11 @@ def _timelines(stories: Sequence[Run]) -> str:
     charts = [f"<h3>{escape(TITLES[run.scheme])}</h3>{scroll(_timeline(run, members, until))}" for run in stories]
     legend = [f'<li><i class="m{at % 8}"></i>{escape(name)}</li>' for at, name in enumerate(members)]
     legend.append('<li><i class="nobody"></i>nobody reads it</li>')
-    legend.append('<li><i class="down"></i>its owner stands still, or a server is away</li>')
+    legend.append('<li><i class="down"></i>its owner is frozen, or a server is down</li>')
     legend.append('<li><i class="double"></i>two owners</li>')
     hint = (
-        "A row is a partition, a colour the member that reads it. Numbered lines are the steps, the grey behind one "
-        "how long the group took to share all partitions again. All have the same scale."
+        "A row is a partition, a colour the member that reads it. Numbered lines are the steps; the grey after a line "
+        "is the time until all partitions were assigned again. All have the same scale."
     )
     return section("Who read what", hint, f'<ul class="legend">{"".join(legend)}</ul>', *charts)
 
@@ -97,12 +97,12 @@ def _timeline(run: Run, members: Sequence[str], until_ms: int) -> str:
     markers = [
         Marker(number, step.start_ms, step.settled_ms, str(step.step)) for number, step in enumerate(run.steps, 1)
     ]
-    shades = [Shade(span.start_ms, span.end_ms, f"{what} is away", None, "away") for what, span in run.outages]
+    shades = [Shade(span.start_ms, span.end_ms, f"{what} is down", None, "away") for what, span in run.outages]
     for hold in run.holds:
         for nap in run.naps.get(hold.member, ()):
             shared = _both(hold, nap)
             if shared is not None:
-                shades.append(Shade(*shared, f"{hold.member} stands still", hold.partition))
+                shades.append(Shade(*shared, f"{hold.member} is frozen", hold.partition))
     shades += [
         Shade(double.start_ms, double.end_ms, f"read by {' and '.join(double.members)}", double.partition, "double")
         for double in run.doubles
@@ -130,24 +130,22 @@ def _counted(name: str, *, of_servers: bool) -> Callable[[Run], str]:
 
 FIGURES: dict[str, Callable[[Run], str]] = {
     "rebalances, summed over the members": lambda run: f"{sum(step.work.rebalances for step in run.steps):,}",
-    "tries that failed and were made again": lambda run: f"{sum(step.work.failed_tries for step in run.steps):,}",
-    "notifications by ZooKeeper, as members come, go and fail": _counted("watches", of_servers=False),
+    "failed attempts, which were retried": lambda run: f"{sum(step.work.failed_tries for step in run.steps):,}",
+    "notifications by ZooKeeper when members join, leave and fail": _counted("watches", of_servers=False),
     "ZooKeeper’s reads": _counted("reads", of_servers=False),
     "ZooKeeper’s writes": _counted("writes", of_servers=False),
-    "notifications while a broker or ZooKeeper is away, brokers’ too": _counted("watches", of_servers=True),
+    "notifications while a broker or ZooKeeper is down, including the brokers’": _counted("watches", of_servers=True),
     "ZooKeeper’s reads then": _counted("reads", of_servers=True),
     "ZooKeeper’s writes then": _counted("writes", of_servers=True),
     "requests to coordinators, without heartbeats and commits": lambda run: f"{sum(s.work.joins for s in run.steps):,}",
     "heartbeats": lambda run: f"{sum(step.work.requests.get('Heartbeat', 0) for step in run.steps):,}",
-    "partition-seconds that nobody read": lambda run: _seconds(sum(step.ownerless_ms for step in run.steps)),
-    "the longest time until all was shared again": lambda run: clock(max(s.converge_ms for s in run.steps)),
+    "partition-seconds without a reader": lambda run: _seconds(sum(step.ownerless_ms for step in run.steps)),
+    "longest time until all partitions were assigned again": lambda run: clock(max(s.converge_ms for s in run.steps)),
     "records handled twice": lambda run: f"{run.twice:,}",
-    "of them after waking up, by the member that had lost them": lambda run: (
-        f"{sum(s.after_waking for s in run.steps):,}"
-    ),
+    "of these by the resumed member, which had lost them": lambda run: f"{sum(s.after_waking for s in run.steps):,}",
     "moments in which a partition had two readers": lambda run: f"{len(run.doubles):,}",
     "for how long": lambda run: clock(sum(step.doubled_ms for step in run.steps)),
-    "the woken member’s commit": lambda run: _outcomes(run),
+    "the resumed member’s commit": lambda run: _outcomes(run),
 }
 """What is shown of a whole run."""
 
@@ -184,10 +182,10 @@ _STEP_HEAD = [
 
 def _steps(run: Run) -> str:
     rows = [_step_row(number, step) for number, step in enumerate(run.steps, 1)]
-    hint = "“Nobody read” is in partition-seconds; “requests” are those to coordinators but heartbeats and commits."
+    hint = "“Nobody read” is in partition-seconds; “requests” are those to coordinators except heartbeats and commits."
     odd = [str(step.step) for step in run.steps if not step.as_meant]
     if odd:
-        hint += f" Sessions ended by themselves, on a busy machine, while: {', '.join(odd)}."
+        hint += f" Sessions expired unexpectedly, on a busy machine, during: {', '.join(odd)}."
     return section(f"{TITLES[run.scheme]}, step by step", hint, table(_STEP_HEAD, rows))
 
 
@@ -213,14 +211,14 @@ def _step_row(number: int, step: StepResult) -> Sequence[str]:
 def _differing(run: Run) -> str:
     late, broker, lag = (run.of_kind(kind)[0] for kind in (Kind.LATE, Kind.BROKER, Kind.LAG))
     hint = (
-        "Scheme 1 on a ZooKeeper of three servers, with one member on a server of its own. First that server learns "
-        "everything late: while all sessions live, members see different members, and "
-        f"{late.work.failed_tries:,} tries of a rebalance failed. Then a broker goes and comes back: as "
-        f"these members have watch_brokers, that makes {broker.work.rebalances:,} rebalances, and none without it "
-        "(above). At last the server hears nothing of the others for a while. ZooKeeper ends the session, and the "
-        "other members take over; the server still says that all is as it was. Two members read the same partitions "
+        "Scheme 1 on a ZooKeeper of three servers, with one member on its own server. First that server learns "
+        "everything late: although all sessions are alive, members see different members, and "
+        f"{late.work.failed_tries:,} attempts to rebalance failed. Then a broker stops and restarts: these members "
+        f"have watch_brokers, so that causes {broker.work.rebalances:,} rebalances, and none without it (above). "
+        "Finally the server is cut off from the others for a while. ZooKeeper ends the session, and the other members "
+        "take over, but the server does not know. Two members read the same partitions "
         f"for {clock(lag.doubled_ms)}, and {lag.twice:,} records were handled twice. Members of schemes 2 and 3 do not "
-        "ask ZooKeeper, so none of this happens to them."
+        "use ZooKeeper, so none of this happens to them."
     )
     names = _members([run])
     legend = [f'<li><i class="m{at % 8}"></i>{escape(name)}</li>' for at, name in enumerate(names)]
@@ -243,9 +241,9 @@ def _growth(results: Results) -> str:
         _chart(results, "ZooKeeper’s reads for the whole start", _start_reads, _reads_of_start),
     ]
     hint = (
-        f"A point was measured; a line is the formula, carried on to {ON_PAPER:,} members on paper. A change is one "
-        "member that joins; the start is all of them, one after another. Writes lie above their lines by the offsets "
-        "that were committed meanwhile."
+        f"Points are measured; lines are the formula, extrapolated to {ON_PAPER:,} members. A change is one member "
+        "that joins; the start is all of them, one after another. Writes are above their lines by the offsets that "
+        "were committed meanwhile."
     )
     return section("How it grows", hint, _formulas(results.schemes), *charts, _measured(results))
 
@@ -351,8 +349,8 @@ def _measured(results: Results) -> str:
 
 def _checks(checks: Sequence[Check]) -> str:
     verdicts = {
-        True: '<span class="good">✓ as it must be</span>',
-        False: '<span class="bad">✗ wrong</span>',
+        True: '<span class="good">✓ passed</span>',
+        False: '<span class="bad">✗ failed</span>',
         None: "not judged",
     }
     rows = [
@@ -360,4 +358,4 @@ def _checks(checks: Sequence[Check]) -> str:
         for check in checks
     ]
     head = [("scheme", False), ("members", True), ("what must hold", False), ("check", False), ("seen", False)]
-    return section("Checked", "Counts and owners are judged; times are shown and never judged.", table(head, rows))
+    return section("Checked", "Counts and owners are checked; times are shown, but not checked.", table(head, rows))

@@ -314,7 +314,7 @@ class Trial:
         self._woken = member
         self._happened(Awake(woken, member))
         self._host_of[member].thaw()
-        await self._until(lambda: bool(self._committed), f"{member} notices that it stood still")
+        await self._until(lambda: bool(self._committed), f"{member} notices that it was frozen")
         await self._settled(woken)
 
     async def _lag(self, member: str) -> None:
@@ -368,7 +368,7 @@ class Trial:
         since = self._now()
         await stop()
         if noticed:
-            await self._noticed(since, f"all members notice that {what} has gone")
+            await self._noticed(since, f"all members notice that {what} is down")
         await asyncio.sleep(AWAY_S)
         back = self._now()
         await start()
@@ -391,7 +391,7 @@ class Trial:
 
         while True:
             await self._until(partial(self._shared, since), f"{len(self._active)} members share the partitions")
-            await self._until(partial(self._books.reached, self._load.written()), "what is written is handled")
+            await self._until(partial(self._books.reached, self._load.written()), "all written records are handled")
             rest_ms = self._changed_ms + QUIET_MS - self._now()
             if self._shared(since) and rest_ms <= 0:
                 return
@@ -417,7 +417,7 @@ class Trial:
                     await self._news.wait()
             if monotonic_ms() > give_up:
                 owned = {member: sorted(partitions) for member, partitions in self._members.owned.items()}
-                raise DidNotConvergeError(f"{self.name}: not within {PATIENCE_S} s: {what}; owned: {owned}")
+                raise DidNotConvergeError(f"{self.name}: did not happen within {PATIENCE_S} s: {what}; owned: {owned}")
 
 
 def _added(before: dict[str, Work], after: dict[str, Work]) -> Work:

@@ -1,8 +1,8 @@
-"""What happens to a group, as data: the steps of the workload, the same for each scheme and for any number of members.
+"""The steps of the workload, as data: the same for each scheme and for any number of members.
 
-Members are `m1`, `m2` … in the order in which they come, with noughts in front so that their names have the same order:
-assignment by range gives partitions to the first ones, if there are too few for all. The oldest ones go first, so it is
-known beforehand which members crash and freeze: those are processes of their own, the others may share one.
+Members are `m1`, `m2` … in the order in which they join, with leading zeros so that their names sort in this order:
+range gives partitions to the first ones, if there are too few for all. The oldest ones leave first, so it is known
+beforehand which members crash and freeze: these have separate processes, the others may share one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Kind(StrEnum):
     JOIN = "joins"
     LEAVE = "leaves"
     CRASH = "crashes"
-    FREEZE = "is frozen past its session, and wakes"
-    BROKER = "a broker goes and comes back"
-    ZOOKEEPER = "ZooKeeper is away for a while"
-    LATE = "joins while another member's server of ZooKeeper learns late"
-    LAG = "is connected to a server of ZooKeeper that lags behind"
+    FREEZE = "is frozen past its session, and resumes"
+    BROKER = "a broker stops and restarts"
+    ZOOKEEPER = "ZooKeeper stops and restarts"
+    LATE = "joins while another member's ZooKeeper server learns late"
+    LAG = "is connected to a ZooKeeper server that lags"
 
 
 CHANGES = (Kind.JOIN, Kind.LEAVE)
@@ -53,7 +53,7 @@ def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[St
     A loss leaves at least one member to take over: if it would leave zero, another member joins first.
     """
     if size < 2:
-        raise ValueError(f"a group of {size} has nobody to take over")
+        raise ValueError(f"a group of {size} has no member to take over")
     width = len(str(size))
     steps = [Step(Kind.JOIN, f"m{number:0{width}}") for number in range(1, size + 1)]
     members = [step.member for step in steps]

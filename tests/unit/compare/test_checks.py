@@ -85,8 +85,8 @@ def accepted(of: Run) -> None:
         (Scheme.WATCHERS, doubled, "no partition has two readers when members join and leave"),
         (Scheme.SERVER, doubled, "no partition has two readers when members join and leave"),
         (Scheme.MEMBERS, doubled, "no partition has two readers when members join and leave"),
-        (Scheme.SERVER, accepted, "a member that wakes up cannot commit"),
-        (Scheme.MEMBERS, accepted, "a member that wakes up cannot commit"),
+        (Scheme.SERVER, accepted, "a resumed member cannot commit"),
+        (Scheme.MEMBERS, accepted, "a resumed member cannot commit"),
     ],
 )
 def test_what_is_wrong_is_found(scheme: Scheme, change: Callable[[Run], None], name: str) -> None:
@@ -129,8 +129,8 @@ def disturbed(results: Results) -> list[Check]:
 def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) -> None:
     found = {check.name: check.ok for check in disturbed(sample(scheme))}
     assert found.pop("no record is lost") is True
-    assert found.pop("a member that wakes up cannot commit", True) is True
-    assert found.pop("a member that wakes up can commit what it has lost, from its next session", True) is True
+    assert found.pop("a resumed member cannot commit", True) is True
+    assert found.pop("a resumed member can commit to partitions that it has lost, from its next session", True) is True
     assert set(found.values()) == {None}
     assert is_well(disturbed(sample(scheme)))
 
@@ -139,7 +139,7 @@ def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) 
 def test_a_commit_that_was_never_tried_is_not_taken_for_a_refused_one(outcomes: dict[str, int]) -> None:
     results = sample(Scheme.SERVER)
     results.runs[0].of_kind(Kind.FREEZE)[0].stale_commits = outcomes
-    (found,) = [check for check in judge(results) if check.name == "a member that wakes up cannot commit"]
+    (found,) = [check for check in judge(results) if check.name == "a resumed member cannot commit"]
     assert found.ok is None
 
 
@@ -162,11 +162,11 @@ def of_kind(run: Run, kind: Kind) -> StepResult:
         (lambda run: lost(run), "no record is lost while a server lags"),
         (
             lambda run: setattr(of_kind(run, Kind.LATE), "work", Work(3, 3)),
-            "tries fail while members see different members",
+            "attempts fail while members see different members",
         ),
         (
             lambda run: setattr(of_kind(run, Kind.BROKER), "work", Work(5, 5)),
-            "with watch_brokers a broker that goes and comes back makes all rebalance",
+            "with watch_brokers all members rebalance when a broker stops and restarts",
         ),
     ],
 )
@@ -188,9 +188,9 @@ def test_flaws_that_do_not_show_are_not_judged_where_sessions_ended_unmeant(dist
     judged = {check.name: check for check in judge(results)}
     for name in (
         "two members read the same partitions while a server lags",
-        "tries fail while members see different members",
+        "attempts fail while members see different members",
     ):
-        assert (judged[name].ok, judged[name].seen[-26:]) == (None, "; 1 sessions ended unmeant")
+        assert (judged[name].ok, judged[name].seen[-33:]) == (None, "; 1 sessions expired unexpectedly")
     found.lost = 1
     assert wrong(results) == ["no record is lost while a server lags"]
 
@@ -198,10 +198,10 @@ def test_flaws_that_do_not_show_are_not_judged_where_sessions_ended_unmeant(dist
 def test_what_scheme_1_lacks_must_show() -> None:
     results = sample(Scheme.WATCHERS)
     of_kind(results.runs[0], Kind.BROKER).work = Work(3, 3)
-    assert wrong(results) == ["without watch_brokers a broker that goes and comes back makes none rebalance"]
+    assert wrong(results) == ["without watch_brokers no member rebalances when a broker stops and restarts"]
     results = sample(Scheme.WATCHERS)
     of_kind(results.runs[0], Kind.FREEZE).stale_commits = {"refused": 1}
-    assert wrong(results) == ["a member that wakes up can commit what it has lost, from its next session"]
+    assert wrong(results) == ["a resumed member can commit to partitions that it has lost, from its next session"]
     of_kind(results.runs[0], Kind.FREEZE).stale_commits = {"none": 1}
     assert is_well(judge(results))
 

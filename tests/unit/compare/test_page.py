@@ -46,12 +46,12 @@ def test_what_it_ran_on_is_told_and_escaped(page: str) -> None:
 
 
 def test_the_verdict_is_that_of_the_checks(page: str) -> None:
-    assert "✓ All that was checked" in page
+    assert "✓ All checks passed" in page
     results = sample()
     results.runs[0].lost = 3
     bad = page_of(results)
-    assert "✗ Not as it must be: Scheme 1: members watch ZooKeeper, 3 members: no record is lost" in bad
-    assert "✓ All that was checked" not in bad
+    assert "✗ Failed: Scheme 1: members watch ZooKeeper, 3 members: no record is lost" in bad
+    assert "✓ All checks passed" not in bad
 
 
 def svgs(page: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_all_timelines_have_one_scale_and_show_what_was_not_as_it_should_be() ->
         (first,) = {text.get("x") for text in ElementTree.fromstring(chart).iter() if text.text == "10 s"}
         places.append(first)
         assert len(shapes(chart, "double")) == 1
-        assert len(shapes(chart, "shade")) == 4  # m3 stands still in all partitions
+        assert len(shapes(chart, "shade")) == 4  # m3 is frozen in all partitions
         assert len(shapes(chart, "away")) == 1
         assert len(shapes(chart, "marker")) == len(results.runs[0].steps)
     assert len(set(places)) == 1
@@ -91,8 +91,8 @@ def test_split_brain_by_servers_that_differ_is_drawn() -> None:
     assert "Split brain" not in page_of(results)
     results.differing = differing()
     page = page_of(results)
-    assert "3 tries of a rebalance failed" in page
-    assert "that makes 6 rebalances" in page
+    assert "3 attempts to rebalance failed" in page
+    assert "that causes 6 rebalances" in page
     assert "read the same partitions for 2.5 s, and 77 records were" in page
     chart = svgs(page)[3]
     assert len(shapes(chart, "double")) == 1

@@ -17,7 +17,7 @@ def test_the_steps_of_five_members() -> None:
     assert script(5) == [*joins, *losses, Step(Kind.BROKER), Step(Kind.ZOOKEEPER)]
     assert script(5, broker=False, zookeeper=False) == [*joins, *losses]
     assert [str(step) for step in script(5)[4:7]] == ["m5 joins", "m1 leaves", "m2 crashes"]
-    assert str(Step(Kind.BROKER)) == "a broker goes and comes back"
+    assert str(Step(Kind.BROKER)) == "a broker stops and restarts"
 
 
 def test_a_group_of_two_is_filled_up_before_each_loss() -> None:
@@ -29,7 +29,7 @@ def test_a_group_of_two_is_filled_up_before_each_loss() -> None:
         "m3 joins",
         "m2 crashes",
         "m4 joins",
-        "m3 is frozen past its session, and wakes",
+        "m3 is frozen past its session, and resumes",
     ]
 
 
@@ -41,7 +41,7 @@ def test_the_member_whose_server_lags_is_alone_in_its_process() -> None:
 
 @pytest.mark.parametrize("size", [-1, 0, 1])
 def test_a_group_that_nobody_could_take_over_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match="nobody"):
+    with pytest.raises(ValueError, match="no member to take over"):
         script(size)
 
 
