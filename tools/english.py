@@ -31,6 +31,9 @@ BANNED = {
     r"\ba way to\b(?= a \w+ server)": "a proxy",
     r"\bcome to pass\b|\bcame to pass\b|\bcomes about\b": "happen",
     r"\bof its own accord\b|\bby and by\b|\bthereupon\b|\bwhereupon\b|\bhence\b": "plain words",
+    r"\bfor ever\b(?!y)": "forever",
+    r"\bnot to be had\b": "not available",
+    r"\bback-offs?\b": "backoff",
     r"\bno more\b(?= [.,;:)])|\bis no more\b|\bare no more\b": "no longer exists",
 }
 """Patterns, each with what to write instead. `There is no leader` is English; `it is no leader` is not."""

@@ -14,7 +14,7 @@ class Holdings:
 
     Attributes:
         owner: the rightful owner of each place, or a negative number.
-        holder: the member that has it now.
+        holder: the member that holds it now.
         topic_of: its topic.
         loads, spares: how many places each member holds, and how many of them are spare.
         held: its places by topic.

@@ -1,4 +1,4 @@
-"""Sharing out under mixed subscriptions, when not every member wants the same topics.
+"""Assignment under mixed subscriptions, when not every member wants the same topics.
 
 Theory
 ------

@@ -2,10 +2,10 @@
 
 Version 1 is an array of (topic, array of partitions) and the generation; version 0 ends before the generation.
 
-The leader reads one of these for each member, with nearly as many topics in it as the member has partitions. What
-tells one from the next is mostly the partition numbers alone, since dealing in turn gives many members the same
-topics. All but the numbers is a *shape*: where the last one of the same size and first topic fits, which one
-comparison tells, the numbers come out in one call.
+The leader reads one of these for each member, with nearly as many topics in it as the member has partitions. Mostly
+only the partition numbers differ, since dealing in turn gives many members the same topics. Everything but the numbers
+is a *shape*: if one comparison shows that the last shape of the same size and first topic fits, all numbers are read in
+one call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_INT16 = 2**15 - 1
 _NOWHERE = (0, 0)
 
 _MISSES_FOR_A_SHAPE = 16
-"""Making a shape takes as long as reading twice without one; if none ever fits, that must not matter."""
+"""Making a shape takes as long as reading twice without one; the cost must stay low if none ever fits."""
 
 
 def encode_previous_assignment(partitions: Iterable[TopicPartition], generation_id: int) -> bytes:
@@ -87,7 +87,7 @@ class PreviousReader:
         """
         places: list[int] = []
         span_of, pair, int32 = self._spans.get, _PAIR.unpack_from, _INT32.unpack_from
-        padded = data + bytes(_INT32.size)  # a count of 0 may be the last there is, and has no number behind it
+        padded = data + bytes(_INT32.size)  # a count of 0 may be the last value, with no numbers after it
         (topics,) = int32(data)
         if topics < 0:
             raise ValueError("negative number of topics")
@@ -134,7 +134,7 @@ def _check_lengths(name: int, count: int, left: int) -> None:
     """Refuse what the data cannot hold before anything is made of it: garbage must not ask for memory.
 
     Raises:
-        ValueError: a length is negative, or more than what is left behind the name.
+        ValueError: a length is negative, or more than what is left after the name.
     """
     if name > _MAX_INT16 or not 0 <= 4 * count <= left - 4:
         raise ValueError("impossible length")
@@ -160,7 +160,7 @@ def _numbered(shape: _Shape, data: bytes) -> list[int]:
 
 
 def _generation(data: bytes, end: int) -> int:
-    """The generation behind the topics, -1 in version 0."""
+    """The generation after the topics, -1 in version 0."""
     if len(data) - end < _INT32.size:
         return UNKNOWN_GENERATION_ID
     return int(_INT32.unpack_from(data, end)[0])

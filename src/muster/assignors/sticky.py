@@ -61,7 +61,7 @@ class StickyAssignor(Assignor):
     def assign(
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
-        """Share out as the head of the file says."""
+        """Assign as described at the head of the file."""
         return self.assign_by_rack(partitions_per_topic, members, NO_RACKS)
 
     def assign_by_rack(
@@ -106,7 +106,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         return _INT32.pack(self._generation_id)
 
     def on_assignment(self, assignment: MemberAssignment, generation_id: int) -> None:
-        """Remember the generation; what is owned stands in the subscription."""
+        """Remember the generation; the subscription has the owned partitions."""
         self._generation_id = generation_id
 
     def claims(self, layout: Layout, subscriptions: list[MemberSubscription]) -> list[Claim]:

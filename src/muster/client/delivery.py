@@ -39,7 +39,7 @@ class DeliveryFuture(Future[RecordMetadata]):
     more time than the rest of `send`, much of it in the garbage collector.
 
     `result` and `exception` do not use the condition: an interrupt in the middle of `Condition.__enter__` leaves it
-    locked, and the thread that settles the future would wait for it for ever. They wait for a lock of their own, which
+    locked, and the thread that settles the future would wait for it forever. They wait for a lock of their own, which
     that thread releases. The race that `_making` decides: either the waiting thread has added its lock before the
     future is settled, or it finds it settled.
 
@@ -88,7 +88,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self._state not in (PENDING, RUNNING)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record was written; waits `timeout` seconds at most, for ever if None."""
+        """Where the record was written; waits `timeout` seconds at most, forever if None."""
         self._wait(timeout)
         if self._state == FINISHED and self._result is not None:
             return self._result

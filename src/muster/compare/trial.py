@@ -50,7 +50,7 @@ PATIENCE_S = 300
 AWAY_S = 3.0
 """How long a broker or ZooKeeper is down at least."""
 LATE_MS, LATE_FOR_S = 2_500, 5.0
-"""The delay of the lagging server, and for how long: longer than a back-off of scheme 1."""
+"""The delay of the lagging server, and for how long: longer than a backoff of scheme 1."""
 PER_HOST = 10
 """Members that share a process."""
 

@@ -296,7 +296,7 @@ class SubscriptionState:
         return [p for p, state in self._assigned.items() if state.state is PositionState.INITIALIZING]
 
     def request_reset(self, partition: TopicPartition, strategy: OffsetReset | None = None) -> bool:
-        """Request a look-up of the position. Returns False if the strategy is NONE: then the user must be notified."""
+        """Request a lookup of the position. Returns False if the strategy is NONE: then the user must be notified."""
         state = self._assigned.get(partition)
         strategy = strategy or self.default_reset
         if state is None:

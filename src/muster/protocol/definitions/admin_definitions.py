@@ -1,4 +1,4 @@
-"""What an admin asks to change or to see, as Apache Kafka 4.2 defines it: partitions, records, settings, leaders,
+"""The requests of an admin client, as Apache Kafka 4.2 defines them: partitions, records, settings, leaders,
 committed offsets, folders of logs, producers. `schema.py` states the grammar.
 """
 

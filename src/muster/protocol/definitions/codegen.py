@@ -9,7 +9,7 @@ muster.protocol.definitions.codegen JoinGroupRequest 9` prints them.
 The functions are straight-line code: no call for each field, runs of fixed-width fields fused into one `struct` call,
 nested arrays as nested loops. Encoding appends buffers to a list, so that record batches are never copied.
 
-Both take `left`, the elements of arrays (and tags) that may come; the one too many raises TooManyElementsError before
+Both take `left`, the remaining limit of array elements (and tags); one too many raises TooManyElementsError before
 it is built. The *sliced* kind of a codec is the same code as a generator that yields every SLICE elements, so that its
 caller can do other work in between.
 """

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that muster's coordinator passes over: of groups of other kinds than the classic.
+"""Records of `__consumer_offsets` that muster's coordinator skips: those of groups other than classic ones.
 And what an admin client asks about groups of KIP-848, which muster's broker does not serve.
 
 Keys and values of the consumer groups of KIP-848 (kinds 3 to 8, and 16), of share groups (10 to 15, KIP-932) and of

@@ -1,4 +1,4 @@
-"""What clients ask to be let in by SASL, as Apache Kafka 4.2 defines it. muster's broker does not serve it.
+"""The messages of SASL authentication, as Apache Kafka 4.2 defines them. muster's broker does not serve them.
 
 `schema.py` states the grammar.
 """

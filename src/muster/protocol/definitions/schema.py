@@ -117,7 +117,7 @@ class Message(Struct):
     key: int | None = None
     versions: Versions = ALWAYS
     older: Versions = NEVER
-    """Versions that today's Kafka does not speak any more, for brokers of their time."""
+    """Versions that today's Kafka no longer supports, for brokers of their time."""
     flexible: Versions = NEVER
     common: dict[str, Struct] = field(default_factory=dict)
 

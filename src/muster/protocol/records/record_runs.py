@@ -108,8 +108,8 @@ def pieces(
     go to `one_by_one`, which is given a position and the numbers of the first record there and of the one to stop at,
     and returns the position after them.
 
-    Where there are no runs they are looked for ever less often, and at first among few records: a look at many costs
-    as much for each of them, also where the run ends early.
+    Where there are no runs they are searched for less and less often, and at first among few records: a look at many
+    costs as much for each of them, also where the run ends early.
 
     Raises:
         CorruptRecordError: bytes left after the last record.

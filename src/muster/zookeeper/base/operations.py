@@ -1,4 +1,4 @@
-"""What rules ask of ZooKeeper, as values.
+"""Operations on ZooKeeper, as values.
 
 Theory: a rule that talks with ZooKeeper is a plan, a generator without any I/O. It yields an ask, is sent the answer,
 and returns its result; an error is thrown into it where it asked. What carries a plan out may be a session with a real
@@ -37,7 +37,7 @@ ANY_VERSION = -1
 MAX_DATA_BYTES = 1_000_000
 """The most that a znode, or the parts of a multi together, may hold here. ZooKeeper closes the connection of a client
 that sends a packet above `jute.maxbuffer`, by default 1,048,575 bytes: that would look like a broken network, and be
-tried again for ever."""
+retried forever."""
 
 MAX_PACKET_BYTES = 1_048_575
 """ZooKeeper's own limit for a request, with all paths and whatever else is in it."""
@@ -61,11 +61,11 @@ class ZooKeeperError(MusterError):
 
 
 class NoNodeError(ZooKeeperError):
-    """There is no such znode, or it has no parent."""
+    """The znode or its parent does not exist."""
 
 
 class NodeExistsError(ZooKeeperError):
-    """There is such a znode already."""
+    """The znode already exists."""
 
 
 class BadVersionError(ZooKeeperError):

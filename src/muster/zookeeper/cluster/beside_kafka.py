@@ -1,12 +1,12 @@
-"""A coordinator beside Apache Kafka's brokers of the time of ZooKeeper: it registers, and reads what they write.
+"""A coordinator next to Apache Kafka's brokers in ZooKeeper mode: it registers, and reads what they write.
 
-Theory. Kafka's own znodes are read and never written. What the coordinators write is below `/muster`, which Kafka does
-not look at: themselves and the groups, as in a cluster of muster's brokers (slots.py, group_store.py), and
+Theory. Kafka's own znodes are read and never written. The coordinators write below `/muster`, which Kafka ignores:
+their registrations and the groups, as in a cluster of muster's brokers (slots.py, group_store.py), and
 
     /muster/kafka     the id of Kafka's cluster, once it was seen
 
-Offsets of a topic that is gone are forgotten, for ever. So before that it is made sure that ZooKeeper still holds the
-cluster of which the groups are: one that was emptied, or has another Kafka in it, has no such topics either.
+Offsets of a deleted topic are removed permanently. So the coordinator first makes sure that ZooKeeper still has the
+groups' cluster: a ZooKeeper that was emptied, or has another Kafka, lacks these topics too.
 
 Brokers of muster coordinate their groups themselves, in the same znodes. A ZooKeeper has one or the other.
 """

@@ -1,12 +1,11 @@
 """Which data folder a broker of the cluster has its records in: `/muster/brokers/[id]`, written when it registers.
 
-A broker that comes with another folder than before (an empty volume, a wrong path) would lead its partitions from
-offset 0, and what it had acknowledged would be gone without a word. So it is refused, until the operator names the
-folder that is given up.
+A broker with another folder than before (an empty volume, a wrong path) would lead its partitions from offset 0, and
+its acknowledged records would be silently lost. So it is refused, until the operator names the folder to give up.
 
 Each start has a number and a name, in the folder and here. A folder with a smaller number than here, or with another
-name under the same one, is an older copy: records were acknowledged since that it lacks. A larger number does no harm:
-ZooKeeper was put back from a backup, or a start was broken off.
+name under the same number, is an older copy, which lacks records acknowledged since. A larger number is harmless:
+ZooKeeper was restored from a backup, or a start was interrupted.
 """
 
 from __future__ import annotations

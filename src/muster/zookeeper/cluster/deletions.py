@@ -1,12 +1,12 @@
 """Which topics were deleted, as opposed to missing: only what was deleted costs records.
 
-A ZooKeeper that was put back from an older backup, or a topic's znodes that were removed by hand, look like a deletion
-to a broker that compares what it has with what there is. So the controller leaves a note of each real deletion, before
-it removes the topic's first znode: `/muster/deletions/[broker]/[topic id]`, for each broker that may have something of
-it. A broker removes records of topics with such a note only, and then the note, whenever it comes back. Topics without
-one are set aside.
+A ZooKeeper restored from an older backup, or a topic whose znodes were removed by hand, looks like a deletion to a
+broker that compares its topics with ZooKeeper's. So before the controller removes the first znode of a deleted topic,
+it leaves a note: `/muster/deletions/[broker]/[topic id]`, for each broker that may have data of it. A broker only
+removes the records of topics with such a note, and then the note, whenever it is back. Topics without one are set
+aside.
 
-The id tells the topic from later ones of its name, so a broker that is away holds up nothing.
+The id distinguishes the topic from later ones of the same name, so a broker that is down holds up nothing.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ A record larger than a znode may be is refused before anything changes (TooLarge
 coordinator beforehand. Committed offsets cannot get there: a znode takes so few of them that they fit even when each
 has the longest metadata that is allowed (`MAX_OFFSET_METADATA`).
 
-A server whose `jute.maxbuffer` was lowered closes the connection at a request that is too large for it, without a word:
-that looks like a broken network, and the same would be sent for ever. So a large multi whose answer is lost again and
-again, while what is asked in between is answered, is given up with TooLargeError, and from then on this store sends no
-more than half as much at once (`Room`).
+A server whose `jute.maxbuffer` was lowered closes the connection at a request that is too large for it, without an
+error: that looks like a broken network, and the request would be retried forever. So a large multi whose answer is lost
+repeatedly, although requests in between are answered, is given up with TooLargeError, and from then on this store sends
+at most half as much at a time (`Room`).
 
 Reading goes a few znodes ahead of the coordinator, however many there are.
 """
@@ -153,7 +153,7 @@ def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[Non
 
     Raises:
         FencedError: it is not. None of them was carried out, or all were before it changed.
-        TooLargeError: ZooKeeper closes the connection at so much.
+        TooLargeError: ZooKeeper closes the connection at this size.
     """
     check = Check(slot_epoch_path(slot), epoch)
     lost = 0

@@ -1,1 +1,1 @@
-"""A session with ZooKeeper: the only room of zookeeper/ that does I/O by itself."""
+"""A session with ZooKeeper: the only package of zookeeper/ that does I/O itself."""

@@ -1,22 +1,22 @@
 """One session with ZooKeeper over kazoo, the only file that knows kazoo.
 
-What of kazoo 2.11 it works around, each at its place below:
+What it works around in kazoo 2.11:
 
-- It has one thread for answers and another for watches, so that an answer may overtake the event of an earlier change.
+- kazoo has one thread for answers and another for watches, so an answer may overtake the event of an earlier change.
   Here both are reported by the thread that reads the connection, in the order in which it read them (`_Handler`).
-- It begins a new session by itself when the old one has expired, and what was asked for the old one in that moment is
-  carried out in the new one. Here a KazooClient is used for one session only (`_on_state`).
-- It tells of the end of a session only when it has a connection again. When the last sign of life was is noted from
-  the frames on the wire (`socket_times.py`), and the owner of the session keeps time by its own clock.
-- Before it has a connection it keeps requests for ever, and it never finds out that a server is silent for as long as
-  more requests are sent to it. Here a request is refused while there is no connection, and `break_off` ends one.
-- It gives a server as long to answer at all as the session lasts, shared among the servers. A server that has just
-  started may never answer what came a moment too early. Here it has `GREETING_S`.
+- It automatically begins a new session when the old one has expired, and carries out requests meant for the old one in
+  the new one. Here a KazooClient is used for one session only (`_on_state`).
+- It reports the end of a session only when it has a connection again. Here the time of the last sign of life is taken
+  from the frames on the wire (`socket_times.py`), and the owner of the session keeps time by its own clock.
+- Without a connection it keeps requests forever, and it does not notice that a server is silent while more requests are
+  sent to it. Here a request is refused while there is no connection, and `break_off` ends one.
+- It gives a server the length of the session for its first answer, shared among the servers. A server that has just
+  started may never answer a request that came a moment too early. Here it has `GREETING_S`.
 - It wakes its thread with one byte for each request, through a pair of sockets that takes 278 of them, and then blocks
-  its caller, the event loop. Here fewer are under way at a time (`MOST_UNDER_WAY`).
-- With a lost connection all watches are gone, each is called once with type NONE, and it does not set them again.
-- A multi that is refused does not raise: its result is a list with an error for each part.
-- `stop` and `close` wait, and `stop` may be called once only: a thread of its own does that (`end`).
+  its caller, the event loop. Here fewer are in flight at a time (`MOST_UNDER_WAY`).
+- When the connection is lost all watches are gone: each is called once with type NONE, and not set again.
+- A refused multi does not raise: its result is a list with an error for each part.
+- `stop` and `close` block, and `stop` may be called only once: a separate thread does that (`end`).
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ MOST_UNDER_WAY = 128
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0
 GREETING_S = 5.0
 REFUSED_S = 5.0
-"""How long servers refuse a session at least, as long as it lasts otherwise, until it is given up."""
+"""The minimum time, otherwise the length of the session, for which servers refuse it before it is given up."""
 REFUSALS_APART_S = 10.0
 """Refusals further apart than this do not belong together."""
 ORDERLY_END_S = 2.0
-"""How long a session is given to end in good order before its connection is broken off."""
+"""The time for a clean end of a session; then its connection is closed."""
 
 _CHANGES = {
     EventType.CREATED: Change.CREATED,
@@ -114,19 +114,19 @@ def parse_address(address: str) -> tuple[list[str], str]:
 
 
 class KazooOwner(Protocol):
-    """Receives what happens to a session, on the event loop, in this order."""
+    """Receives the events of a session, on the event loop, in order."""
 
     def link_connected(self, link: Link) -> None:
         """There is a connection."""
 
     def link_suspended(self, link: Link) -> None:
-        """There is none any more."""
+        """The connection is lost."""
 
     def link_fired(self, link: Link, change: Change, path: str) -> None:
         """A watch has fired, or is lost."""
 
     def link_expired(self, link: Link) -> None:
-        """The session has ended; the link is of no more use."""
+        """The session has ended; the link can no longer be used."""
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -154,7 +154,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         callback.func(*callback.args)
 
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Wire:
-        """Connect with one server. One that does not answer is not to cost the time for which the session lasts."""
+        """Connect to one server. One that does not answer must not use up the session's timeout."""
         link = self._link
         try:
             most = min(timeout / link.server_count, GREETING_S)
@@ -205,11 +205,11 @@ class Link:
         self.server_count = len(hosts)
         self.session_id = 0
         self.timeout_ms = timeout_ms
-        """What ZooKeeper grants; what was asked for until it has said so."""
+        """The granted timeout; until ZooKeeper has granted one, the requested timeout."""
         self.alive_at = 0.0
-        """The monotonic time at which the last message was sent that was answered."""
+        """The monotonic time at which the last answered message was sent."""
         self.last_error = ""
-        """Why there was no connection the last time that one was tried."""
+        """Why the last attempt to connect failed."""
         self.wire: Wire | None = None
         self.is_given_up = False
         # What follows is the owner's, on the event loop.
@@ -217,7 +217,7 @@ class Link:
         self.is_doubted = True
         self.has_ended = False
         self.pending: dict[asyncio.Future[Any], str] = {}
-        """What kazoo has not answered yet, and the path of each."""
+        """The requests that kazoo has not answered yet, and the path of each."""
         self.gate = asyncio.Semaphore(MOST_UNDER_WAY)
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -270,7 +270,7 @@ class Link:
         self.alive_at = max(self.alive_at, sent_at)
 
     def note_timeout(self, timeout_ms: int) -> None:
-        """ZooKeeper has said how long the session lasts without a sign of life."""
+        """ZooKeeper has granted a session timeout."""
         self._refused_at = -REFUSALS_APART_S
         if timeout_ms > 0:
             self.timeout_ms = timeout_ms
@@ -278,8 +278,8 @@ class Link:
     def note_refused(self) -> None:
         """A server has closed the connection in place of a greeting.
 
-        Servers without a quorum do so, for a while; and those that were put back from an older backup, for ever: the
-        session has seen what they have not. So after as long as the session lasts it is given up for a new one.
+        Servers without a quorum do so for a while, and those restored from an older backup forever, because the session
+        has seen newer transactions. So after the length of the session it is given up for a new one.
         """
         now = time.monotonic()
         if now - self._refused_at >= REFUSALS_APART_S:
@@ -358,7 +358,7 @@ class Link:
                 future.set_exception(make(path))
 
     def break_off(self) -> None:
-        """Give up the connection that there is; another one is tried."""
+        """Give up the current connection; another one is tried."""
         if self.wire is not None:
             self.wire.break_off()
 

@@ -1,4 +1,4 @@
-"""A session with ZooKeeper for asyncio: carries plans out, and tells its owner in time when it is in doubt."""
+"""A session with ZooKeeper for asyncio: carries out plans, and notifies its owner in time when it is in doubt."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class ZooKeeperSession(forks.StaysHere):
             await session.ask(Create("/mine", b"data", ephemeral=True))
             owned = await session.run(some_plan())
 
-    It belongs to the event loop and the process in which it was started, and has to be closed: an owner that goes
-    without closing keeps its ephemeral znodes until its event loop ends. Everything that it tells comes in the order of
-    ZooKeeper: an event before the answer to any request that shows what came after. While there is no connection a
-    request is refused with ConnectionLossError, and nothing is tried a second time; a plan may wait (`Reconnected`).
+    It belongs to the event loop and the process in which it was started, and must be closed: without that its ephemeral
+    znodes remain until the event loop ends. Everything is reported in ZooKeeper's order: an event before the answer to
+    any request that shows a later state. Without a connection a request is refused with ConnectionLossError, and
+    nothing is retried; a plan may wait (`Reconnected`).
 
     Args:
         address: `host:port,host:port/chroot`; all paths are below the chroot.
-        timeout_ms: ends the session when ZooKeeper has heard nothing of it for so long. ZooKeeper grants another one
-            where its limits say so: see the attribute of the same name.
+        timeout_ms: the session ends when ZooKeeper has not heard of it for this long. ZooKeeper may grant another value
+            because of its limits: see the attribute of the same name.
         create_chroot: create the chroot at the start if it is missing.
     """
 
@@ -81,11 +81,11 @@ class ZooKeeperSession(forks.StaysHere):
     # --- beginning and end -------------------------------------------------------------------------------------------
 
     async def start(self, timeout_ms: int = START_TIMEOUT_MS) -> None:
-        """Connect, and have the chroot.
+        """Connect, and make sure that the chroot exists.
 
         Raises:
             ConnectionLossError: no ZooKeeper has answered in time.
-            NoNodeError: there is no such chroot, and it was not to be created.
+            NoNodeError: the chroot does not exist, and `create_chroot` is off.
         """
         if self._loop is not None:
             raise IllegalStateError("this ZooKeeperSession was started already")
@@ -114,7 +114,7 @@ class ZooKeeperSession(forks.StaysHere):
             raise NoNodeError(self._chroot, f"there is no {self._chroot} in the ZooKeeper at {','.join(self._hosts)}")
 
     async def _keep(self) -> None:
-        """Notice that the event loop ends without `close`: asyncio.run cancels what is left."""
+        """Notice that the event loop ends without `close`: asyncio.run cancels the remaining tasks."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -127,8 +127,8 @@ class ZooKeeperSession(forks.StaysHere):
             self._current.start()
 
     async def close(self) -> None:
-        """End the session, with all that is ephemeral in it where ZooKeeper can be reached; it waits for some seconds
-        at most. What is under way fails with ClosedError. A second call does nothing."""
+        """End the session, and with it its ephemeral znodes if ZooKeeper can be reached; waits for a few seconds at
+        most. Requests in flight fail with ClosedError. A second call does nothing."""
         self._check_process()
         if self._is_closed:
             return
@@ -162,9 +162,9 @@ class ZooKeeperSession(forks.StaysHere):
     # --- what it is sent ---------------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
-        """Have a function called on the event loop with every `Watched` and `SessionEvent` from now on, in order.
+        """Call a function on the event loop with every `Watched` and `SessionEvent` from now on, in order.
 
-        It must not wait. It may be added before the start.
+        It must not block. It may be added before the start.
         """
         self._listeners.append(listener)
 
@@ -175,9 +175,10 @@ class ZooKeeperSession(forks.StaysHere):
 
     @property
     def is_live(self) -> bool:
-        """Whether ZooKeeper was heard of within two thirds of the timeout, by the clock, whatever events are under way.
+        """Whether ZooKeeper was heard of within two thirds of the timeout, by the clock, whatever events are pending.
 
-        While it holds no other session sees this one expired. A process that stood still may ask at once.
+        While it is true, no other session sees this one as expired. A process that was stopped can check it
+        immediately.
         """
         link = self._current
         return (
@@ -205,9 +206,9 @@ class ZooKeeperSession(forks.StaysHere):
     # --- asking ------------------------------------------------------------------------------------------------------
 
     async def ask(self, what: Ask[A]) -> A:
-        """Carry out one thing; its answer, or the error that it names is raised.
+        """Carry out one request; returns its answer, or raises its error.
 
-        A task that is cancelled meanwhile has its request carried out or not.
+        If the task is cancelled meanwhile, the request may or may not be carried out.
         """
         answer: A = await self._ask(self._link(), what, self._chroot)
         return answer
@@ -322,7 +323,7 @@ class ZooKeeperSession(forks.StaysHere):
         self._wake(None)
 
     def link_suspended(self, link: Link) -> None:
-        """There is none any more: what is under way may be carried out or not."""
+        """The connection is lost: requests in flight may or may not be carried out."""
         if self._is_closed or link is not self._current or not link.is_connected:
             return
         link.is_connected = False
@@ -347,7 +348,7 @@ class ZooKeeperSession(forks.StaysHere):
         self._loop.call_later(NEXT_SESSION_S, self._begin)
 
     def _watch_over(self) -> None:
-        """Doubt the session when nothing was heard of ZooKeeper for too long, whatever kazoo thinks."""
+        """Doubt the session when ZooKeeper was not heard of for too long, whatever kazoo reports."""
         self._timer = None
         link = self._current
         if self._is_closed or link is None or link.is_doubted:

@@ -1,8 +1,8 @@
-"""A socket to ZooKeeper that notes when what was answered had been sent.
+"""A socket to ZooKeeper that notes when answered requests were sent.
 
 ZooKeeper ends a session that it has not heard of for the session's timeout. An answer proves that it was heard of, but
-not when: the server may have stood still since. It was heard of at the earliest when the request was sent, so that is
-the moment from which the timeout counts here. Neither kazoo nor its pings tell it; the frames on the socket do.
+not when: the server may have been stopped since. It was heard of at the earliest when the request was sent, so the
+timeout counts from then. Neither kazoo nor its pings report that time; the frames on the socket show it.
 """
 
 from __future__ import annotations

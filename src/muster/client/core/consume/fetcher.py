@@ -51,7 +51,7 @@ HELD_BACK_WAIT_MS = 20
 """How long a fetch may be parked at a broker while other partitions of that broker wait for the user to catch up.
 
 The sequence: enough of partition A waits, so only B is fetched; B is at its end, so the broker parks the fetch for
-`fetch.max.wait.ms`; the user handles what there is of A; and A cannot be fetched, as one fetch is already in flight.
+`fetch.max.wait.ms`; the user handles the records of A; and A cannot be fetched, as one fetch is already in flight.
 """
 
 

@@ -8,7 +8,7 @@ The group decides whether a commit is still allowed. A member commits under its 
 An answer that says the generation is over resets the member (see `membership.py`). A consumer with a manual assignment
 commits without a generation, which the broker allows while the group has no members (J7).
 
-The race that `_Commit.owned` guards against: a commit waits, for its next try or behind another commit; the generation
+The race that `_Commit.owned` guards against: a commit waits, for its next try or for another commit; the generation
 ends, the partitions are lost, other members read and commit them; this consumer joins again, and only now is it the
 commit's turn. Sent under the new generation it would be accepted, and would undo the others' commits. In Kafka's client
 the commit leaves before that, under the old generation.

@@ -150,9 +150,9 @@ class MemberCore:
         """Take back calls of the listener that were not made yet, of a rebalance that is over.
 
         The sequence: the join is answered while the user handles records, so `assigned` waits for the next poll; the
-        user stays away too long, and the member leaves. If the listener were called then, it would take partitions for
-        its own that other members have by now. Partitions that the listener does know of are reported as lost by the
-        next preparation, or given up by the leaving.
+        user does not poll for too long, and the member leaves. If the listener were called then, it would take
+        partitions for its own that other members have by now. Partitions that the listener does know of are reported as
+        lost by the next preparation, or given up by the leaving.
         """
         if self.step not in (Step.REVOKING, Step.RELEASING, Step.ASSIGNING):
             return

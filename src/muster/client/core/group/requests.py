@@ -17,14 +17,14 @@ from muster.protocol.messages import (
 )
 
 JOIN_GROUP_TIMEOUT_LAPSE_MS = 5_000
-"""How much longer than the rebalance may take a member waits for the answer to its JoinGroup."""
+"""The time beyond the rebalance timeout for which a member waits for the answer to its JoinGroup."""
 
 MAX_REASON_LENGTH = 255
 _FIRST_LEAVE_WITH_MEMBERS = 3
 
 
 def join_timeout_ms(config: ConsumerConfig) -> int:
-    """How long the broker may hold a JoinGroup: until all members have come, or the rebalance timeout is over."""
+    """How long the broker may hold a JoinGroup: until all members have joined, or the rebalance timeout has passed."""
     return max(config.request_timeout_ms, config.max_poll_interval_ms + JOIN_GROUP_TIMEOUT_LAPSE_MS)
 
 

@@ -1,4 +1,4 @@
-"""Which topics concern a member: those it subscribes to, by name or by pattern; for a leader those of all members.
+"""The topics of a member: those it subscribes to, by name or by pattern; for a leader those of all members.
 
 Theory. A pattern is matched with each new answer about the metadata. The member joins again when its subscription
 differs from the one it joined with, also because a topic that its pattern matches has come or gone. A leader also joins
