@@ -47,6 +47,10 @@ class SteadyClock:
         self._last_ns = now
         return (now + self._offset_ns) // 1_000_000
 
+    def skip(self, ms: int) -> None:
+        """Let that much time pass at once: for tests."""
+        self._offset_ns += ms * 1_000_000
+
     def begin(self) -> None:
         """Count the time so far in full: nothing was measured yet, so nothing read the clock."""
         self._last_ns = self._read_ns()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +19,7 @@ from muster.broker.groups.coordination import Coordination
 from muster.broker.groups.service import Groups
 from muster.broker.handlers import draft
 from muster.broker.net.calls import Api
+from muster.broker.net.connection_core import ConnectionCore
 from muster.broker.net.server import Server
 from muster.broker.operators import metrics as gathering
 from muster.coordinator.groups.effects import GroupEvent
@@ -97,6 +98,16 @@ class Shell:
         host, port = self.config.advertised
         node_id, rack = self.config.integer("node.id"), self.config.text_or_none("broker.rack")
         return Node(node_id, host, port or self.config.listener[1], rack)
+
+    @property
+    def apis(self) -> dict[int, Api]:
+        """What serves requests, by API key; looked up for each request."""
+        return self._server.tables[0]
+
+    @property
+    def connections(self) -> Iterable[ConnectionCore]:
+        """The open connections."""
+        return list(self._server.connections)
 
     # ------------------------------------------------------------------------------------- for operators
 

@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "cluster": Command(
         "muster.cli.servers.cluster", "start ZooKeeper and several brokers on this machine, for trying out"
     ),
+    "test-broker": Command("muster.cli.servers.for_tests", "run a broker for tests, with faults and a clock to set"),
     "topics": Command("muster.cli.administer.topics", "create, list, describe, alter and delete topics"),
     "groups": Command(
         "muster.cli.administer.groups", "list, describe and delete groups; manage their offsets and members"

@@ -18,6 +18,7 @@ from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import Effects, GroupEvent, Origin
 from muster.coordinator.groups.failures import refused, spoiled
 from muster.coordinator.groups.group_pattern import GroupPattern
+from muster.coordinator.groups.kinds import Group
 from muster.coordinator.groups.offsets import Granted
 from muster.coordinator.groups.shard import GroupCounts, GroupShard
 from muster.coordinator.groups.topics import TopicResolver
@@ -228,6 +229,18 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def _heartbeat(self, request: HeartbeatRequest, client: Client, reply: Answer) -> None:
         who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
         reply(HeartbeatResponse(error_code=self.heartbeat(*who)))
+
+    def intervene(self, group_id: str, decide: Callable[[Group, int], Effects]) -> bool:
+        """Do something to a group from outside (`groups/interventions.py`). Returns whether this coordinator has it."""
+        served = self._served.get(self.partition_for(group_id))
+        group = None if served is None else served.shard.groups.get(group_id)
+        if served is None or group is None:
+            return False
+        now = self._clock()
+        self._settle(served, now, served.shard.intervene, group, decide, now)
+        if self._dirty and self._schedule_flush is None:
+            self.flush()
+        return True
 
     def shards(self) -> list[GroupShard]:
         """The shards that are loaded now."""

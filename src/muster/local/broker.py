@@ -33,6 +33,8 @@ class _Command(Kept):
 class LocalBroker(_Command):
     """One broker on the loopback interface: alone, or with an id in the cluster on a ZooKeeper."""
 
+    COMMAND = "serve"
+
     def __init__(
         self,
         folder: Path,
@@ -69,7 +71,7 @@ class LocalBroker(_Command):
     def arguments(self) -> list[str]:
         """The arguments of `muster` that it is started with."""
         self.port = self.port or free_ports(1)[0]
-        arguments = ["serve", "--host", LOOPBACK, "--port", str(self.port), "--data-dir", str(self.data_dir)]
+        arguments = [self.COMMAND, "--host", LOOPBACK, "--port", str(self.port), "--data-dir", str(self.data_dir)]
         if self._zookeeper is not None:
             arguments += ["--zookeeper", self._zookeeper, "--broker-id", str(self.broker_id)]
         if self.metrics_port is not None:

@@ -37,9 +37,11 @@ class LocalCluster(RunsInBlock):
         metrics_port_base: int = 0,
         settings: Mapping[str, object] | None = None,
         fsync: bool = True,
+        kind: type[LocalBroker] = LocalBroker,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `say` is called with the
+        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `kind` is the
+        brokers' class. `say` is called with the
         reason when a start takes long."""
         self.folder = folder.absolute()
         self._say = say
@@ -49,7 +51,7 @@ class LocalCluster(RunsInBlock):
         ports = list(range(port_base, port_base + count)) if port_base else free_ports(count)
         self.ensemble = Ensemble(self.folder, zookeeper_servers, ports[brokers:], fsync=fsync, users=self.users)
         self.brokers = {
-            broker_id: LocalBroker(
+            broker_id: kind(
                 self.folder / f"broker-{broker_id}",
                 ports[broker_id - 1],
                 zookeeper=self.zookeeper,

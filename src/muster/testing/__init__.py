@@ -1,38 +1,37 @@
-"""A broker for tests: a real one, in its own process, in an empty folder, up in a third of a second.
+"""A testing kit: real brokers for tests of code that uses Kafka, with any client, and faults, waits and a clock.
 
     import muster.testing
 
-    with muster.testing.kafka() as broker:
-        ...  # any client, in any language: bootstrap.servers = broker.bootstrap
+    with muster.testing.kafka() as kafka:
+        topic = kafka.topic(partitions=2, records=[b"a", b"b"])
+        ...  # any client, in any language: bootstrap.servers = kafka.bootstrap
+        kafka.until_assigned("billing", members=2)
 
-`broker.kill()` and `broker.start()` restart it on its data, as after `kill -9`; `freeze()` and `thaw()` suspend it.
-It ends with the block, or with the process that started it, however that ends.
+`kit.py` says what it offers; with pytest, `pytest_plugin.py` has fixtures.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from muster.local.broker import LocalBroker
+if TYPE_CHECKING:
+    from muster.testing.kit import Clock, Fault, Group, Kafka, WaitTimeoutError, assert_handled_once
 
-_FOR_TESTS = {"group.initial.rebalance.delay.ms": 0}
-"""The first member of a group need not wait for others."""
+__all__ = ["Clock", "Fault", "Group", "Kafka", "WaitTimeoutError", "assert_handled_once", "kafka"]
 
 
-@contextmanager
-def kafka(settings: Mapping[str, object] | None = None, folder: Path | str | None = None) -> Iterator[LocalBroker]:
-    """A broker that runs within the block, on a free port of the loopback interface.
+def kafka(**how: Any) -> Kafka:
+    """A `Kafka` (kit.py): one broker in a process of its own, unless the arguments say otherwise."""
+    from muster.testing.kit import Kafka
 
-    `settings` are the broker's, by Kafka's names (`{"auto.create.topics.enable": False}`). `folder` keeps its data;
-    without one they are in a temporary folder, which is deleted at the end.
+    return Kafka(**how)
 
-    Raises:
-        ServerFailedError: the broker did not start; the error has the end of its log.
-    """
-    with tempfile.TemporaryDirectory(prefix="muster-") as temporary:
-        place = Path(temporary) if folder is None else Path(folder)
-        with LocalBroker(place, settings=_FOR_TESTS | dict(settings or {})) as broker:
-            yield broker
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from muster.testing import kit
+
+        return getattr(kit, name)

@@ -34,18 +34,18 @@ class GroupLines:
         """Log an event, or keep it for a message about several."""
         if isinstance(event, _MOVES):
             if log.isEnabledFor(logging.DEBUG):
-                log.debug("group %s: %s", event.group_id, _moved(event))
+                log.debug("group %s: %s", event.group_id, sentence(event))
             else:
                 self._moves(event).count(event)
             return
         if isinstance(event, effects.GroupLoaded):  # after a start there may be thousands
-            log.debug("group %s: %s", event.group_id, _text(event))
+            log.debug("group %s: %s", event.group_id, sentence(event))
             return
         if isinstance(event, _SAID_BEFORE):
             moves = self._unsaid.pop(event.group_id, None)
             if moves is not None:
                 log.info("group %s: %s", event.group_id, moves.text())
-        log.info("group %s: %s", event.group_id, _text(event))
+        log.info("group %s: %s", event.group_id, sentence(event))
 
     def _moves(self, event: effects.MemberEvent) -> _Moves:
         moves = self._unsaid.get(event.group_id)
@@ -77,8 +77,11 @@ class _Moves:
         return ", ".join(parts)
 
 
-def _text(event: effects.GroupEvent) -> str:
+def sentence(event: effects.GroupEvent) -> str:
+    """What happened, without the group's name."""
     match event:
+        case effects.MemberJoined() | effects.MemberLeft():
+            return _moved(event)
         case effects.RebalanceStarted():
             who = _who(event.member_id, event.client_id, event.group_instance_id)
             return f"rebalance after generation {event.generation_id}: {event.cause} ({who}): {event.reason}"

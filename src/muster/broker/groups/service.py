@@ -234,6 +234,13 @@ class Groups:
         self._arming = False
         self._arm_deadline()
 
+    def skip(self, ms: int) -> None:
+        """Let that much time pass at once for all groups, and do what is due then: for tests."""
+        self._clock.skip(ms)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._on_deadline()
+
     def _on_deadline(self) -> None:
         self._deadline = self._deadline_at = None
         self.runtime.on_deadlines(self._clock())

@@ -376,6 +376,11 @@ class ConnectionCore:
             if call.api.latency is not None:
                 call.api.latency.add((self._clock() - call.since) * 1e3)
 
+    @property
+    def client_id(self) -> str:
+        """The client id of its last request."""
+        return self._client_id[1]
+
     def _decode_client_id(self, frame: bytes | memoryview, length: int) -> str:
         if length <= 0:
             return ""

@@ -6,7 +6,7 @@ are already applied. `apply` on an empty shard, record by record, and then `load
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -416,6 +416,12 @@ class GroupShard:
             self._expiry_check_at = now + max(self.config.offsets_retention_check_interval_ms, 1)
             self._expire_offsets(now, effects)
         self.next_deadline()
+        return effects
+
+    def intervene(self, group: Group, decide: Callable[[Group, int], Effects], now: int) -> Effects:
+        """Do something to a group from outside."""
+        effects = decide(group, now)
+        self._arm(group)
         return effects
 
     def _expire_offsets(self, now: int, effects: Effects) -> None:

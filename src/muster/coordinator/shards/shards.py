@@ -162,6 +162,15 @@ class Shards(Generic[S]):
         if epoch is None or epoch > newest:
             self._lose(slot, newest if epoch is None else epoch)
 
+    def reload(self, slot: int) -> None:
+        """Forget a slot's state and read it again, as a coordinator does that takes the slot over. Waiting requests are
+        answered NOT_COORDINATOR."""
+        if slot in self._epochs:
+            self.flush()
+            self._leave(slot)
+            self._begin_to_load(slot)
+            self.flush()
+
     def take_none(self) -> None:
         """Start serving without slots: other coordinators have them until `load` brings one."""
         self._state_error = ErrorCode.NONE

@@ -1,0 +1,43 @@
+"""What a test does to a group from outside: it expires members, keeps others alive, starts a rebalance. Pure.
+
+Each changes nothing but what passing time, or a member's request, could have changed: the rules of `classic.py` then do
+the rest, with the same events and records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.coordinator.groups import classic
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.effects import Cause, Effects
+from muster.coordinator.groups.group import EMPTY, PREPARING_REBALANCE, ClassicMember
+from muster.coordinator.shards.clocks import NEVER
+
+Wanted = Callable[[ClassicMember], bool]
+
+
+def expire(group: ClassicGroup, wanted: Wanted, now: int) -> Effects:
+    """The session of each `wanted` member ends now. A member that waits in a join or a sync has none to end."""
+    for member in group.members.values():
+        if wanted(member) and not member.heartbeat_is_satisfied():
+            member.session_deadline = now
+            group.session_ends_by(now)
+    return classic.on_deadline(group, now)
+
+
+def keep(group: ClassicGroup, wanted: Wanted, extra_ms: int) -> None:
+    """The session of each `wanted` member ends so much later: `extra_ms` are about to be skipped, and a live member
+    would have sent heartbeats in them."""
+    for member in group.members.values():
+        if wanted(member) and member.session_deadline != NEVER:
+            member.session_deadline += extra_ms
+
+
+def rebalance(group: ClassicGroup, reason: str, now: int) -> Effects:
+    """All members have to rejoin, as if their leader had. Nothing happens while they do, or where there are none."""
+    effects = Effects()
+    if group.state not in (EMPTY, PREPARING_REBALANCE):
+        leader = group.members.get(group.leader_id or "")
+        classic.prepare_rebalance(group, Cause.LEADER_REJOINED, reason, leader, now, effects)
+    return effects

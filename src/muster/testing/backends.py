@@ -1,0 +1,183 @@
+"""Where a kit's brokers run: in a thread of this process, or in processes of their own; and how they are controlled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from muster.broker.broker import Broker
+from muster.broker.config import BrokerConfig
+from muster.errors import MusterError
+from muster.local.broker import LocalBroker
+from muster.local.cluster import LocalCluster
+from muster.testing.control import Answer, Control
+from muster.testing.disk import TroubledDisk
+
+_CONTROL = re.compile(r"^control on (\S+), token (\S+)$", re.MULTILINE)
+START_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 600.0
+"""A wait of a test is given its own time in its request."""
+
+
+class Backend(Protocol):
+    """The brokers of a kit."""
+
+    bootstrap: str
+
+    def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        """`Control.ask` of a broker, by its place."""
+
+    def servers(self) -> list[LocalBroker]:
+        """The brokers' processes; none where they have none of their own."""
+
+    def count(self) -> int:
+        """How many brokers there are."""
+
+
+class BrokerThread:
+    """One broker on an event loop in a thread of this process, from `start` to `stop`."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, object], seed: int) -> None:
+        listeners = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)}
+        self._config = BrokerConfig({**listeners, **settings})
+        self._seed = seed
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="muster-test-broker", daemon=True)
+        self._broker: Broker
+        self._control: Control
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        """Start it, and return when it serves."""
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_TIMEOUT_S)
+        except BaseException:
+            self._end_loop()
+            raise
+        self.bootstrap = self._broker.bootstrap
+
+    async def _start(self) -> None:
+        disk = TroubledDisk()
+        self._broker = Broker(self._config, disk)
+        self._control = Control(self._broker, disk, self._seed)
+        await self._broker.start()
+        self._control.attach()
+
+    def stop(self) -> None:
+        """Stop it, and return when it is gone."""
+        asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result(START_TIMEOUT_S)
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        """As `Backend.ask`."""
+        work = self._control.ask(method, path, body)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_TIMEOUT_S)
+
+    def servers(self) -> list[LocalBroker]:
+        """As `Backend.servers`."""
+        return []
+
+    def count(self) -> int:
+        """As `Backend.count`."""
+        return 1
+
+
+class TestBroker(LocalBroker):
+    """A broker of `muster test-broker`."""
+
+    COMMAND = "test-broker"
+    __test__ = False  # its name begins as pytest's classes do
+
+    def control(self) -> tuple[str, str]:
+        """The address of its control port, and the token."""
+        found = _CONTROL.findall(self.log)
+        if not found:
+            raise MusterError(f"{self.name} has no control port; its last output:\n{self.last_words()}")
+        return found[-1]
+
+    def is_ready(self) -> bool:
+        """Whether it has reported that it is ready."""
+        return _CONTROL.search(self.log) is not None
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        """`Control.ask` over the control port."""
+        address, token = self.control()
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"http://{address}/{path.lstrip('/')}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except OSError as error:
+            raise MusterError(f"{self.name} does not answer on its control port: {error}") from None
+
+
+class BrokerProcesses:
+    """One broker in a process of its own, or several with their ZooKeeper, from `start` to `stop`."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, object], brokers: int) -> None:
+        self._whole: TestBroker | LocalCluster
+        if brokers == 1:
+            self._whole = TestBroker(folder, settings=settings)
+        else:
+            self._whole = LocalCluster(folder, brokers, settings=settings, fsync=False, kind=TestBroker)
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        """Start them, and return when all serve."""
+        self._whole.__enter__()
+        self.bootstrap = self._whole.bootstrap
+
+    def stop(self) -> None:
+        """Stop them, and return when all are gone."""
+        self._whole.__exit__(None, None, None)
+
+    def servers(self) -> list[LocalBroker]:
+        """As `Backend.servers`."""
+        return [self._whole] if isinstance(self._whole, TestBroker) else list(self._whole.brokers.values())
+
+    def count(self) -> int:
+        """As `Backend.count`."""
+        return len(self.servers())
+
+    def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        """As `Backend.ask`."""
+        server = self.servers()[broker]
+        assert isinstance(server, TestBroker)
+        return server.ask(method, path, body)
+
+
+def started(
+    block: ExitStack, *, brokers: int, in_process: bool, settings: Mapping[str, object], folder: Path | None, seed: int
+) -> BrokerThread | BrokerProcesses:
+    """Start brokers that run until a block ends. Without `folder` their data are in a temporary one."""
+    if folder is None:
+        folder = Path(block.enter_context(tempfile.TemporaryDirectory(prefix="muster-")))
+    backend: BrokerThread | BrokerProcesses
+    if in_process:
+        if brokers != 1:
+            raise MusterError("several brokers run in processes of their own: leave in_process out")
+        backend = BrokerThread(folder, settings, seed)
+    else:
+        backend = BrokerProcesses(folder, settings, brokers)
+    backend.start()
+    block.callback(backend.stop)
+    return backend

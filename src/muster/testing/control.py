@@ -1,0 +1,292 @@
+"""What a test may ask of a running broker: its faults, its groups, its time, its disk, its story.
+
+One `Control` for each broker, on its event loop. Everything goes through `ask`, with the path and the JSON object of a
+request to the control port: the port (`control_port.py`) and a test in the same process use the same commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from http import HTTPStatus
+from typing import Any
+
+from muster.broker.broker import Broker
+from muster.broker.groups.events import sentence
+from muster.coordinator.groups import interventions
+from muster.coordinator.groups.classic_group import ClassicGroup
+from muster.coordinator.groups.effects import Effects, GroupEvent
+from muster.coordinator.groups.group import ClassicMember
+from muster.coordinator.groups.kinds import Group
+from muster.coordinator.runtime import Client
+from muster.errors import ConfigError, ProtocolError
+from muster.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
+from muster.protocol.subscription import decode_assignment
+from muster.testing.conditions import missing
+from muster.testing.disk import TroubledDisk
+from muster.testing.interposer import Interposer
+from muster.testing.rules import Plan, Rule
+
+MOST_LINES = 5_000
+"""How much of a story is kept."""
+LOOK_EVERY_S = 0.005
+DEFAULT_TIMEOUT_MS = 30_000
+
+Answer = tuple[int, dict[str, Any]]
+
+
+class UnknownError(Exception):
+    """What a request is about does not exist."""
+
+
+class Control:
+    """The control of one broker: create it before the broker's start, `attach` it after.
+
+    Args:
+        seed: of the faults that strike with a probability.
+    """
+
+    def __init__(self, broker: Broker, disk: TroubledDisk, seed: int = 0) -> None:
+        self._broker = broker
+        self._disk = disk
+        self._began = time.monotonic()
+        self._plan = Plan(seed)
+        self._interposer: Interposer
+        self._lines: deque[tuple[int, str, str]] = deque(maxlen=MOST_LINES)
+        """The story: milliseconds, the group that a line is about or "", the line."""
+        broker.watch_events(self._on_event)
+
+    def attach(self) -> None:
+        """The broker has started."""
+        topics = self._broker.topics
+        self._interposer = Interposer(self._broker.apis, self._plan, topics.topic_name, self._on_strike)
+        self._interposer.count_requests()
+
+    # ------------------------------------------------------------------------------------------------------ the story
+
+    def _write(self, group: str, line: str) -> None:
+        self._lines.append((round((time.monotonic() - self._began) * 1000), group, line))
+
+    def _on_event(self, event: GroupEvent) -> None:
+        self._write(event.group_id, sentence(event))
+
+    def _on_strike(self, rule: Rule, what: str) -> None:
+        self._write("", f"fault {rule.name}, {rule}: {what}")
+
+    # ------------------------------------------------------------------------------------------------------- commands
+
+    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """Carry out a command; the answer is an HTTP status and a JSON object."""
+        try:
+            match method, *path.strip("/").split("/"):
+                case "POST", "wait":
+                    return await self._wait(body or {})
+                case _:
+                    return HTTPStatus.OK, self._answer(method, path.strip("/").split("/"), dict(body or {}))
+        except UnknownError as error:
+            return HTTPStatus.NOT_FOUND, {"error": str(error)}
+        except (ConfigError, KeyError, TypeError) as error:
+            text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            return HTTPStatus.BAD_REQUEST, {"error": text}
+
+    def _answer(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
+        match method, *path:
+            case "POST", "faults":
+                rule = self._plan.add(body)
+                self._interposer.apply()
+                return {"name": rule.name}
+            case "GET", "faults":
+                return {"faults": [self._fault(name) for name in self._plan.standing]}
+            case "GET", "faults", name:
+                return self._fault(name)
+            case "DELETE", "faults", name:
+                found = self._fault(name)
+                self._plan.remove(name)
+                self._interposer.apply()
+                return found
+            case "POST", "faults", name, "release":
+                self._fault(name)
+                return {"released": self._interposer.release(name)}
+            case "GET", "groups", group:
+                return self.view(group)
+            case "POST", "groups", group, what:
+                return self._disturb(group, what, **body)
+            case "POST", "clock":
+                return self._skip(**body)
+            case "POST", "disk":
+                self._disk.change(**body)
+                self._write("", f"the disk: {body}")
+                return {}
+            case "POST", "connections":
+                return self._disconnect(**body)
+            case "GET", "requests":
+                found = self._plan.requests.items()
+                return {"requests": [{"client": c, "api": api, "count": n} for (c, api), n in sorted(found)]}
+            case "GET", "story":
+                return {"story": [{"ms": ms, "group": group, "line": line} for ms, group, line in self._lines]}
+            case _:
+                raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/testing.md")
+
+    def _fault(self, name: str) -> dict[str, Any]:
+        standing = self._plan.standing.get(name)
+        if standing is None:
+            raise UnknownError(f"there is no fault of the name {name!r}")
+        held = self._interposer.held(name)
+        return {
+            "name": name,
+            "fault": str(standing.rule),
+            "seen": standing.seen,
+            "struck": standing.struck,
+            "held": held,
+        }
+
+    # --------------------------------------------------------------------------------------------------------- groups
+
+    def view(self, group_id: str) -> dict[str, Any]:
+        """A group as it is now; one that does not exist is Dead and has no members."""
+        runtime = self._broker.groups.runtime
+        group, offsets = None, {}
+        for shard in runtime.shards():
+            if group_id in shard.groups:
+                group = shard.groups[group_id]
+                offsets = shard.offsets.of_group(group_id)
+        members = [_shown(member) for member in group.members.values()] if isinstance(group, ClassicGroup) else []
+        committed = {
+            topic: {str(index): value[0] for index, value in found.items()} for topic, found in sorted(offsets.items())
+        }
+        topics = {*committed, *(topic for member in members for topic in member["partitions"])}
+        if isinstance(group, ClassicGroup):
+            topics.update(group.subscribed_topics or ())
+        return {
+            "group": group_id,
+            "state": group.state.value if isinstance(group, ClassicGroup) else "Dead",
+            "generation": group.generation_id if isinstance(group, ClassicGroup) else -1,
+            "protocol": (group.protocol_name or "") if isinstance(group, ClassicGroup) else "",
+            "members": members,
+            "offsets": committed,
+            "ends": {topic: self._ends(topic) for topic in sorted(topics)},
+            "partitions": {topic: self._broker.topics.partition_count(topic) for topic in sorted(topics)},
+        }
+
+    def _ends(self, topic: str) -> dict[str, int]:
+        count = self._broker.topics.partition_count(topic)
+        logs = ((index, self._broker.partitions.get(topic, index)) for index in range(count))
+        return {str(index): log.high_watermark for index, log in logs if log is not None}
+
+    def _disturb(
+        self, group_id: str, what: str, *, member: str | None = None, instance: str | None = None
+    ) -> dict[str, Any]:
+        """Expire members, start a rebalance, fence a static member, or have the group's coordinator load it again."""
+        self._group(group_id)
+        self._write(group_id, f"test: {what}{f' {member or instance}' if member or instance else ''}")
+        match what:
+            case "expire":
+                self._intervene(group_id, lambda group, now: interventions.expire(group, _named(member), now))
+            case "rebalance":
+                reason = "a test asked for a rebalance"
+                self._intervene(group_id, lambda group, now: interventions.rebalance(group, reason, now))
+            case "fence":
+                self._fence(group_id, instance)
+            case "reload":
+                runtime = self._broker.groups.runtime
+                runtime.reload(runtime.partition_for(group_id))
+            case _:
+                raise UnknownError(f"{what!r} is nothing that can be done to a group: expire, rebalance, fence, reload")
+        return {}
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        for shard in self._broker.groups.runtime.shards():
+            group = shard.groups.get(group_id)
+            if isinstance(group, ClassicGroup):
+                return group
+        raise UnknownError(f"this broker has no group {group_id!r}")
+
+    def _intervene(self, group_id: str, decide: Callable[[ClassicGroup, int], Effects]) -> None:
+        def of_classic(group: Group, now: int) -> Effects:
+            assert isinstance(group, ClassicGroup)
+            return decide(group, now)
+
+        self._broker.groups.runtime.intervene(group_id, of_classic)
+
+    def _fence(self, group_id: str, instance: str | None) -> None:
+        """Join as another program with the same group.instance.id would: the member of that id is fenced."""
+        group = self._group(group_id)
+        member_id = group.static_members.get(instance or "")
+        if member_id is None:
+            raise UnknownError(f"group {group_id!r} has no static member {instance!r}")
+        member = group.members[member_id]
+        request = JoinGroupRequest(
+            group_id=group_id,
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            group_instance_id=instance,
+            protocol_type=group.protocol_type or "",
+            protocols=[JoinGroupRequestProtocol(name, metadata) for name, metadata in member.protocols],
+        )
+        self._broker.groups.runtime.submit(request, Client("another-program", "/127.0.0.1", 9), lambda _: None)
+
+    # --------------------------------------------------------------------------------------- time, connections, waits
+
+    def _skip(self, *, advance_ms: int, silent: str | None = None) -> dict[str, Any]:
+        """Let time pass for groups. With `silent` (a pattern of client, member or instance ids) all other members are
+        taken to have sent their heartbeats meanwhile; without it none has."""
+        if not isinstance(advance_ms, int) or advance_ms < 0:
+            raise ConfigError(f"advance_ms={advance_ms!r}: a clock goes forward, by whole milliseconds")
+        runtime = self._broker.groups.runtime
+        if silent is not None:
+            is_silent = _named(silent)
+            for shard in runtime.shards():
+                for group in shard.groups.values():
+                    if isinstance(group, ClassicGroup):
+                        interventions.keep(group, lambda member: not is_silent(member), advance_ms)
+        self._write("", f"test: {advance_ms} ms pass{f', {silent} is silent' if silent else ''}")
+        self._broker.groups.skip(advance_ms)
+        return {}
+
+    def _disconnect(self, *, client: str = "*") -> dict[str, Any]:
+        cut = [each for each in self._broker.connections if fnmatchcase(each.client_id, client)]
+        for connection in cut:
+            connection.abort()
+        self._write("", f"test: {len(cut)} connection(s) of {client} cut")
+        return {"cut": len(cut)}
+
+    async def _wait(self, wait: Mapping[str, Any]) -> Answer:
+        """Answer when the condition holds; 408, with what is missing, if it does not in time."""
+        until = time.monotonic() + wait.get("timeout_ms", DEFAULT_TIMEOUT_MS) / 1000
+        while True:
+            view = self.view(wait["group"])
+            what = missing(view, wait)
+            if what is None:
+                return HTTPStatus.OK, view
+            if time.monotonic() >= until:
+                return HTTPStatus.REQUEST_TIMEOUT, {"missing": what, "group": view}
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _shown(member: ClassicMember) -> dict[str, Any]:
+    partitions: dict[str, list[int]] = {}
+    try:
+        for topic, index in decode_assignment(member.assignment).partitions if member.assignment else ():
+            partitions.setdefault(topic, []).append(index)
+    except ProtocolError:  # a member of Connect, say
+        pass
+    return {
+        "member_id": member.member_id,
+        "client_id": member.client_id,
+        "host": member.client_host.lstrip("/"),
+        "instance_id": member.group_instance_id,
+        "partitions": {topic: sorted(found) for topic, found in sorted(partitions.items())},
+    }
+
+
+def _named(pattern: str | None) -> Callable[[ClassicMember], bool]:
+    """Whether a member is one of those that a test names, by client id, member id or instance id; None names all."""
+
+    def matches(member: ClassicMember) -> bool:
+        names = (member.client_id, member.member_id, member.group_instance_id or "")
+        return pattern is None or any(fnmatchcase(name, pattern) for name in names)
+
+    return matches

@@ -1,0 +1,59 @@
+"""A real disk that can be told to be full, to fail or to be slow."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+from muster.errors import ConfigError
+from muster.log import Files
+from muster.log.files import Data
+
+
+class TroubledDisk(Files):
+    """All works until `change` says otherwise. Its methods are called from the broker's threads."""
+
+    def __init__(self) -> None:
+        self._full = False
+        self._sync_delay_s = 0.0
+        self._sync_error = 0
+
+    def change(self, *, full: bool | None = None, sync_delay_ms: int | None = None, fail: bool | None = None) -> None:
+        """Whether it is full, how long a sync takes in addition, whether syncs fail; None: as before."""
+        if sync_delay_ms is not None and sync_delay_ms < 0:
+            raise ConfigError(f"sync_delay_ms={sync_delay_ms} is below 0")
+        if full is not None:
+            self._full = full
+        if sync_delay_ms is not None:
+            self._sync_delay_s = sync_delay_ms / 1000
+        if fail is not None:
+            self._sync_error = errno.EIO if fail else 0
+
+    def open(self, path: Path, flags: int) -> int:
+        """As `os.open`."""
+        if self._full and flags & os.O_CREAT and not path.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return super().open(path, flags)
+
+    def pwrite(self, fd: int, data: Data, position: int) -> int:
+        """As `os.pwrite`."""
+        if self._full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwrite(fd, data, position)
+
+    def sync(self, fd: int) -> None:
+        """As `os.fsync`."""
+        self._before_sync()
+        super().sync(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        """As `Files.sync_folder`."""
+        self._before_sync()
+        super().sync_folder(folder)
+
+    def _before_sync(self) -> None:
+        time.sleep(self._sync_delay_s)
+        if self._sync_error:
+            raise OSError(self._sync_error, os.strerror(self._sync_error))

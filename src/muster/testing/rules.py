@@ -1,0 +1,314 @@
+"""Faults as data: which requests a rule is about, on which of them it strikes, and what happens then. Pure.
+
+A `Plan` holds a broker's rules in the order in which they were added. Each request is shown to it once (`strike`); the
+first rule that strikes decides. A rule counts the requests that it is about from its own installation on, so that what
+clients did before does not matter. With `probability` each of a client's requests draws from a generator of its own,
+seeded by the plan's seed, the rule's name and the client: two clients do not disturb each other's draws.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from typing import Any
+
+from muster.errors import ConfigError, ErrorCode
+from muster.protocol.api import REQUESTS
+from muster.protocol.primitives import Struct
+
+APIS = {request.__name__.removesuffix("Request"): key for key, request in REQUESTS.items()}
+"""The names of the requests that a rule may be about, as Kafka spells them, with their keys."""
+
+EFFECTS = {
+    "error": "the request is not handled, its answer has the error `error` wherever it can have one",
+    "lose_request": "the request is not handled, its connection is closed: the broker died before it",
+    "lose_answer": "the request is handled and durable, then its connection is closed: the broker died after it",
+    "hang": "the request is not handled, its connection stays open: the client's own timeout has to end it",
+    "delay": "the request is handled `delay_ms` later; requests after it on the connection wait",
+    "hold": "the request is handled when the rule is released, or removed",
+    "cut": "the request is handled, half of its answer is sent, then its connection is closed",
+    "throttle": "the request is handled, its answer asks the client to wait for `throttle_ms`",
+    "damage": "the request (a Fetch) is handled, a bit of the record batches in its answer is flipped",
+}
+"""What a rule does."""
+
+_IN_MS = {"delay": "delay_ms", "throttle": "throttle_ms"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What rules know of a request."""
+
+    api: str
+    version: int = 0
+    client_id: str = ""
+    groups: frozenset[str] = frozenset()
+    members: frozenset[str] = frozenset()
+    """Member ids and instance ids."""
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """The topics that it names, each with its partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One fault: the requests that it is about, when it strikes, what it does.
+
+    Args:
+        do: one of EFFECTS.
+        apis: the requests, by Kafka's names ("OffsetCommit").
+        client, group, member, topic: patterns (`billing-*`) of client id, group id, member id or group.instance.id,
+            topic. None: any.
+        partition: only requests with this partition, of a topic that matches.
+        nth: strikes at the n-th of these requests only (from 1). after: not at the first `after`. every: at each n-th.
+        times: how often it strikes at most; None: as long as it is there.
+        probability: of a strike, at each request that it would otherwise strike at.
+    """
+
+    name: str
+    do: str
+    apis: tuple[str, ...]
+    client: str | None = None
+    group: str | None = None
+    member: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    nth: int | None = None
+    after: int = 0
+    every: int = 1
+    times: int | None = 1
+    probability: float = 1.0
+    error: str | None = None
+    delay_ms: int = 0
+    throttle_ms: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = [api for api in self.apis if api not in APIS]
+        if unknown or not self.apis:
+            raise ConfigError(f"{', '.join(unknown) or 'a fault'} is not a request: name some of {', '.join(APIS)}")
+        if self.do not in EFFECTS:
+            raise ConfigError(f"do={self.do!r} is not an effect: choose one of {', '.join(EFFECTS)}")
+        if (self.do == "error") != (self.error is not None):
+            raise ConfigError("an error code (error=…) goes with do='error', and with that alone")
+        if self.error is not None and self.error not in ErrorCode.__members__:
+            raise ConfigError(f"error={self.error!r} is not one of Kafka's error codes, such as NOT_COORDINATOR")
+        for effect, name in _IN_MS.items():
+            if (getattr(self, name) > 0) != (self.do == effect):
+                raise ConfigError(f"{name} (above 0) goes with do={effect!r}, and with that alone")
+        if self.do == "damage" and self.apis != ("Fetch",):
+            raise ConfigError("do='damage' is about Fetch alone: only its answers have record batches")
+        if self.nth is not None and self.nth < 1 or self.every < 1 or self.after < 0:
+            raise ConfigError("nth and every count from 1, after from 0")
+        if self.times is not None and self.times < 1:
+            raise ConfigError("times is at least 1; None: as long as the fault is there")
+        if not 0 < self.probability <= 1:
+            raise ConfigError("probability is above 0, and at most 1")
+
+    @property
+    def error_code(self) -> ErrorCode:
+        """The error that it answers with."""
+        return ErrorCode[self.error or "NONE"]
+
+    def is_about(self, facts: Facts) -> bool:
+        """Whether a request is one of those that it is about."""
+        return (
+            facts.api in self.apis
+            and (self.client is None or fnmatchcase(facts.client_id, self.client))
+            and (self.group is None or _any_match(facts.groups, self.group))
+            and (self.member is None or _any_match(facts.members, self.member))
+            and self._is_about_partitions(facts.partitions)
+        )
+
+    def _is_about_partitions(self, partitions: Mapping[str, frozenset[int]]) -> bool:
+        if self.topic is None and self.partition is None:
+            return True
+        named = [found for topic, found in partitions.items() if self.topic is None or fnmatchcase(topic, self.topic)]
+        return bool(named) if self.partition is None else any(self.partition in found for found in named)
+
+    def __str__(self) -> str:
+        given = [
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in fields(self)
+            if each.name not in ("name", "do", "apis") and getattr(self, each.name) != each.default
+        ]
+        return f"{self.do}({', '.join(map(repr, self.apis))}{''.join(f', {one}' for one in given)})"
+
+
+def _any_match(found: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(one, pattern) for one in found)
+
+
+def from_json(values: Mapping[str, Any], name: str) -> Rule:
+    """The rule in a JSON object with the fields of `Rule`; `name` is that of a rule without one.
+
+    Raises:
+        ConfigError: a field is not one of a rule's, or has a value of another kind: a typing error must not look like a
+            fault that never strikes.
+    """
+    types = {each.name: str(each.type) for each in fields(Rule)}
+    for key, value in values.items():
+        if key not in types:
+            raise ConfigError(f"{key!r} is not a field of a fault: there are {', '.join(types)}")
+        if not _fits(value, types[key]):
+            raise ConfigError(f"{key}={value!r}: it must be {_SPELLED[types[key]]}")
+    if "do" not in values or "apis" not in values:
+        raise ConfigError("a fault needs 'do' and 'apis'")
+    return Rule(**{"name": name, **values, "apis": tuple(values["apis"])})
+
+
+_SPELLED = {
+    "str": "text",
+    "str | None": "text or null",
+    "int": "a whole number",
+    "int | None": "a whole number or null",
+    "float": "a number",
+    "tuple[str, ...]": "a list of names",
+}
+
+
+def _fits(value: object, kind: str) -> bool:
+    if value is None:
+        return kind.endswith("None")
+    match kind.removesuffix(" | None"):
+        case "str":
+            return isinstance(value, str)
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case _:
+            return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+@dataclass(slots=True)
+class Standing:
+    """A rule in a plan, and what became of it."""
+
+    rule: Rule
+    seed: int = 0
+    seen: int = 0
+    """The requests that it was about, since it was added."""
+    struck: int = 0
+    _draws: dict[str, random.Random] = field(default_factory=dict)
+
+    def strikes(self, facts: Facts) -> bool:
+        """Whether it strikes at a request."""
+        rule = self.rule
+        if not rule.is_about(facts):
+            return False
+        self.seen += 1
+        if rule.times is not None and self.struck >= rule.times:
+            return False
+        if rule.nth is not None and self.seen != rule.nth:
+            return False
+        if self.seen <= rule.after or (self.seen - rule.after) % rule.every:
+            return False
+        if rule.probability < 1 and self._draw(facts.client_id) >= rule.probability:
+            return False
+        self.struck += 1
+        return True
+
+    def _draw(self, client_id: str) -> float:
+        if client_id not in self._draws:
+            self._draws[client_id] = random.Random(f"{self.seed}/{self.rule.name}/{client_id}")
+        return self._draws[client_id].random()
+
+
+class Plan:
+    """The rules of a broker."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.standing: dict[str, Standing] = {}
+        self.requests: Counter[tuple[str, str]] = Counter()
+        """The requests that were shown to it, by client id and API."""
+        self._added = 0
+
+    def add(self, values: Mapping[str, Any]) -> Rule:
+        """Add a rule, given as `from_json` takes it.
+
+        Raises:
+            ConfigError: it is not one, or there is one of its name.
+        """
+        self._added += 1
+        rule = from_json(values, f"fault-{self._added}")
+        if rule.name in self.standing:
+            raise ConfigError(f"there is a fault of the name {rule.name!r} already")
+        self.standing[rule.name] = Standing(rule, self.seed)
+        return rule
+
+    def remove(self, name: str) -> None:
+        """Remove a rule, if it is there."""
+        self.standing.pop(name, None)
+
+    def strike(self, facts: Facts) -> Rule | None:
+        """Show it a request: the first rule that strikes at it, if any does."""
+        self.requests[facts.client_id, facts.api] += 1
+        for standing in self.standing.values():
+            if standing.strikes(facts):
+                return standing.rule
+        return None
+
+
+# --------------------------------------------------------------------------------------------- what a request is about
+
+_GROUP_FIELDS = ("group_id", "groups_names")
+_MEMBER_FIELDS = ("member_id", "group_instance_id")
+_TOPIC_FIELDS = ("name", "topic", "topic_name")
+_PARTITION_FIELDS = ("partition_index", "partition", "index", "partition_indexes", "partitions")
+
+
+def facts_of(request: Struct, version: int, client_id: str, topic_name: Any = None) -> Facts:
+    """What a decoded request is about. `topic_name` returns the name of a topic id, None for an unknown one."""
+    groups: set[str] = set()
+    members: set[str] = set()
+    partitions: dict[str, set[int]] = {}
+    api = type(request).__name__.removesuffix("Request")
+    if api == "FindCoordinator":
+        keys = getattr(request, "coordinator_keys", None) or [request.key]  # type: ignore[attr-defined]
+        groups.update(keys)
+    _look(request, groups, members, partitions, topic_name, None)
+    frozen = {topic: frozenset(found) for topic, found in partitions.items()}
+    return Facts(api, version, client_id, frozenset(groups), frozenset(members - {""}), frozen)
+
+
+def _look(
+    struct: Struct,
+    groups: set[str],
+    members: set[str],
+    partitions: dict[str, set[int]],
+    topic_name: Any,
+    topic: str | None,
+) -> None:
+    fields_of = struct.FIELDS
+    topic_id = getattr(struct, "topic_id", None)
+    if topic_id is not None and any(topic_id):
+        topic = topic_name(topic_id) if topic_name is not None else None
+    for name in _TOPIC_FIELDS:
+        if name in fields_of and isinstance(getattr(struct, name), str) and _names_topic(struct):
+            topic = getattr(struct, name) or topic
+    if topic is not None:
+        partitions.setdefault(topic, set())
+    for name in fields_of:
+        value = getattr(struct, name)
+        if name in _GROUP_FIELDS:
+            groups.update([value] if isinstance(value, str) else value or ())
+        elif name == "groups" and isinstance(value, list) and all(isinstance(one, str) for one in value):
+            groups.update(value)
+        elif name in _MEMBER_FIELDS and value:
+            members.add(value)
+        elif name in _PARTITION_FIELDS and topic is not None:
+            found = [value] if isinstance(value, int) else value or ()
+            partitions[topic].update(one for one in found if isinstance(one, int))
+        if isinstance(value, list):
+            for each in value:
+                if isinstance(each, Struct):
+                    _look(each, groups, members, partitions, topic_name, topic)
+
+
+def _names_topic(struct: Struct) -> bool:
+    """Whether a structure is one of a topic: protocols and settings have names too."""
+    kind = type(struct).__name__
+    return "value" not in struct.FIELDS and ("Topic" in kind or "topic" in kind.lower() or "topic" in struct.FIELDS)
