@@ -62,7 +62,7 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     program = """
         import os, muster.testing
         with muster.testing.kafka() as broker:
-            print(broker.pid, flush=True)
+            print(broker.brokers[0].pid, flush=True)
             os._exit(1)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)

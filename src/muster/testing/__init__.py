@@ -12,19 +12,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from muster.testing.kit import Clock, Fault, Group, Kafka, WaitTimeoutError, assert_handled_once
 
 __all__ = ["Clock", "Fault", "Group", "Kafka", "WaitTimeoutError", "assert_handled_once", "kafka"]
 
 
-def kafka(**how: Any) -> Kafka:
-    """A `Kafka` (kit.py): one broker in a process of its own, unless the arguments say otherwise."""
+def kafka(
+    settings: Mapping[str, object] | None = None,
+    folder: Path | str | None = None,
+    *,
+    brokers: int = 1,
+    in_process: bool = False,
+    seed: int = 0,
+    strict: bool = False,
+) -> Kafka:
+    """Brokers for the block of a `with`: one in a process of its own, unless the arguments say otherwise.
+
+    Args:
+        settings: the brokers', by Kafka's names (`{"auto.create.topics.enable": False}`).
+        folder: keeps their data; without one they are in a temporary folder, which is deleted at the end.
+        brokers: how many; several run on a ZooKeeper, which needs Java.
+        in_process: the broker runs in a thread of this process. It starts sooner than one in a process of its own, but
+            shares the interpreter with the code under test, and cannot be killed or frozen.
+        seed: of faults that strike with a probability.
+        strict: raises at the end if a fault has never struck.
+    """
     from muster.testing.kit import Kafka
 
-    return Kafka(**how)
+    return Kafka(settings, folder, brokers=brokers, in_process=in_process, seed=seed, strict=strict)
 
 
 if not TYPE_CHECKING:

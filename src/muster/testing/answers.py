@@ -15,9 +15,23 @@ from muster.errors import ErrorCode
 from muster.protocol.primitives import Request, Response, Struct
 
 READS = frozenset(
-    "ApiVersions DescribeCluster DescribeConfigs DescribeGroups DescribeLogDirs DescribeProducers"
-    " DescribeTopicPartitions FindCoordinator ListConfigResources ListGroups ListOffsets ListPartitionReassignments"
-    " Metadata OffsetFetch OffsetForLeaderEpoch".split()
+    {
+        "ApiVersions",
+        "DescribeCluster",
+        "DescribeConfigs",
+        "DescribeGroups",
+        "DescribeLogDirs",
+        "DescribeProducers",
+        "DescribeTopicPartitions",
+        "FindCoordinator",
+        "ListConfigResources",
+        "ListGroups",
+        "ListOffsets",
+        "ListPartitionReassignments",
+        "Metadata",
+        "OffsetFetch",
+        "OffsetForLeaderEpoch",
+    }
 )
 """The requests that change nothing, but Fetch, whose answers hold records."""
 
@@ -61,7 +75,7 @@ def _overwrite(struct: Struct, error: ErrorCode) -> None:
 
 
 @cache
-def _parts(kind: type[Any]) -> dict[str, type[Any]]:
+def _parts(kind: Any) -> dict[str, type[Any]]:
     """The lists of structures in a structure: field -> class of the elements."""
     hints = get_type_hints(kind.__init__)
     found = {}
@@ -73,7 +87,7 @@ def _parts(kind: type[Any]) -> dict[str, type[Any]]:
     return found
 
 
-def _mirror(kind: type[Any], source: Any, error: ErrorCode) -> Any:
+def _mirror(kind: Any, source: Any, error: ErrorCode) -> Any:
     answer = kind()
     for name in kind.FIELDS:
         if name == "error_code":

@@ -105,10 +105,10 @@ class TestBroker(LocalBroker):
 
     def control(self) -> tuple[str, str]:
         """The address of its control port, and the token."""
-        found = _CONTROL.findall(self.log)
-        if not found:
+        found = _CONTROL.search(self.log)
+        if found is None:
             raise MusterError(f"{self.name} has no control port; its last output:\n{self.last_words()}")
-        return found[-1]
+        return found[1], found[2]
 
     def is_ready(self) -> bool:
         """Whether it has reported that it is ready."""

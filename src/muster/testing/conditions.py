@@ -27,7 +27,9 @@ def missing(view: View, wait: Mapping[str, Any]) -> str | None:
     check, allowed = known
     extra = wait.keys() - allowed - {"until", "group", "timeout_ms"}
     if extra:
-        raise ConfigError(f"{', '.join(sorted(extra))}: until={wait['until']!r} takes {', '.join(allowed) or 'nothing'}")
+        raise ConfigError(
+            f"{', '.join(sorted(extra))}: until={wait['until']!r} takes {', '.join(allowed) or 'nothing'}"
+        )
     return check(view, wait)
 
 

@@ -94,22 +94,8 @@ class Control:
 
     def _answer(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
         match method, *path:
-            case "POST", "faults":
-                rule = self._plan.add(body)
-                self._interposer.apply()
-                return {"name": rule.name}
-            case "GET", "faults":
-                return {"faults": [self._fault(name) for name in self._plan.standing]}
-            case "GET", "faults", name:
-                return self._fault(name)
-            case "DELETE", "faults", name:
-                found = self._fault(name)
-                self._plan.remove(name)
-                self._interposer.apply()
-                return found
-            case "POST", "faults", name, "release":
-                self._fault(name)
-                return {"released": self._interposer.release(name)}
+            case _, "faults", *rest:
+                return self._of_faults(method, rest, body)
             case "GET", "groups", group:
                 return self.view(group)
             case "POST", "groups", group, what:
@@ -117,18 +103,37 @@ class Control:
             case "POST", "clock":
                 return self._skip(**body)
             case "POST", "disk":
+                self._write("", f"test: the disk: {body}")
                 self._disk.change(**body)
-                self._write("", f"the disk: {body}")
                 return {}
             case "POST", "connections":
                 return self._disconnect(**body)
             case "GET", "requests":
-                found = self._plan.requests.items()
-                return {"requests": [{"client": c, "api": api, "count": n} for (c, api), n in sorted(found)]}
+                counts = sorted(self._plan.requests.items())
+                return {"requests": [{"client": client, "api": api, "count": n} for (client, api), n in counts]}
             case "GET", "story":
                 return {"story": [{"ms": ms, "group": group, "line": line} for ms, group, line in self._lines]}
-            case _:
-                raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/testing.md")
+        raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/testing.md")
+
+    def _of_faults(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
+        match method, *path:
+            case ("POST",):
+                rule = self._plan.add(body)
+                self._interposer.apply()
+                return {"name": rule.name}
+            case ("GET",):
+                return {"faults": [self._fault(name) for name in self._plan.standing]}
+            case "GET", name:
+                return self._fault(name)
+            case "DELETE", name:
+                found = self._fault(name)
+                self._plan.remove(name)
+                self._interposer.apply()
+                return found
+            case "POST", name, "release":
+                self._fault(name)
+                return {"released": self._interposer.release(name)}
+        raise UnknownError(f"{method} /faults/{'/'.join(path)} is not a command: see docs/testing.md")
 
     def _fault(self, name: str) -> dict[str, Any]:
         standing = self._plan.standing.get(name)
@@ -235,6 +240,7 @@ class Control:
         taken to have sent their heartbeats meanwhile; without it none has."""
         if not isinstance(advance_ms, int) or advance_ms < 0:
             raise ConfigError(f"advance_ms={advance_ms!r}: a clock goes forward, by whole milliseconds")
+        self._write("", f"test: {advance_ms} ms pass{f', {silent} is silent' if silent else ''}")
         runtime = self._broker.groups.runtime
         if silent is not None:
             is_silent = _named(silent)
@@ -242,7 +248,6 @@ class Control:
                 for group in shard.groups.values():
                     if isinstance(group, ClassicGroup):
                         interventions.keep(group, lambda member: not is_silent(member), advance_ms)
-        self._write("", f"test: {advance_ms} ms pass{f', {silent} is silent' if silent else ''}")
         self._broker.groups.skip(advance_ms)
         return {}
 

@@ -92,4 +92,4 @@ class _Handler(BaseHTTPRequestHandler):
         return port.answer(self.command, self.path, body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Its requests are in nobody's log."""
+        """Not logged."""

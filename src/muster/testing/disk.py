@@ -1,4 +1,4 @@
-"""A real disk that can be told to be full, to fail or to be slow."""
+"""A real disk that is full, fails or is slow when a test wants it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from muster.broker.net.intake import Intake
 from muster.errors import ErrorCode
 from muster.protocol.primitives import Buffer, Request, Response
 from muster.testing import answers
-from muster.testing.rules import APIS, Plan, Rule, facts_of
+from muster.testing.facts import facts_of
+from muster.testing.rules import APIS, Plan, Rule
 
 Change = Callable[[Response], Response]
 

@@ -39,9 +39,15 @@ class WaitTimeoutError(MusterError, AssertionError):
 class Fault:
     """A fault that stands until it is removed, or until the end of its `with` block."""
 
-    def __init__(self, kafka: Kafka, name: str) -> None:
+    def __init__(self, kafka: Kafka, body: dict[str, Any]) -> None:
         self._kafka = kafka
-        self.name = name
+        self.body = body
+        """As the control port takes it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, in stories."""
+        return str(self.body["name"])
 
     def _now(self, method: str = "GET", path: str = "") -> dict[str, int]:
         found = [each for each in self._kafka.ask_all(method, f"faults/{self.name}{path}") if each]
@@ -85,7 +91,7 @@ class Fault:
 
 
 class Group:
-    """A consumer group, whoever its members are."""
+    """A consumer group, of any clients."""
 
     def __init__(self, kafka: Kafka, group_id: str) -> None:
         self._kafka = kafka
@@ -136,14 +142,7 @@ class Clock:
 class Kafka:
     """Brokers for tests: a context manager. Any client reaches them by `bootstrap`.
 
-    Args:
-        brokers: how many; several run on a ZooKeeper, which needs Java.
-        in_process: one broker in a thread of this process. It starts sooner than one in a process of its own, but
-            shares the interpreter with the code under test, and cannot be killed or frozen.
-        settings: the brokers', by Kafka's names, beside FOR_TESTS.
-        folder: keeps their data; without one they are deleted at the end.
-        seed: of faults that strike with a probability.
-        strict: raises at the end if a fault has never struck.
+    The arguments are those of `muster.testing.kafka`; FOR_TESTS are settings too.
 
     Raises:
         ServerFailedError: a broker did not start; the error has the end of its log.
@@ -151,11 +150,11 @@ class Kafka:
 
     def __init__(
         self,
+        settings: Mapping[str, object] | None = None,
+        folder: Path | str | None = None,
         *,
         brokers: int = 1,
         in_process: bool = False,
-        settings: Mapping[str, object] | None = None,
-        folder: Path | str | None = None,
         seed: int = 0,
         strict: bool = False,
     ) -> None:
@@ -175,7 +174,9 @@ class Kafka:
         self._idle: list[str] = []
 
     def __enter__(self) -> Self:
-        self._backend = started(self._block, **self._how)  # type: ignore[arg-type]
+        with ExitStack() as block:
+            self._backend = started(block, **self._how)  # type: ignore[arg-type]
+            self._block = block.pop_all()
         return self
 
     def __exit__(
@@ -205,10 +206,39 @@ class Kafka:
         """The brokers' addresses, for `bootstrap.servers`."""
         return self._backend.bootstrap
 
+    # ----------------------------------------------------------------------------------------------- the brokers' lives
+
     @property
     def brokers(self) -> list[LocalBroker]:
-        """The brokers' processes: `kill()`, `start()`, `freeze()`, `thaw()`, `stop()`."""
+        """The brokers' processes; none with `in_process`."""
         return self._backend.servers()
+
+    def kill(self, broker: int = 0) -> None:
+        """End a broker's process as `kill -9` does; `start` brings it back on its data."""
+        self._process(broker).kill()
+
+    def stop(self, broker: int = 0) -> None:
+        """Stop a broker in order; `start` brings it back."""
+        self._process(broker).stop()
+
+    def start(self, broker: int = 0) -> None:
+        """Start a broker that was killed or stopped, with the faults that stand. They count from 0 again."""
+        self._process(broker).start()
+        for fault in self._faults:
+            self._checked(self._backend.ask(broker, "POST", "faults", fault.body))
+
+    def freeze(self, broker: int = 0) -> None:
+        """Suspend a broker's process: its connections stay open, nothing is answered."""
+        self._process(broker).freeze()
+
+    def thaw(self, broker: int = 0) -> None:
+        """Resume a frozen one."""
+        self._process(broker).thaw()
+
+    def _process(self, broker: int) -> LocalBroker:
+        if not self.brokers:
+            raise MusterError("a broker in this process cannot be ended or frozen: leave in_process out")
+        return self.brokers[broker]
 
     # --------------------------------------------------------------------------------------------- topics and records
 
@@ -256,7 +286,7 @@ class Kafka:
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """All records of a topic now, by partition and offset."""
-        reader: Consumer[Any, Any] = Consumer(bootstrap_servers=self.bootstrap, client_id="muster-testing")
+        reader = Consumer(bootstrap_servers=self.bootstrap, client_id="muster-testing")
         with reader:
             partitions = [TopicPartition(topic, each.partition) for each in reader.partitions_for(topic)]
             reader.assign(partitions)
@@ -269,7 +299,7 @@ class Kafka:
         return sorted(found, key=lambda record: (record.partition, record.offset))
 
     def until_records(self, topic: str, count: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[ConsumerRecord]:
-        """The topic's records, when there are so many. Raises WaitTimeoutError."""
+        """The topic's records, once there are `count`. Raises WaitTimeoutError."""
         found: list[ConsumerRecord] = []
 
         def enough() -> bool:
@@ -294,7 +324,7 @@ class Kafka:
         topics: Sequence[str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Return the group when it is stable, has so many members, and each partition of the topics (by default those
+        """Return the group when it is stable, has `members` members, and each partition of the topics (by default those
         that members have partitions of) belongs to one. Raises WaitTimeoutError."""
         return self._wait("assigned", group_id, timeout_s, members=members, topics=topics)
 
@@ -307,7 +337,7 @@ class Kafka:
     def until_committed(
         self, group_id: str, topic: str, offsets: int | Mapping[int, int], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[str, Any]:
-        """Return the group when it has committed so many records of a topic in all, or at least these offsets by
+        """Return the group when it has committed that many records of a topic in all, or at least these offsets by
         partition. Raises WaitTimeoutError."""
         wanted = offsets if isinstance(offsets, int) else {str(index): offset for index, offset in offsets.items()}
         return self._wait("committed", group_id, timeout_s, topic=topic, offsets=wanted)
@@ -347,7 +377,7 @@ class Kafka:
         body = {"until": until, "group": group_id, **{k: v for k, v in wanted.items() if v is not None}}
         deadline = time.monotonic() + timeout_s
         while True:
-            # A group that nobody has yet may come to any broker: each is asked for a moment.
+            # A group without a coordinator yet may come to any broker: the place is looked up again.
             place = self._coordinator(group_id)
             left_ms = max(round((deadline - time.monotonic()) * 1000), 0)
             turn_ms = left_ms if self._backend.count() == 1 else min(left_ms, 200)
@@ -372,8 +402,8 @@ class Kafka:
             MusterError: a field is not one of a fault's, or has no such value.
         """
         name = when.pop("name", None) or f"fault-{next(_NUMBERS)}"
-        self.ask_all("POST", "faults", {"name": name, "do": do, "apis": list(apis), **when})
-        fault = Fault(self, name)
+        fault = Fault(self, {"name": name, "do": do, "apis": list(apis), **when})
+        self.ask_all("POST", "faults", fault.body)
         self._faults.append(fault)
         return fault
 
@@ -437,23 +467,23 @@ class Kafka:
             for each in answer["story"]
             if group_id in (None, each["group"]) or not each["group"]
         ]
-        told = sorted(lines)
-        omitted = f"  … {len(told) - STORY_LINES} lines before\n" if len(told) > STORY_LINES else ""
+        lines.sort()
+        omitted = f"  … {len(lines) - STORY_LINES} lines before\n" if len(lines) > STORY_LINES else ""
         counted: Counter[str] = Counter()
         for answer in self.ask_all("GET", "requests"):
             for each in answer["requests"]:
                 counted[f"{each['client']}: {each['api']}"] += each["count"]
         requests = ", ".join(f"{what} {count}" for what, count in sorted(counted.items()))
-        return f"What happened:\n{omitted}" + "\n".join(told[-STORY_LINES:]) + f"\nRequests: {requests or 'none'}"
+        return f"What happened:\n{omitted}" + "\n".join(lines[-STORY_LINES:]) + f"\nRequests: {requests or 'none'}"
 
     def ask_all(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """A command to every broker that runs."""
-        found = []
         servers = self._backend.servers()
-        for place in range(self._backend.count()):
-            if not servers or servers[place].pid is not None:
-                found.append(self._checked(self._backend.ask(place, method, path, body)))
-        return found
+        return [
+            self._checked(self._backend.ask(place, method, path, body))
+            for place in range(self._backend.count())
+            if not servers or (servers[place].pid is not None and not servers[place].is_frozen)
+        ]
 
     def ask_coordinator(
         self, group_id: str, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -505,5 +535,7 @@ def _described(group: Mapping[str, Any]) -> str:
         for each in group["members"]
     ]
     state = f"Group {group['group']}: {group['state']}, generation {group['generation']}, {len(members)} member(s)"
-    offsets = [f"  committed in {topic}: {found} of {group['ends'].get(topic)}" for topic, found in group["offsets"].items()]
+    offsets = [
+        f"  committed in {topic}: {found} of {group['ends'].get(topic)}" for topic, found in group["offsets"].items()
+    ]
     return "\n".join([state, *members, *offsets])

@@ -17,7 +17,7 @@ from typing import Any
 
 from muster.errors import ConfigError, ErrorCode
 from muster.protocol.api import REQUESTS
-from muster.protocol.primitives import Struct
+from muster.testing.facts import Facts
 
 APIS = {request.__name__.removesuffix("Request"): key for key, request in REQUESTS.items()}
 """The names of the requests that a rule may be about, as Kafka spells them, with their keys."""
@@ -36,20 +36,6 @@ EFFECTS = {
 """What a rule does."""
 
 _IN_MS = {"delay": "delay_ms", "throttle": "throttle_ms"}
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What rules know of a request."""
-
-    api: str
-    version: int = 0
-    client_id: str = ""
-    groups: frozenset[str] = frozenset()
-    members: frozenset[str] = frozenset()
-    """Member ids and instance ids."""
-    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """The topics that it names, each with its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +71,15 @@ class Rule:
     throttle_ms: int = 0
 
     def __post_init__(self) -> None:
-        unknown = [api for api in self.apis if api not in APIS]
-        if unknown or not self.apis:
-            raise ConfigError(f"{', '.join(unknown) or 'a fault'} is not a request: name some of {', '.join(APIS)}")
+        if not self.apis or not APIS.keys() >= set(self.apis):
+            unknown = ", ".join(api for api in self.apis if api not in APIS) or "nothing"
+            raise ConfigError(f"{unknown} is not a request: name some of {', '.join(APIS)}")
         if self.do not in EFFECTS:
             raise ConfigError(f"do={self.do!r} is not an effect: choose one of {', '.join(EFFECTS)}")
+        self._check_effect()
+        self._check_when()
+
+    def _check_effect(self) -> None:
         if (self.do == "error") != (self.error is not None):
             raise ConfigError("an error code (error=…) goes with do='error', and with that alone")
         if self.error is not None and self.error not in ErrorCode.__members__:
@@ -99,7 +89,9 @@ class Rule:
                 raise ConfigError(f"{name} (above 0) goes with do={effect!r}, and with that alone")
         if self.do == "damage" and self.apis != ("Fetch",):
             raise ConfigError("do='damage' is about Fetch alone: only its answers have record batches")
-        if self.nth is not None and self.nth < 1 or self.every < 1 or self.after < 0:
+
+    def _check_when(self) -> None:
+        if (self.nth is not None and self.nth < 1) or self.every < 1 or self.after < 0:
             raise ConfigError("nth and every count from 1, after from 0")
         if self.times is not None and self.times < 1:
             raise ConfigError("times is at least 1; None: as long as the fault is there")
@@ -250,65 +242,3 @@ class Plan:
             if standing.strikes(facts):
                 return standing.rule
         return None
-
-
-# --------------------------------------------------------------------------------------------- what a request is about
-
-_GROUP_FIELDS = ("group_id", "groups_names")
-_MEMBER_FIELDS = ("member_id", "group_instance_id")
-_TOPIC_FIELDS = ("name", "topic", "topic_name")
-_PARTITION_FIELDS = ("partition_index", "partition", "index", "partition_indexes", "partitions")
-
-
-def facts_of(request: Struct, version: int, client_id: str, topic_name: Any = None) -> Facts:
-    """What a decoded request is about. `topic_name` returns the name of a topic id, None for an unknown one."""
-    groups: set[str] = set()
-    members: set[str] = set()
-    partitions: dict[str, set[int]] = {}
-    api = type(request).__name__.removesuffix("Request")
-    if api == "FindCoordinator":
-        keys = getattr(request, "coordinator_keys", None) or [request.key]  # type: ignore[attr-defined]
-        groups.update(keys)
-    _look(request, groups, members, partitions, topic_name, None)
-    frozen = {topic: frozenset(found) for topic, found in partitions.items()}
-    return Facts(api, version, client_id, frozenset(groups), frozenset(members - {""}), frozen)
-
-
-def _look(
-    struct: Struct,
-    groups: set[str],
-    members: set[str],
-    partitions: dict[str, set[int]],
-    topic_name: Any,
-    topic: str | None,
-) -> None:
-    fields_of = struct.FIELDS
-    topic_id = getattr(struct, "topic_id", None)
-    if topic_id is not None and any(topic_id):
-        topic = topic_name(topic_id) if topic_name is not None else None
-    for name in _TOPIC_FIELDS:
-        if name in fields_of and isinstance(getattr(struct, name), str) and _names_topic(struct):
-            topic = getattr(struct, name) or topic
-    if topic is not None:
-        partitions.setdefault(topic, set())
-    for name in fields_of:
-        value = getattr(struct, name)
-        if name in _GROUP_FIELDS:
-            groups.update([value] if isinstance(value, str) else value or ())
-        elif name == "groups" and isinstance(value, list) and all(isinstance(one, str) for one in value):
-            groups.update(value)
-        elif name in _MEMBER_FIELDS and value:
-            members.add(value)
-        elif name in _PARTITION_FIELDS and topic is not None:
-            found = [value] if isinstance(value, int) else value or ()
-            partitions[topic].update(one for one in found if isinstance(one, int))
-        if isinstance(value, list):
-            for each in value:
-                if isinstance(each, Struct):
-                    _look(each, groups, members, partitions, topic_name, topic)
-
-
-def _names_topic(struct: Struct) -> bool:
-    """Whether a structure is one of a topic: protocols and settings have names too."""
-    kind = type(struct).__name__
-    return "value" not in struct.FIELDS and ("Topic" in kind or "topic" in kind.lower() or "topic" in struct.FIELDS)

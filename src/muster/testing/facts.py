@@ -1,0 +1,82 @@
+"""What a request is about: the part of it that a fault may ask for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.protocol.primitives import Request, Struct
+
+_TOPIC = ("name", "topic", "topic_name")
+_PARTITIONS = frozenset({"partition_index", "partition", "index", "partition_indexes", "partitions"})
+_GROUPS = frozenset({"group_id", "groups_names", "groups"})
+_MEMBERS = frozenset({"member_id", "group_instance_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What rules know of a request."""
+
+    api: str
+    version: int = 0
+    client_id: str = ""
+    groups: frozenset[str] = frozenset()
+    members: frozenset[str] = frozenset()
+    """Member ids and instance ids."""
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """The topics that it names, each with its partitions."""
+
+
+def facts_of(
+    request: Request[Any], version: int, client_id: str, topic_name: Callable[[bytes], str | None] = lambda _: None
+) -> Facts:
+    """What a decoded request is about. `topic_name` returns the name of a topic id, None for an unknown one."""
+    reading = _Reading(topic_name)
+    reading.look(request, None)
+    api = type(request).__name__.removesuffix("Request")
+    if api == "FindCoordinator":
+        reading.groups.update(getattr(request, "coordinator_keys", None) or [getattr(request, "key", "")])
+    partitions = {topic: frozenset(found) for topic, found in reading.partitions.items()}
+    return Facts(
+        api, version, client_id, frozenset(reading.groups - {""}), frozenset(reading.members - {""}), partitions
+    )
+
+
+class _Reading:
+    """Walks through a request's structures: those of a topic are around those of its partitions."""
+
+    def __init__(self, topic_name: Callable[[bytes], str | None]) -> None:
+        self.groups: set[str] = set()
+        self.members: set[str] = set()
+        self.partitions: dict[str, set[int]] = {}
+        self._topic_name = topic_name
+
+    def look(self, struct: Struct, topic: str | None) -> None:
+        """Note what a structure names; `topic` is the one that it lies in."""
+        topic = self._topic_of(struct) or topic
+        if topic is not None:
+            self.partitions.setdefault(topic, set())
+        for name in struct.FIELDS:
+            value = getattr(struct, name)
+            values = value if isinstance(value, list) else [value]
+            if name in _GROUPS:
+                self.groups.update(one for one in values if isinstance(one, str))
+            elif name in _MEMBERS:
+                self.members.update(one for one in values if isinstance(one, str))
+            elif name in _PARTITIONS and topic is not None:
+                self.partitions[topic].update(one for one in values if isinstance(one, int))
+            for one in values:
+                if isinstance(one, Struct):
+                    self.look(one, topic)
+
+    def _topic_of(self, struct: Struct) -> str | None:
+        """The topic that a structure is of: protocols and settings have names too."""
+        kind = type(struct).__name__
+        if kind == "ForgottenTopic" or "value" in struct.FIELDS:
+            return None
+        topic_id = getattr(struct, "topic_id", None)
+        if topic_id is not None and any(topic_id):
+            return self._topic_name(topic_id)
+        named = [getattr(struct, name) for name in _TOPIC if name in struct.FIELDS]
+        return named[0] or None if named and "topic" in f"{kind} {struct.FIELDS}".lower() else None
