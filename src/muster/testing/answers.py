@@ -39,6 +39,9 @@ _SAME_PARTS = (
     ("topic_data", "responses"),
     ("partition_data", "partition_responses"),
     ("topics", "responses"),
+    ("topics", "results"),
+    ("topic_partitions", "replica_election_results"),
+    ("partitions", "partition_result"),
     ("groups_names", "results"),
     ("topic_names", "responses"),
     ("resources", "responses"),
@@ -47,8 +50,12 @@ _SAME_PARTS = (
 )
 """Parts of a request, and of its response, that are the same under different names."""
 _SAME_FIELDS = (("partition", "partition_index"), ("index", "partition_index"), ("partition_index", "index"))
-_KEYS = ("partition_index", "name", "group_id", "key")
+_KEYS = ("partition_index", "partition_id", "name", "group_id", "key")
 """What a plain element of a request (a partition's index, a group's id) is called in its response."""
+
+
+WITHOUT_ERRORS = frozenset({"AlterReplicaLogDirs"})
+"""Requests whose answers are laid out in another way than they are."""
 
 
 def refusal(request: Request[Any], error: ErrorCode) -> Response:

@@ -17,9 +17,14 @@ from typing import Any
 
 from muster.errors import ConfigError, ErrorCode
 from muster.protocol.api import REQUESTS
+from muster.testing.answers import WITHOUT_ERRORS
 from muster.testing.facts import Facts
 
-APIS = {request.__name__.removesuffix("Request"): key for key, request in REQUESTS.items()}
+APIS = {
+    name: key
+    for key, request in REQUESTS.items()
+    if (name := request.__name__.removesuffix("Request")) not in WITHOUT_ERRORS
+}
 """The names of the requests that a rule may be about, as Kafka spells them, with their keys."""
 
 EFFECTS = {
