@@ -9,7 +9,7 @@ another kind.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from muster.errors import ErrorCode
 from muster.protocol.primitives import Request, Response, Struct
@@ -58,13 +58,16 @@ WITHOUT_ERRORS = frozenset({"AlterReplicaLogDirs"})
 """Requests whose answers are laid out in another way than they are."""
 
 
-def refusal(request: Request[Any], error: ErrorCode) -> Response:
+R = TypeVar("R", bound=Response)
+
+
+def refusal(request: Request[R], error: ErrorCode) -> R:
     """The answer to a request that was not handled: `error` for the whole, or for each of its parts."""
-    answer: Response = _mirror(request.RESPONSE, request, error)
+    answer: R = _mirror(request.RESPONSE, request, error)
     return answer
 
 
-def with_error(response: Response, error: ErrorCode) -> Response:
+def with_error(response: R, error: ErrorCode) -> R:
     """The same answer, with `error` in every place that has one. It is changed in place."""
     _overwrite(response, error)
     return response
