@@ -122,7 +122,8 @@ class Interposer:
     ) -> Response | Sliced | None:
         if api in answers.READS:
             return _Answers(None, call, partial(answers.with_error, error=error)).through(handle)
-        return answers.refusal(request, error)
+        answer: Response = answers.refusal(request, error)
+        return answer
 
     def _proceed(self, call: Call, handle: Callable[[], Response | Sliced | None]) -> None:
         """Handle a request that has waited."""

@@ -242,7 +242,11 @@ def test_a_fault_is_shown_as_a_test_writes_it() -> None:
 
 
 def test_every_effect_has_a_fault() -> None:
-    needs = {"error": {"error": "NOT_COORDINATOR"}, "delay": {"delay_ms": 1}, "throttle": {"throttle_ms": 1}}
+    needs: dict[str, dict[str, Any]] = {
+        "error": {"error": "NOT_COORDINATOR"},
+        "delay": {"delay_ms": 1},
+        "throttle": {"throttle_ms": 1},
+    }
     for do in EFFECTS:
         assert from_json({"do": do, "apis": ["Fetch"], **needs.get(do, {})}, "one").do == do
     assert APIS["OffsetCommit"] == 8
