@@ -286,7 +286,7 @@ class Kafka:
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """All records of a topic now, by partition and offset."""
-        reader = Consumer(bootstrap_servers=self.bootstrap, client_id="muster-testing")
+        reader = Consumer(bootstrap_servers=self.bootstrap, client_id="muster-testing", fetch_max_wait_ms=20)
         with reader:
             partitions = [TopicPartition(topic, each.partition) for each in reader.partitions_for(topic)]
             reader.assign(partitions)
