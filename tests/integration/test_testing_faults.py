@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import threading
 import time
@@ -234,6 +235,19 @@ def test_connections_are_cut(kafka: Kafka) -> None:
         producer.send(topic, b"a").result()
         assert kafka.disconnect("to-be-cut") == 1
         assert producer.send(topic, b"b").result().offset == 1
+
+
+def test_connections_are_refused_for_a_while(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    with Producer(bootstrap_servers=kafka.bootstrap, client_id="away") as producer:
+        producer.send(topic, b"a").result()
+        with kafka.refuse_connections("away"):
+            sent = producer.send(topic, b"b")
+            host, _, port = kafka.bootstrap.rpartition(":")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, int(port)), timeout=5)
+            assert not sent.done()
+        assert sent.result().offset == 1
 
 
 def test_a_full_disk_refuses_records_until_there_is_room(kafka: Kafka) -> None:

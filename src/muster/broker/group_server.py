@@ -104,6 +104,10 @@ class Shell:
         """What serves requests, by API key; looked up for each request."""
         return self._server.tables[0]
 
+    def refuse(self) -> Callable[[], None]:
+        """As `Server.refuse`."""
+        return self._server.refuse()
+
     @property
     def connections(self) -> Iterable[ConnectionCore]:
         """The open connections."""

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from muster.testing.kit import Clock, Fault, Group, Kafka, WaitTimeoutError, assert_handled_once
+    from muster.testing.schedules import chaos
 
-__all__ = ["Clock", "Fault", "Group", "Kafka", "WaitTimeoutError", "assert_handled_once", "kafka"]
+__all__ = ["Clock", "Fault", "Group", "Kafka", "WaitTimeoutError", "assert_handled_once", "chaos", "kafka"]
 
 
 def kafka(
@@ -53,6 +54,10 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "chaos":
+            from muster.testing.schedules import chaos
+
+            return chaos
         from muster.testing import kit
 
         return getattr(kit, name)

@@ -55,6 +55,7 @@ class Control:
         self._began = time.monotonic()
         self._plan = Plan(seed)
         self._interposer: Interposer
+        self._accept_again: Callable[[], None] | None = None
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=MOST_LINES)
         """The story: milliseconds, the group that a line is about or "", the line."""
         broker.watch_events(self._on_event)
@@ -96,6 +97,8 @@ class Control:
         match method, *path:
             case _, "faults", *rest:
                 return self._of_faults(method, rest, body)
+            case "GET", "groups":
+                return {"groups": [name for shard in self._broker.groups.runtime.shards() for name in shard.groups]}
             case "GET", "groups", group:
                 return self.view(group)
             case "POST", "groups", group, what:
@@ -107,7 +110,7 @@ class Control:
                 self._disk.change(**body)
                 return {}
             case "POST", "connections":
-                return self._disconnect(**body)
+                return self._refuse(**body) if "refuse" in body else self._disconnect(**body)
             case "GET", "requests":
                 counts = sorted(self._plan.requests.items())
                 return {"requests": [{"client": client, "api": api, "count": n} for (client, api), n in counts]}
@@ -249,6 +252,15 @@ class Control:
                     if isinstance(group, ClassicGroup):
                         interventions.keep(group, lambda member: not is_silent(member), advance_ms)
         self._broker.groups.skip(advance_ms)
+        return {}
+
+    def _refuse(self, *, refuse: bool) -> dict[str, Any]:
+        if refuse and self._accept_again is None:
+            self._accept_again = self._broker.refuse()
+        elif not refuse and self._accept_again is not None:
+            self._accept_again()
+            self._accept_again = None
+        self._write("", f"test: new connections are {'refused' if refuse else 'accepted again'}")
         return {}
 
     def _disconnect(self, *, client: str = "*") -> dict[str, Any]:

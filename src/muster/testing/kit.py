@@ -436,6 +436,16 @@ class Kafka:
         """Cut the connections of clients whose id matches a pattern; returns how many."""
         return sum(each["cut"] for each in self.ask_all("POST", "connections", {"client": client}))
 
+    @contextmanager
+    def refuse_connections(self, client: str = "*") -> Iterator[None]:
+        """In the block new connections are refused, and those of clients whose id matches the pattern are cut first."""
+        self.ask_all("POST", "connections", {"refuse": True})
+        self.disconnect(client)
+        try:
+            yield
+        finally:
+            self.ask_all("POST", "connections", {"refuse": False})
+
     def forget(self, fault: Fault) -> None:
         """End a fault (`Fault.remove`)."""
         if fault in self._faults:
@@ -458,6 +468,10 @@ class Kafka:
     def view(self, group_id: str) -> dict[str, Any]:
         """As `Group.now`."""
         return self.ask_coordinator(group_id, "GET", f"groups/{group_id}")
+
+    def groups(self) -> list[str]:
+        """The groups of all brokers."""
+        return sorted(group for answer in self.ask_all("GET", "groups") for group in answer["groups"])
 
     def story(self, group_id: str | None = None) -> str:
         """What happened, by time: events of groups (or of one), faults that struck, what the test did."""

@@ -142,6 +142,22 @@ class Server:
         if listening in self._listening:
             self.loop.add_reader(listening, self._accept, listening)
 
+    def refuse(self) -> Callable[[], None]:
+        """Refuse new connections, as a host without a broker does; returns what accepts them again. For tests."""
+        closed = [(each.family, each.getsockname(), shared) for each, shared in self._listening.items()]
+        listening, self._listening = self._listening, {}
+        for one in listening:
+            self.loop.remove_reader(one)
+            one.close()
+
+        def accept_again() -> None:
+            for family, address, shared in closed:
+                again = _listen(family, address, self._backlog)
+                self._listening[again] = shared
+                self.loop.add_reader(again, self._accept, again)
+
+        return accept_again
+
     def stop_listening(self) -> None:
         """Accept no more connections."""
         self.connections.admit_no_more()

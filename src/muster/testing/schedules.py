@@ -1,0 +1,197 @@
+"""Schedules of faults against a test, drawn by Hypothesis and shrunk to the shortest that fails.
+
+    @muster.testing.chaos(seed=1, steps=5, examples=20)
+    def test_every_order_is_billed_once(kafka):
+        topic = kafka.topic(partitions=2, records=[b"1", b"2"])
+        with billing_service(kafka.bootstrap, topic):
+            kafka.until_lag_zero("billing")
+        ...
+
+The test is called once for each schedule, with a broker of its own process. A schedule is a list of steps, which are
+data: a fault as the control port takes it, or an act (ACTS) that happens once so many requests of a type have come. A
+schedule that fails is printed as a decorator that repeats it: `@muster.testing.chaos(schedule=[…])`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from muster.errors import ConfigError, MusterError
+from muster.testing.kit import Group, Kafka
+
+Step = Mapping[str, Any]
+
+REQUESTS = ("Fetch", "OffsetCommit", "Heartbeat", "JoinGroup", "SyncGroup", "OffsetFetch", "FindCoordinator", "Produce")
+"""The requests that steps are about."""
+
+ERRORS = {
+    "Fetch": ("NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH"),
+    "OffsetCommit": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "REQUEST_TIMED_OUT"),
+    "Heartbeat": ("NOT_COORDINATOR", "REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"),
+    "JoinGroup": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "UNKNOWN_MEMBER_ID"),
+    "SyncGroup": ("NOT_COORDINATOR", "REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID"),
+    "OffsetFetch": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "UNSTABLE_OFFSET_COMMIT"),
+    "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
+    "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"),
+}
+"""What a broker may answer to each while all is as it should be: a client has to live with these."""
+
+
+def _to_each_group(kafka: Kafka, act: Callable[[Group], None]) -> None:
+    for group_id in kafka.groups():
+        with suppress(MusterError):  # it is being loaded, or has gone
+            act(kafka.group(group_id))
+
+
+def _restart(kafka: Kafka) -> None:
+    kafka.kill()
+    kafka.start()
+
+
+ACTS: dict[str, Callable[[Kafka], object]] = {
+    "expire": lambda kafka: _to_each_group(kafka, Group.expire),
+    "rebalance": lambda kafka: _to_each_group(kafka, Group.rebalance),
+    "reload": lambda kafka: _to_each_group(kafka, Group.reload),
+    "disconnect": lambda kafka: kafka.disconnect(),
+    "restart": _restart,
+}
+"""What a step may do to the groups, the connections and the broker as a whole."""
+
+
+def chaos(
+    *,
+    seed: int = 0,
+    steps: int = 4,
+    examples: int = 20,
+    schedule: Sequence[Step] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> Callable[[Callable[[Kafka], None]], Callable[[], None]]:
+    """Decorate a test that takes a `Kafka`: it is called under `examples` schedules of up to `steps` steps.
+
+    It has to choose names anew in each call (`kafka.topic()` does). `seed` decides which schedules; `schedule` is one
+    to repeat in their place; `settings` are the broker's. It needs Hypothesis: `pip install hypothesis`.
+    """
+
+    def decorate(test: Callable[[Kafka], None]) -> Callable[[], None]:
+        @functools.wraps(test)
+        def run() -> None:
+            with Kafka(settings) as kafka:
+                if schedule is not None:
+                    _under(kafka, schedule, test)
+                else:
+                    _search(kafka, test, seed=seed, steps=steps, examples=examples)
+
+        # The runner is not to take the test's parameter for a fixture.
+        run.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _search(kafka: Kafka, test: Callable[[Kafka], None], *, seed: int, steps: int, examples: int) -> None:
+    """Try schedules; the shortest that fails raises the test's error, with a note that repeats it."""
+    import hypothesis
+    from hypothesis import strategies as st
+
+    failed: list[Sequence[Step]] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @hypothesis.given(st.lists(_steps(), max_size=steps))
+    def search(tried: Sequence[Step]) -> None:
+        try:
+            _under(kafka, tried, test)
+        except BaseException:
+            failed.append(tried)
+            raise
+
+    try:
+        search()
+    except BaseException as error:
+        if failed:
+            text = ",\n    ".join(repr(step) for step in failed[-1])
+            error.add_note(f"To repeat it:\n\n@muster.testing.chaos(schedule=[\n    {text}\n])\ndef {test.__name__}…")
+        raise
+
+
+def _steps() -> Any:
+    """Steps, simplest first: a shrunk schedule has few, early ones."""
+    from hypothesis import strategies as st
+
+    numbers = st.integers(1, 6)
+
+    def fault(api: str) -> Any:
+        lost = st.sampled_from(("lose_request", "lose_answer", "cut"))
+        return st.one_of(
+            st.builds(lambda do, nth: {"do": do, "apis": [api], "nth": nth}, lost, numbers),
+            st.builds(
+                lambda error, nth: {"do": "error", "apis": [api], "error": error, "nth": nth},
+                st.sampled_from(ERRORS[api]),
+                numbers,
+            ),
+            st.builds(lambda nth: {"do": "delay", "apis": [api], "delay_ms": 200, "nth": nth}, numbers),
+        )
+
+    act = st.builds(
+        lambda act, api, count: {"act": act, "after": count, "api": api},
+        st.sampled_from(sorted(ACTS)),
+        st.sampled_from(REQUESTS[:3]),
+        numbers,
+    )
+    return st.one_of(st.sampled_from(REQUESTS).flatmap(fault), act)
+
+
+def _under(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]) -> None:
+    """Call a test under a schedule."""
+    for step in schedule:
+        if "act" in step and step["act"] not in ACTS:
+            raise ConfigError(f"act={step['act']!r} is not an act: there are {', '.join(ACTS)}")
+    with _acting(kafka, [step for step in schedule if "act" in step]):
+        for step in schedule:
+            if "act" not in step:
+                kafka.fault(step["do"], *step["apis"], **{k: v for k, v in step.items() if k not in ("do", "apis")})
+        try:
+            test(kafka)
+        finally:
+            kafka.clean_up()
+
+
+@contextmanager
+def _acting(kafka: Kafka, acts: Sequence[Step]) -> Iterator[None]:
+    """Do each act when its requests have come, in a thread, until the block ends."""
+    ended = threading.Event()
+    before = {step["api"]: kafka.requests(step["api"]) for step in acts}
+
+    def watch() -> None:
+        waiting = list(acts)
+        while waiting and not ended.wait(0.01):
+            for step in list(waiting):
+                if kafka.requests(step["api"]) - before[step["api"]] >= step["after"]:
+                    waiting.remove(step)
+                    ACTS[step["act"]](kafka)
+                    if step["act"] == "restart":  # its counts begin at 0 again
+                        before.update(dict.fromkeys(before, 0))
+
+    thread = threading.Thread(target=watch, name="muster-chaos")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+__all__ = ["ACTS", "ERRORS", "REQUESTS", "Step", "chaos"]
