@@ -74,7 +74,7 @@ def with_error(response: R, error: ErrorCode) -> R:
 
 
 def _overwrite(struct: Struct, error: ErrorCode) -> None:
-    for name in struct.FIELDS:
+    for name in struct.__slots__:
         value = getattr(struct, name)
         if name == "error_code":
             struct.error_code = error  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ def _parts(kind: Any) -> dict[str, type[Any]]:
     """The lists of structures in a structure: field -> class of the elements."""
     hints = get_type_hints(kind.__init__)
     found = {}
-    for name in kind.FIELDS:
+    for name in kind.__slots__:
         for choice in (hints[name], *get_args(hints[name])):
             elements = get_args(choice)
             if get_origin(choice) is list and isinstance(elements[0], type) and issubclass(elements[0], Struct):
@@ -99,7 +99,7 @@ def _parts(kind: Any) -> dict[str, type[Any]]:
 
 def _mirror(kind: Any, source: Any, error: ErrorCode) -> Any:
     answer = kind()
-    for name in kind.FIELDS:
+    for name in kind.__slots__:
         if name == "error_code":
             answer.error_code = error
         elif name in _parts(kind):
@@ -126,7 +126,7 @@ def _counterpart(name: str, source: Any) -> list[Any] | None:
 def _copy(answer: Any, name: str, source: Struct) -> None:
     """Repeat what names a part: its topic, its partition, its group, its member."""
     for asked, answered in ((name, name), *_SAME_FIELDS):
-        if answered == name and asked in source.FIELDS:
+        if answered == name and asked in source.__slots__:
             value = getattr(source, asked)
             if isinstance(value, str | int | bytes) and isinstance(getattr(answer, name), str | int | bytes | None):
                 setattr(answer, name, value)

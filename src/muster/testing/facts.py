@@ -57,7 +57,7 @@ class _Reading:
         topic = self._topic_of(struct) or topic
         if topic is not None:
             self.partitions.setdefault(topic, set())
-        for name in struct.FIELDS:
+        for name in struct.__slots__:
             value = getattr(struct, name)
             values = value if isinstance(value, list) else [value]
             if name in _GROUPS:
@@ -73,10 +73,10 @@ class _Reading:
     def _topic_of(self, struct: Struct) -> str | None:
         """The topic that a structure is of: protocols and settings have names too."""
         kind = type(struct).__name__
-        if kind == "ForgottenTopic" or "value" in struct.FIELDS:
+        if kind == "ForgottenTopic" or "value" in struct.__slots__:
             return None
         topic_id = getattr(struct, "topic_id", None)
         if topic_id is not None and any(topic_id):
             return self._topic_name(topic_id)
-        named = [getattr(struct, name) for name in _TOPIC if name in struct.FIELDS]
-        return named[0] or None if named and "topic" in f"{kind} {struct.FIELDS}".lower() else None
+        named = [getattr(struct, name) for name in _TOPIC if name in struct.__slots__]
+        return named[0] or None if named and "topic" in f"{kind} {struct.__slots__}".lower() else None

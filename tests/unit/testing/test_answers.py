@@ -53,7 +53,7 @@ def test_members_of_a_leave_and_groups_of_a_delete() -> None:
 
 def _codes(struct: Any) -> list[int]:
     found = []
-    for name in struct.FIELDS:
+    for name in struct.__slots__:
         value = getattr(struct, name)
         if name == "error_code":
             found.append(value)

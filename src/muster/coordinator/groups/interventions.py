@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from muster.coordinator.groups import classic
 from muster.coordinator.groups.classic_group import ClassicGroup
-from muster.coordinator.groups.effects import Cause, Effects
+from muster.coordinator.groups.effects import Effects, EventCause
 from muster.coordinator.groups.group import EMPTY, PREPARING_REBALANCE, ClassicMember
 from muster.coordinator.shards.clocks import NEVER
 
@@ -39,5 +39,5 @@ def rebalance(group: ClassicGroup, reason: str, now: int) -> Effects:
     effects = Effects()
     if group.state not in (EMPTY, PREPARING_REBALANCE):
         leader = group.members.get(group.leader_id or "")
-        classic.prepare_rebalance(group, Cause.LEADER_REJOINED, reason, leader, now, effects)
+        classic.prepare_rebalance(group, EventCause.LEADER_REJOINED, reason, leader, now, effects)
     return effects
