@@ -8,8 +8,8 @@
         ...
 
 The test is called once for each schedule, with a broker of its own process. A schedule is a list of steps, which are
-data: a fault as the control port takes it, or an act (ACTS) that happens once a number of requests of a type have come. A
-schedule that fails is printed as a decorator that repeats it: `@muster.testing.chaos(schedule=[…])`.
+data: a fault as the control port takes it, or an act (ACTS) that happens once a number of requests of a type have come.
+A schedule that fails is printed as a decorator that repeats it: `@muster.testing.chaos(schedule=[…])`.
 """
 
 from __future__ import annotations
