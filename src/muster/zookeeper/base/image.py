@@ -1,10 +1,10 @@
 """The cluster as one session knows it: brokers, topics and their leaders, read once and kept by watches.
 
-Theory: every path that is of interest is either clean, with a watch on it, or dirty. An event makes its path dirty.
-`refresh` reads what is dirty and sets the watch in the same request, so no change between the two is missed; reading a
-list of children makes those dirty that are new and forgets those that are gone. When nothing is dirty, the image is
-what ZooKeeper's server of this session had at some moment not long ago: never a mixture in which a topic has partitions
-without their registration, but perhaps behind the truth. A write that matters is therefore checked by a version.
+Theory: every relevant path is either clean, with a watch on it, or dirty. An event makes its path dirty. `refresh`
+reads what is dirty and sets the watch in the same request, so no change between the two is missed; reading a list of
+children makes new ones dirty and forgets deleted ones. When nothing is dirty, the image is a recent state of the
+ZooKeeper server of this session: never a mixture in which a topic has partitions without their registration, but
+perhaps stale. An important write is therefore checked by a version.
 
 A session that expired has no watches: everything is dirty then.
 """
@@ -76,7 +76,7 @@ class ClusterImage:
         self.topics: dict[str, TopicImage] = {}
         self.controller_id = NO_CONTROLLER
         self.deletions: set[str] = set()
-        """Topics that are asked to be deleted."""
+        """Topics whose deletion was requested."""
         self.unreadable: dict[str, Unreadable] = {}
         """What cannot be parsed, by path: for the log. The cluster continues without it."""
         self._roots: dict[str, Callable[[str], Plan[None]]] = {
@@ -85,7 +85,7 @@ class ClusterImage:
             DELETE_TOPICS: self._read_deletions,
             CONTROLLER: self._read_controller,
         }
-        """What is always of interest; all else is found from there."""
+        """The paths that are always relevant; all others are found from there."""
         self._deleted: dict[str, None] = {}
         self._dirty: dict[str, Callable[[str], Plan[None]]] = {}
         self.forget()
@@ -108,7 +108,7 @@ class ClusterImage:
         return name in self._deleted and not self.has_topic(name)
 
     def has_topic(self, name: str) -> bool:
-        """Whether there is a topic of that name, also one that cannot be understood now."""
+        """Whether there is a topic of that name, even if it cannot be parsed now."""
         return name in self.topics or topic_path(name) in self.unreadable
 
     def forget(self) -> None:

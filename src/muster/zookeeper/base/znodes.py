@@ -1,10 +1,9 @@
-"""Kafka's znodes: where they are, what they hold byte for byte, and how they are read without trust.
+"""Kafka's znodes: their paths, their contents byte for byte, and how they are read without trust.
 
-Any program may have written a znode. So a reader returns a value in every case: what the znode says, or `Unreadable`
-with the reason, for the caller to report and pass over (`znode_json.py`). It never raises, and it allocates no more
-than the data is worth. What Java's 0.8 consumers could not read, although it can be read here, is said in
-`MemberRegistration.poison`: one such id stops every one of them (`Json.scala` of 0.8.2.2 reads each number with
-`toInt`).
+Any program may have written a znode. So a reader returns a value in every case: the contents, or `Unreadable` with the
+reason, which the caller reports and skips (`znode_json.py`). It never raises, and allocates memory only in proportion
+to the data. `MemberRegistration.poison` says what Java's 0.8 consumers cannot read, although it can be read here: one
+such id stops every one of them (`Json.scala` of 0.8.2.2 reads each number with `toInt`).
 
 A writer writes what Kafka's own writers do, in the order of their keys, so that tools of every release read it. Names
 are not escaped in paths: `check_name` refuses what has no place in one.

@@ -1,7 +1,7 @@
-"""Changes of topics that exist, as any broker or Kafka's tools of that time ask for them: by writing their znodes.
+"""Changes of existing topics, which any broker and Kafka's tools of that time request by writing znodes.
 
-More partitions stand in `/brokers/topics/[topic]`, and the controller gives them leaders. Settings stand in
-`/config/topics/[topic]`. Each write checks that what it rests on is as it was read, and begins anew if it is not.
+More partitions are written to `/brokers/topics/[topic]`, and the controller gives them leaders; settings to
+`/config/topics/[topic]`. Each write checks that its basis is unchanged since it was read, and starts over if it is not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A topic of which each broker leads a partition of its own, and writes to no other.
+"""A topic in which each broker leads its own partition, and writes to no other.
 
-The first broker that has something to write creates the topic, with one partition, its own. Each other one adds a
-partition to it, as Kafka's `TopicCommand --alter` does: it writes the topic's znode with one replica more, and the
-controller gives the new partition a leader. So a broker that joins the cluster later has one, too.
+The first broker that has something to write creates the topic with one partition, its own. Each other broker adds a
+partition, as Kafka's `TopicCommand --alter` does: it writes the topic's znode with one more replica, and the controller
+gives the new partition a leader. So a broker that joins the cluster later has a partition too.
 """
 
 from __future__ import annotations
