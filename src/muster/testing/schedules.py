@@ -32,14 +32,15 @@ REQUESTS = ("Fetch", "OffsetCommit", "Heartbeat", "JoinGroup", "SyncGroup", "Off
 ERRORS = {
     "Fetch": ("NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH"),
     "OffsetCommit": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "REQUEST_TIMED_OUT"),
-    "Heartbeat": ("NOT_COORDINATOR", "REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"),
-    "JoinGroup": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "UNKNOWN_MEMBER_ID"),
-    "SyncGroup": ("NOT_COORDINATOR", "REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID"),
+    "Heartbeat": ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "REBALANCE_IN_PROGRESS"),
+    "JoinGroup": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
+    "SyncGroup": ("NOT_COORDINATOR", "REBALANCE_IN_PROGRESS"),
     "OffsetFetch": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "UNSTABLE_OFFSET_COMMIT"),
     "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
     "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"),
 }
-"""What a broker may answer to each while all is as it should be: a client has to live with these."""
+"""What a broker may answer to each and a client has to live with. UNKNOWN_MEMBER_ID is not among them: the broker would
+still know the member that believes it was removed, and wait for it. The act "expire" removes it on both sides."""
 
 
 def _to_each_group(kafka: Kafka, act: Callable[[Group], None]) -> None:
