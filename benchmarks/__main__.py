@@ -12,6 +12,7 @@ hostile    well-behaved clients while hostile ones attack
 history    the history of a large topic of groups, in Spark
 folding    the cost of a history on one core, by phase, also of particularly costly histories
 decoding   records of __consumer_offsets decoded to entries of the history
+testing    how long tests wait for brokers: the testing kit compared with others
 curves     how cost and memory grow with members, groups, partitions, connections, offsets and bytes
 """
 
@@ -35,6 +36,7 @@ OTHERS = {
     "decoding": "benchmarks.decoding",
     "folding": "benchmarks.folding",
     "curves": "benchmarks.curves",
+    "testing": "benchmarks.testing",
     "history": "benchmarks.history",
 }
 
