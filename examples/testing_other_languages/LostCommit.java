@@ -49,7 +49,7 @@ public class LostCommit {
     public static void main(String[] arguments) throws Exception {
         var folder = Files.createTempDirectory("lost-commit");
         var command = new java.util.ArrayList<>(List.of(arguments));
-        command.addAll(List.of("test-broker", "--port", "0", "--data-dir", folder.toString(),
+        command.addAll(List.of("test-broker", "--port", "0", "--stop-at-eof", "--data-dir", folder.toString(),
                 "-o", "group.initial.rebalance.delay.ms=0"));
         Process broker = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.DISCARD).start();
         try {
@@ -60,7 +60,7 @@ public class LostCommit {
             token = port.group(2);
             test(bootstrap);
         } finally {
-            broker.destroy();
+            broker.getOutputStream().close();  // it ends with its standard input, so also with this program
             broker.waitFor();
         }
         System.out.println("passed");
