@@ -7,21 +7,74 @@
         ...  # any client, in any language: bootstrap.servers = kafka.bootstrap
         kafka.until_assigned("billing", members=2)
 
-`kit.py` says what it offers; with pytest, `pytest_plugin.py` has fixtures.
+`kit.py` says what it offers, `async_kit.py` has the same for asyncio; with pytest, `pytest_plugin.py` has fixtures.
+Each name is loaded when it is first used: pytest imports this file in every run.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from muster.testing.async_kit import AsyncClock, AsyncFault, AsyncGroup, AsyncKafka
+    from muster.testing.clients import (
+        AdminFactory,
+        AsyncAdminFactory,
+        AsyncConsumerFactory,
+        AsyncProducerFactory,
+        ConsumerFactory,
+        ProducerFactory,
+        TopicFactory,
+    )
     from muster.testing.kit import Clock, Fault, Group, Kafka, WaitTimeoutError, assert_handled_once
     from muster.testing.schedules import chaos
 
-__all__ = ["Clock", "Fault", "Group", "Kafka", "WaitTimeoutError", "assert_handled_once", "chaos", "kafka"]
+_MODULES = {
+    "AdminFactory": "clients",
+    "AsyncAdminFactory": "clients",
+    "AsyncClock": "async_kit",
+    "AsyncConsumerFactory": "clients",
+    "AsyncFault": "async_kit",
+    "AsyncGroup": "async_kit",
+    "AsyncKafka": "async_kit",
+    "AsyncProducerFactory": "clients",
+    "Clock": "kit",
+    "ConsumerFactory": "clients",
+    "Fault": "kit",
+    "Group": "kit",
+    "Kafka": "kit",
+    "ProducerFactory": "clients",
+    "TopicFactory": "clients",
+    "WaitTimeoutError": "kit",
+    "assert_handled_once": "kit",
+    "chaos": "schedules",
+}
+
+__all__ = [
+    "AdminFactory",
+    "AsyncAdminFactory",
+    "AsyncClock",
+    "AsyncConsumerFactory",
+    "AsyncFault",
+    "AsyncGroup",
+    "AsyncKafka",
+    "AsyncProducerFactory",
+    "Clock",
+    "ConsumerFactory",
+    "Fault",
+    "Group",
+    "Kafka",
+    "ProducerFactory",
+    "TopicFactory",
+    "WaitTimeoutError",
+    "assert_handled_once",
+    "chaos",
+    "kafka",
+]
 
 
 def kafka(
@@ -49,15 +102,15 @@ def kafka(
     return Kafka(settings, folder, brokers=brokers, in_process=in_process, seed=seed, strict=strict)
 
 
-if not TYPE_CHECKING:
+if not TYPE_CHECKING:  # a type checker would take any name to exist
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "chaos":
-            from muster.testing.schedules import chaos
+        value = getattr(import_module(f"muster.testing.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
 
-            return chaos
-        from muster.testing import kit
 
-        return getattr(kit, name)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

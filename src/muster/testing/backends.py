@@ -12,15 +12,15 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from muster.broker.broker import Broker
-from muster.broker.config import BrokerConfig
 from muster.errors import MusterError
 from muster.local.broker import LocalBroker
 from muster.local.cluster import LocalCluster
-from muster.testing.control import Answer, Control
-from muster.testing.disk import TroubledDisk
+
+if TYPE_CHECKING:  # a test whose broker has a process of its own need not wait for these
+    from muster.broker.broker import Broker
+    from muster.testing.control import Answer, Control
 
 _CONTROL = re.compile(r"^control on (\S+), token (\S+)$", re.MULTILINE)
 START_TIMEOUT_S = 60.0
@@ -47,6 +47,8 @@ class BrokerThread:
     """One broker on an event loop in a thread of this process, from `start` to `stop`."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object], seed: int) -> None:
+        from muster.broker.config import BrokerConfig
+
         listeners = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)}
         self._config = BrokerConfig({**listeners, **settings})
         self._seed = seed
@@ -67,6 +69,10 @@ class BrokerThread:
         self.bootstrap = self._broker.bootstrap
 
     async def _start(self) -> None:
+        from muster.broker.broker import Broker
+        from muster.testing.control import Control
+        from muster.testing.disk import TroubledDisk
+
         disk = TroubledDisk()
         self._broker = Broker(self._config, disk)
         self._control = Control(self._broker, disk, self._seed)

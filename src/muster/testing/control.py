@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import Any
 
 from muster.broker.broker import Broker
+from muster.broker.clock import now_ms
 from muster.broker.groups.events import sentence
 from muster.coordinator.groups import interventions
 from muster.coordinator.groups.classic_group import ClassicGroup
@@ -52,12 +53,11 @@ class Control:
     def __init__(self, broker: Broker, disk: TroubledDisk, seed: int = 0) -> None:
         self._broker = broker
         self._disk = disk
-        self._began = time.monotonic()
         self._plan = Plan(seed)
         self._interposer: Interposer
         self._accept_again: Callable[[], None] | None = None
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=MOST_LINES)
-        """The story: milliseconds, the group that a line is about or "", the line."""
+        """The story: milliseconds since the epoch, the group that a line is about or "", the line."""
         broker.watch_events(self._on_event)
 
     def attach(self) -> None:
@@ -69,7 +69,7 @@ class Control:
     # ------------------------------------------------------------------------------------------------------ the story
 
     def _write(self, group: str, line: str) -> None:
-        self._lines.append((round((time.monotonic() - self._began) * 1000), group, line))
+        self._lines.append((now_ms(), group, line))
 
     def _on_event(self, event: GroupEvent) -> None:
         self._write(event.group_id, sentence(event))
@@ -97,12 +97,8 @@ class Control:
         match method, *path:
             case _, "faults", *rest:
                 return self._of_faults(method, rest, body)
-            case "GET", "groups":
-                return {"groups": [name for shard in self._broker.groups.runtime.shards() for name in shard.groups]}
-            case "GET", "groups", group:
-                return self.view(group)
-            case "POST", "groups", group, what:
-                return self._disturb(group, what, **body)
+            case _, "groups", *rest:
+                return self._of_groups(method, rest, body)
             case "POST", "clock":
                 return self._skip(**body)
             case "POST", "disk":
@@ -115,7 +111,15 @@ class Control:
                 counts = sorted(self._plan.requests.items())
                 return {"requests": [{"client": client, "api": api, "count": n} for (client, api), n in counts]}
             case "GET", "story":
-                return {"story": [{"ms": ms, "group": group, "line": line} for ms, group, line in self._lines]}
+                return {"story": [{"at_ms": at, "group": group, "line": line} for at, group, line in self._lines]}
+            case "GET", "members":
+                return {"members": [[group.group_id, each.client_id] for group, each in self._members()]}
+            case "POST", "begin":
+                self._lines.clear()
+                self._plan.requests.clear()
+                return {}
+            case "POST", "reset":
+                return self._reset(**body)
         raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/testing.md")
 
     def _of_faults(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +156,38 @@ class Control:
         }
 
     # --------------------------------------------------------------------------------------------------------- groups
+
+    def _of_groups(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
+        match method, *path:
+            case ("GET",):
+                return {"groups": [name for shard in self._broker.groups.runtime.shards() for name in shard.groups]}
+            case "GET", group:
+                return self.view(group)
+            case "POST", group, what:
+                return self._disturb(group, what, **body)
+        raise UnknownError(f"{method} /groups/{'/'.join(path)} is not a command: see docs/testing.md")
+
+    def _members(self) -> list[tuple[ClassicGroup, ClassicMember]]:
+        groups = [group for shard in self._broker.groups.runtime.shards() for group in shard.groups.values()]
+        return [(one, member) for one in groups if isinstance(one, ClassicGroup) for member in one.members.values()]
+
+    def _reset(self, *, staying: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
+        """Between two tests: no faults, a disk and connections that work, no members but those that stay (group and
+        client id)."""
+        for name in list(self._plan.standing):
+            self._plan.remove(name)
+        self._interposer.apply()
+        self._disk.change(full=False, sync_delay_ms=0, fail=False)
+        if self._accept_again is not None:
+            self._refuse(refuse=False)
+        stays = {(group_id, client_id) for group_id, client_id in staying}
+
+        def goes(group: ClassicGroup, now: int) -> Effects:
+            return interventions.expire(group, lambda member: (group.group_id, member.client_id) not in stays, now)
+
+        for group_id in {group.group_id for group, _ in self._members()}:
+            self._intervene(group_id, goes)
+        return {}
 
     def view(self, group_id: str) -> dict[str, Any]:
         """A group as it is now; one that does not exist is Dead and has no members."""

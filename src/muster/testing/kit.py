@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from muster import Admin, Consumer, MusterError, NewTopic, Producer, TopicPartition
 from muster.local.broker import LocalBroker
@@ -29,7 +30,41 @@ session may be short."""
 
 DEFAULT_TIMEOUT_S = 30.0
 STORY_LINES = 25
+KIT_CLIENT = "muster-testing"
+"""The client id of the kit's own clients, which stories leave out."""
 _NUMBERS = itertools.count(1)
+
+
+class When(TypedDict, total=False):
+    """Which requests a fault is about, and when it strikes: see `muster.testing.rules.Rule`."""
+
+    name: str
+    client: str | None
+    group: str | None
+    member: str | None
+    topic: str | None
+    partition: int | None
+    nth: int | None
+    after: int
+    every: int
+    times: int | None
+    probability: float
+
+
+class FaultFields(When, total=False):
+    """The fields of a fault, beside its effect and its requests."""
+
+    error: str
+    delay_ms: int
+    throttle_ms: int
+
+
+class DiskTrouble(TypedDict, total=False):
+    """What the brokers' disk suffers from; what is not named stays as it is."""
+
+    full: bool
+    sync_delay_ms: int
+    fail: bool
 
 
 class WaitTimeoutError(MusterError, AssertionError):
@@ -172,6 +207,10 @@ class Kafka:
         self._faults: list[Fault] = []
         self._admin: Admin | None = None
         self._idle: list[str] = []
+        """The faults that were removed, and had never struck, where that matters."""
+        self._troubled = False
+        self._past: list[dict[str, Any]] = []
+        """The stories of brokers that were killed or stopped."""
 
     def __enter__(self) -> Self:
         with ExitStack() as block:
@@ -190,16 +229,44 @@ class Kafka:
                 self._admin.close()
             self._block.close()
 
+    # ---------------------------------------------------------------------------------------------------- between tests
+
+    def begin(self) -> None:
+        """A test begins: what has happened so far is left out of `story` and `requests`."""
+        self._past = []
+        self.ask_all("POST", "begin")
+
+    def members(self) -> list[tuple[str, str]]:
+        """The members of all groups: pairs of group and client id."""
+        return sorted((group, client) for each in self.ask_all("GET", "members") for group, client in each["members"])
+
     def clean_up(self) -> None:
         """Remove all faults. Raises AssertionError if one has never struck and the kit is `strict`."""
-        idle = []
         for fault in list(self._faults):
-            if self.strict and not fault.struck:
-                idle.append(fault.name)
             fault.remove()
-        idle, self._idle = idle + self._idle, []
+        idle, self._idle = self._idle, []
         if idle:
             raise AssertionError(f"fault(s) that never struck: {', '.join(idle)}")
+
+    def heal(self) -> None:
+        """Thaw frozen brokers, start those that were killed or stopped, remove all faults; the disk works again."""
+        for place, server in enumerate(self.brokers):
+            if server.pid is None:
+                self.start(place)
+            elif server.is_frozen:
+                self.thaw(place)
+        for fault in list(self._faults):
+            fault.remove()
+        self._idle = []
+        if self._troubled:
+            self.disk(full=False, sync_delay_ms=0, fail=False)
+            self._troubled = False
+
+    def reset(self, staying: Iterable[tuple[str, str]] = ()) -> None:
+        """A test has ended: `heal`, and end the sessions of all members of groups but those that stay, which are pairs
+        of group and client id."""
+        self.heal()
+        self.ask_all("POST", "reset", {"staying": sorted(set(staying))})
 
     @property
     def bootstrap(self) -> str:
@@ -215,10 +282,12 @@ class Kafka:
 
     def kill(self, broker: int = 0) -> None:
         """End a broker's process as `kill -9` does; `start` brings it back on its data."""
+        self._keep_story(broker)
         self._process(broker).kill()
 
     def stop(self, broker: int = 0) -> None:
         """Stop a broker in order; `start` brings it back."""
+        self._keep_story(broker)
         self._process(broker).stop()
 
     def start(self, broker: int = 0) -> None:
@@ -235,6 +304,14 @@ class Kafka:
         """Resume a frozen one."""
         self._process(broker).thaw()
 
+    def _keep_story(self, broker: int) -> None:
+        """Keep what a broker can say, which ends with its process."""
+        server = self._process(broker)
+        if server.pid is not None and not server.is_frozen:
+            self._past += [
+                self._checked(self._backend.ask(broker, "GET", path, None)) for path in ("story", "requests")
+            ]
+
     def _process(self, broker: int) -> LocalBroker:
         if not self.brokers:
             raise MusterError("a broker in this process cannot be ended or frozen: leave in_process out")
@@ -246,7 +323,7 @@ class Kafka:
     def admin(self) -> Admin:
         """An admin client."""
         if self._admin is None:
-            self._admin = Admin(bootstrap_servers=self.bootstrap)
+            self._admin = Admin(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT)
         return self._admin
 
     def topic(
@@ -268,7 +345,7 @@ class Kafka:
         wanted = list(records)
         if not wanted:
             return
-        with Producer(bootstrap_servers=self.bootstrap, client_id="muster-testing") as producer:
+        with Producer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT) as producer:
             for record in wanted:
                 key, value = record if isinstance(record, tuple) else (None, record)
                 producer.send(topic, value, key=key)
@@ -286,7 +363,7 @@ class Kafka:
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """All records of a topic now, by partition and offset."""
-        reader = Consumer(bootstrap_servers=self.bootstrap, client_id="muster-testing", fetch_max_wait_ms=20)
+        reader = Consumer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT, fetch_max_wait_ms=20)
         with reader:
             partitions = [TopicPartition(topic, each.partition) for each in reader.partitions_for(topic)]
             reader.assign(partitions)
@@ -356,11 +433,12 @@ class Kafka:
         self, condition: Callable[[], object], what: str | Callable[[], str], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
         """Return when a condition holds. `what` says what is waited for. Raises WaitTimeoutError."""
+        __tracebackhide__ = True  # a report shows the test's line
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
                 text = what if isinstance(what, str) else what()
-                raise WaitTimeoutError(f"waited {timeout_s:g} s for {text}\n{self.story()}")
+                raise WaitTimeoutError(f"waited {timeout_s:g} s for {text}\n{self.story()}{_on_a_loop()}")
             time.sleep(0.01)
 
     @contextmanager
@@ -374,6 +452,7 @@ class Kafka:
             raise AssertionError(f"{text}\n{self.story(group_id)}")
 
     def _wait(self, until: str, group_id: str, timeout_s: float, **wanted: object) -> dict[str, Any]:
+        __tracebackhide__ = True
         body = {"until": until, "group": group_id, **{k: v for k, v in wanted.items() if v is not None}}
         deadline = time.monotonic() + timeout_s
         while True:
@@ -388,11 +467,12 @@ class Kafka:
                 raise MusterError(answer["error"])
             if left_ms == turn_ms:
                 text = f"waited {timeout_s:g} s for {until} of group {group_id}: {answer['missing']}"
-                raise WaitTimeoutError(f"{text}\n{_described(answer['group'])}\n{self.story(group_id)}")
+                group = _described(answer["group"])
+                raise WaitTimeoutError(f"{text}\n{group}\n{self.story(group_id)}{_on_a_loop()}")
 
     # ---------------------------------------------------------------------------------------------------------- faults
 
-    def fault(self, do: str, *apis: str, **when: Any) -> Fault:
+    def fault(self, do: str, *apis: str, **when: Unpack[FaultFields]) -> Fault:
         """Add a fault: `fault("lose_answer", "OffsetCommit", group="billing", nth=3)`. It stands until it is removed,
         or until the end of its `with` block.
 
@@ -407,29 +487,31 @@ class Kafka:
         self._faults.append(fault)
         return fault
 
-    def fail(self, api: str, error: str, **when: Any) -> Fault:
+    def fail(self, api: str, error: str, **when: Unpack[When]) -> Fault:
         """Requests are answered with an error, and not handled."""
         return self.fault("error", api, error=error, **when)
 
-    def delay(self, api: str, ms: int, **when: Any) -> Fault:
+    def delay(self, api: str, ms: int, **when: Unpack[When]) -> Fault:
         """Requests are handled so much later; by default all."""
-        return self.fault("delay", api, delay_ms=ms, **{"times": None, **when})
+        when.setdefault("times", None)
+        return self.fault("delay", api, delay_ms=ms, **when)
 
-    def hold(self, api: str, **when: Any) -> Fault:
+    def hold(self, api: str, **when: Unpack[When]) -> Fault:
         """A request waits until the fault is released."""
         return self.fault("hold", api, **when)
 
-    def lose_request(self, api: str, **when: Any) -> Fault:
+    def lose_request(self, api: str, **when: Unpack[When]) -> Fault:
         """A request is not handled, and its connection is closed."""
         return self.fault("lose_request", api, **when)
 
-    def lose_answer(self, api: str, **when: Any) -> Fault:
+    def lose_answer(self, api: str, **when: Unpack[When]) -> Fault:
         """A request is handled, then its connection is closed."""
         return self.fault("lose_answer", api, **when)
 
-    def disk(self, **change: object) -> None:
+    def disk(self, **change: Unpack[DiskTrouble]) -> None:
         """`full=True`: writes fail with ENOSPC. `sync_delay_ms=…`: syncs take longer. `fail=True`: syncs fail, which
         ends a broker, as it does Kafka."""
+        self._troubled = True
         self.ask_all("POST", "disk", change)
 
     def disconnect(self, client: str = "*") -> int:
@@ -460,10 +542,13 @@ class Kafka:
         """How many requests there were, of a type and a client."""
         return sum(
             each["count"]
-            for answer in self.ask_all("GET", "requests")
-            for each in answer["requests"]
+            for each in self._said("requests")
             if api in (None, each["api"]) and client in (None, each["client"])
         )
+
+    def _said(self, what: str) -> list[dict[str, Any]]:
+        """The lines of all brokers' stories, or of their counts of requests."""
+        return [each for answer in [*self._past, *self.ask_all("GET", what)] for each in answer.get(what, ())]
 
     def view(self, group_id: str) -> dict[str, Any]:
         """As `Group.now`."""
@@ -475,20 +560,32 @@ class Kafka:
 
     def story(self, group_id: str | None = None) -> str:
         """What happened, by time: events of groups (or of one), faults that struck, what the test did."""
+        said = sorted(self._said("story"), key=lambda each: int(each["at_ms"]))
         lines = [
-            f"  {each['ms'] / 1000:8.3f}  {each['group'] + ': ' if each['group'] else ''}{each['line']}"
-            for answer in self.ask_all("GET", "story")
-            for each in answer["story"]
+            f"  {(each['at_ms'] - said[0]['at_ms']) / 1000:8.3f}  "
+            + (f"{each['group']}: {each['line']}" if each["group"] else each["line"])
+            for each in said
             if group_id in (None, each["group"]) or not each["group"]
         ]
-        lines.sort()
         omitted = f"  … {len(lines) - STORY_LINES} lines before\n" if len(lines) > STORY_LINES else ""
         counted: Counter[str] = Counter()
-        for answer in self.ask_all("GET", "requests"):
-            for each in answer["requests"]:
-                counted[f"{each['client']}: {each['api']}"] += each["count"]
+        for each in self._said("requests"):
+            if each["client"] == KIT_CLIENT:
+                continue
+            counted[f"{each['client']}: {each['api']}"] += each["count"]
         requests = ", ".join(f"{what} {count}" for what, count in sorted(counted.items()))
         return f"What happened:\n{omitted}" + "\n".join(lines[-STORY_LINES:]) + f"\nRequests: {requests or 'none'}"
+
+    def account(self) -> str:
+        """The groups that something happened to, as they are now, and the story: for the report of a failed test."""
+        groups = {each["group"] for each in self._said("story")} | {group_id for group_id, _ in self.members()}
+        return "\n".join([*(self._described_now(group_id) for group_id in sorted(groups - {""})), self.story()])
+
+    def _described_now(self, group_id: str) -> str:
+        try:
+            return _described(self.view(group_id))
+        except MusterError as error:  # its broker does not run
+            return f"Group {group_id}: {error}"
 
     def ask_all(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """A command to every broker that runs."""
@@ -536,6 +633,17 @@ def assert_handled_once(handled: Iterable[Any], expected: Iterable[Any]) -> None
         if found
     ]
     assert not wrong, "; ".join(wrong)
+
+
+def _on_a_loop() -> str:
+    """What to say of a wait that has blocked an event loop, and the clients that may run on it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ""
+    return (
+        "\nThis wait blocked the event loop, and each client that runs on it: await it, on muster.testing.AsyncKafka."
+    )
 
 
 def _place(record: ConsumerRecord) -> TopicPartition:

@@ -1,0 +1,219 @@
+"""The testing kit for asyncio: the same methods, awaited.
+
+Each is the kit's own method, called in a thread: a wait must not block the event loop that the clients under test run
+on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from muster.testing.kit import Clock, Fault, Group, Kafka
+
+B = TypeVar("B")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Face(Generic[B]):
+    """Something of the blocking kit, seen from an event loop."""
+
+    def __init__(self, blocking: B) -> None:
+        self.blocking = blocking
+        """The same for threads."""
+
+
+def _awaited(
+    method: Callable[Concatenate[B, P], R],
+) -> Callable[Concatenate[_Face[B], P], Coroutine[Any, Any, R]]:
+    """The same method as a coroutine function."""
+
+    @wraps(method)
+    async def call(self: _Face[B], /, *args: P.args, **more: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self.blocking, *args, **more)
+
+    return call
+
+
+def _of_fault(
+    method: Callable[Concatenate[Kafka, P], Fault],
+) -> Callable[Concatenate[_Face[Kafka], P], ComingFault]:
+    """The same method, whose fault is awaited, or entered by `async with`."""
+
+    @wraps(method)
+    def call(self: _Face[Kafka], /, *args: P.args, **more: P.kwargs) -> ComingFault:
+        return ComingFault(partial(method, self.blocking, *args, **more))
+
+    return call
+
+
+class AsyncFault(_Face[Fault]):
+    """A fault that stands until it is removed."""
+
+    @property
+    def name(self) -> str:
+        """Its name, in stories."""
+        return self.blocking.name
+
+    async def seen(self) -> int:
+        """How many requests it was about."""
+        return await asyncio.to_thread(lambda: self.blocking.seen)
+
+    async def struck(self) -> int:
+        """How often it struck."""
+        return await asyncio.to_thread(lambda: self.blocking.struck)
+
+    async def held(self) -> int:
+        """How many requests it holds."""
+        return await asyncio.to_thread(lambda: self.blocking.held)
+
+    release = _awaited(Fault.release)
+    remove = _awaited(Fault.remove)
+    wait_struck = _awaited(Fault.wait_struck)
+
+
+class ComingFault(Awaitable[AsyncFault]):
+    """A fault that is added when it is awaited, or for an `async with` block."""
+
+    def __init__(self, add: Callable[[], Fault]) -> None:
+        self._add = add
+        self._fault: AsyncFault
+
+    async def _added(self) -> AsyncFault:
+        self._fault = AsyncFault(await asyncio.to_thread(self._add))
+        return self._fault
+
+    def __await__(self) -> Generator[Any, None, AsyncFault]:
+        return self._added().__await__()
+
+    async def __aenter__(self) -> AsyncFault:
+        return await self._added()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._fault.remove()
+
+
+class AsyncGroup(_Face[Group]):
+    """A consumer group, of any clients."""
+
+    now = _awaited(Group.now)
+    expire = _awaited(Group.expire)
+    rebalance = _awaited(Group.rebalance)
+    fence = _awaited(Group.fence)
+    reload = _awaited(Group.reload)
+
+
+class AsyncClock(_Face[Clock]):
+    """The time of the brokers' groups."""
+
+    advance = _awaited(Clock.advance)
+
+
+class AsyncKafka(_Face[Kafka]):
+    """`Kafka` for asyncio: an asynchronous context manager with the same methods, awaited.
+
+        async with muster.testing.AsyncKafka() as kafka:
+            topic = await kafka.topic(partitions=2)
+            await kafka.until_assigned("billing", members=2)
+
+    A fault is awaited too, or stands for a block: `async with kafka.hold("JoinGroup") as fault`. The arguments are
+    those of `muster.testing.kafka`. `AsyncKafka.of(kafka)` is the face of brokers that run already.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        folder: Path | str | None = None,
+        *,
+        brokers: int = 1,
+        in_process: bool = False,
+        seed: int = 0,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(Kafka(settings, folder, brokers=brokers, in_process=in_process, seed=seed, strict=strict))
+
+    @classmethod
+    def of(cls, kafka: Kafka) -> Self:
+        """The face of brokers that run already."""
+        face = cls.__new__(cls)
+        _Face.__init__(face, kafka)
+        return face
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.blocking.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.blocking.__exit__, kind, error, trace)
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers' addresses, for `bootstrap.servers`."""
+        return self.blocking.bootstrap
+
+    @property
+    def clock(self) -> AsyncClock:
+        """The time of the brokers' groups."""
+        return AsyncClock(self.blocking.clock)
+
+    def group(self, group_id: str) -> AsyncGroup:
+        """A group, to look at it or to do something to it."""
+        return AsyncGroup(self.blocking.group(group_id))
+
+    begin = _awaited(Kafka.begin)
+    members = _awaited(Kafka.members)
+    clean_up = _awaited(Kafka.clean_up)
+    heal = _awaited(Kafka.heal)
+    reset = _awaited(Kafka.reset)
+
+    kill = _awaited(Kafka.kill)
+    stop = _awaited(Kafka.stop)
+    start = _awaited(Kafka.start)
+    freeze = _awaited(Kafka.freeze)
+    thaw = _awaited(Kafka.thaw)
+
+    topic = _awaited(Kafka.topic)
+    produce = _awaited(Kafka.produce)
+    recreate = _awaited(Kafka.recreate)
+    delete_records = _awaited(Kafka.delete_records)
+    records = _awaited(Kafka.records)
+    until_records = _awaited(Kafka.until_records)
+
+    until_assigned = _awaited(Kafka.until_assigned)
+    until_stable = _awaited(Kafka.until_stable)
+    until_committed = _awaited(Kafka.until_committed)
+    until_lag_zero = _awaited(Kafka.until_lag_zero)
+    until_empty = _awaited(Kafka.until_empty)
+    until = _awaited(Kafka.until)
+
+    @asynccontextmanager
+    async def assert_no_rebalance(self, group_id: str) -> AsyncIterator[None]:
+        """Raises AssertionError if the group rebalances in the block."""
+        block: AbstractContextManager[None] = self.blocking.assert_no_rebalance(group_id)
+        await asyncio.to_thread(block.__enter__)
+        yield
+        await asyncio.to_thread(block.__exit__, None, None, None)
+
+    fault = _of_fault(Kafka.fault)
+    fail = _of_fault(Kafka.fail)
+    delay = _of_fault(Kafka.delay)
+    hold = _of_fault(Kafka.hold)
+    lose_request = _of_fault(Kafka.lose_request)
+    lose_answer = _of_fault(Kafka.lose_answer)
+    disk = _awaited(Kafka.disk)
+    disconnect = _awaited(Kafka.disconnect)
+
+    requests = _awaited(Kafka.requests)
+    view = _awaited(Kafka.view)
+    story = _awaited(Kafka.story)
+    account = _awaited(Kafka.account)

@@ -1,0 +1,308 @@
+"""The pytest plugin: brokers and clients as fixtures, faults that end with their test, the groups' story in reports.
+
+pytest imports this file in every run, so it imports nothing of the kit until a test asks for a fixture of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from muster.testing import async_kit, clients, kit
+
+T = TypeVar("T")
+
+_ON_LINES = "muster: groups, faults and requests of this test"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The settings in pytest's configuration, and the options."""
+    parser.addini("muster_settings", "settings of the test brokers, NAME=VALUE by Kafka's names", type="linelist")
+    parser.addini("muster_in_process", "run muster_broker in a thread of the test process", type="bool", default=False)
+    parser.addini("muster_brokers", "number of brokers of muster_cluster", type="int", default=3)
+    parser.addini("muster_seed", "seed of faults that strike with a probability", type="int", default=0)
+    parser.addini("muster_strict_faults", "fail a test whose fault never struck", type="bool", default=False)
+    group = parser.getgroup("muster", "muster, brokers for tests")
+    group.addoption(
+        "--muster-in-process",
+        action="store_true",
+        default=None,
+        help="run muster_broker in a thread of the test process: it starts sooner, but cannot be killed or frozen",
+    )
+    group.addoption("--muster-seed", type=int, metavar="N", help="seed of faults that strike with a probability")
+    group.addoption(
+        "--muster-strict-faults", action="store_true", default=None, help="fail a test whose fault never struck"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch over the kits of this run's fixtures."""
+    # pytest rewrites the assertions of each module that a plugin's distribution has. Muster's have none for a test to
+    # explain, and its first import would take several times as long.
+    rewritten: set[str] = getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set())
+    rewritten.discard("muster")
+    config.pluginmanager.register(_Keeper(), "muster-keeper")
+
+
+class _Keeper:
+    """The kits that fixtures hold, and what becomes of them between tests.
+
+    A test's own part begins with its first fixture of function scope: what wider fixtures start before (a service that
+    is a member of a group) outlives the test.
+    """
+
+    def __init__(self) -> None:
+        self._kits: dict[str, kit.Kafka] = {}
+        """By the name of the fixture."""
+        self._item: pytest.Item | None = None
+        self._staying: dict[int, list[tuple[str, str]]] | None = None
+        """The members of groups before the test's own part, by their kit; None: not known yet."""
+
+    def _used(self, item: pytest.Item) -> list[kit.Kafka]:
+        """The kits of a test's fixtures."""
+        request = getattr(item, "_request", None)  # it knows fixtures that were asked for by name, in the test
+        names = getattr(request or item, "fixturenames", ())
+        return list({id(one): one for name, one in self._kits.items() if name in names}.values())
+
+    def _begin_own_part(self) -> None:
+        if self._item is not None and self._staying is None:
+            self._staying = {id(one): one.members() for one in self._used(self._item)}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, T, T]:
+        """A test begins."""
+        self._item = item
+        self._staying = None
+        for one in self._used(item):
+            one.begin()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, T, T]:
+        """Note each kit, and what wider fixtures have started."""
+        if fixturedef.scope == "function":
+            self._begin_own_part()
+        value = yield
+        if fixturedef.scope != "function":
+            self._staying = None  # what it has started is not the test's own
+        module = sys.modules.get("muster.testing.kit")
+        if module is not None and isinstance(value, module.Kafka):
+            self._kits[fixturedef.argname] = value
+        return value
+
+    @pytest.hookimpl
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """The fixture has ended its kit."""
+        self._kits.pop(fixturedef.argname, None)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, T, T]:
+        """Remove the faults of a test that has passed, which fails if it wants each of them to have struck."""
+        self._begin_own_part()
+        result = yield
+        for one in self._used(item):
+            try:
+                one.clean_up()
+            except AssertionError as error:
+                pytest.fail(str(error), pytrace=False)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the story to the report of a test that has failed."""
+        report = yield
+        if report.failed:
+            for one in self._used(item):
+                report.sections.append((_ON_LINES, _account(one)))
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, T, T]:
+        """Remove the faults before the test's fixtures end, and members of groups that are left after that."""
+        used, staying = self._used(item), self._staying or {}
+        self._item = None
+        try:
+            for one in used:
+                one.heal()
+        finally:  # a broker that does not answer keeps no fixture from ending
+            result = yield
+        for one in used:
+            if one in self._kits.values():
+                one.reset(staying.get(id(one), []))
+        return result
+
+
+def _account(one: kit.Kafka) -> str:
+    from muster import MusterError
+
+    try:
+        return one.account()
+    except MusterError as error:
+        return f"The brokers cannot be asked: {error}"
+
+
+# ------------------------------------------------------------------------------------------------------------- brokers
+
+
+def _kit(config: pytest.Config, brokers: int = 1) -> kit.Kafka:
+    from muster.testing.kit import Kafka
+
+    def chosen(name: str) -> Any:
+        given = config.getoption(name)
+        return config.getini(name) if given is None else given
+
+    settings = {}
+    for line in config.getini("muster_settings"):
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise pytest.UsageError(f"muster_settings: {line!r} is not NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    in_process = chosen("muster_in_process") and brokers == 1
+    return Kafka(
+        settings,
+        brokers=brokers,
+        in_process=in_process,
+        seed=chosen("muster_seed"),
+        strict=chosen("muster_strict_faults"),
+    )
+
+
+@pytest.fixture(scope="session")
+def muster_broker(pytestconfig: pytest.Config) -> Iterator[kit.Kafka]:
+    """A broker that the tests of this process share: a `muster.testing.Kafka`.
+
+    Any client reaches it by `muster_broker.bootstrap`. Faults, and members of groups, end with their test.
+    """
+    with _kit(pytestconfig) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def muster_cluster(pytestconfig: pytest.Config) -> Iterator[kit.Kafka]:
+    """Three brokers on ZooKeeper that the tests of this process share: a `muster.testing.Kafka`. It needs Java."""
+    from muster import ConfigError
+
+    with ExitStack() as block:
+        try:
+            cluster = block.enter_context(_kit(pytestconfig, pytestconfig.getini("muster_brokers")))
+        except ConfigError as error:
+            pytest.skip(f"muster_cluster cannot run here: {error}")
+        yield cluster
+
+
+@pytest.fixture
+def muster_async_broker(request: pytest.FixtureRequest) -> async_kit.AsyncKafka:
+    """`muster_broker` for `async def` tests, a `muster.testing.AsyncKafka`: the same methods, awaited."""
+    from muster.testing.async_kit import AsyncKafka
+
+    return AsyncKafka.of(_kit_of(request))
+
+
+def _kit_of(request: pytest.FixtureRequest) -> kit.Kafka:
+    """The brokers that a test's topics and clients are for: those that it asks for, else `muster_broker`."""
+    asked = request.node.fixturenames
+    is_cluster = "muster_cluster" in asked and "muster_broker" not in asked
+    found: kit.Kafka = request.getfixturevalue("muster_cluster" if is_cluster else "muster_broker")
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- topics and clients
+
+
+@pytest.fixture
+def muster_topic(request: pytest.FixtureRequest) -> clients.TopicFactory:
+    """Creates topics whose names no other test has: `muster_topic(partitions=2, records=[b"a"])` returns the name."""
+    from muster.testing.clients import TopicFactory
+
+    return TopicFactory(_kit_of(request), request.node.name)
+
+
+@pytest.fixture
+def muster_admin(request: pytest.FixtureRequest) -> Iterator[clients.AdminFactory]:
+    """Makes admin clients, which are closed at the test's end: `muster_admin()`."""
+    from muster.testing.clients import AdminFactory
+
+    factory = AdminFactory(_kit_of(request), request.node.name)
+    yield factory
+    factory.close()
+
+
+@pytest.fixture
+def muster_producer(request: pytest.FixtureRequest) -> Iterator[clients.ProducerFactory]:
+    """Makes producers, which are closed at the test's end: `muster_producer(linger_ms=0)`."""
+    from muster.testing.clients import ProducerFactory
+
+    factory = ProducerFactory(_kit_of(request), request.node.name)
+    yield factory
+    factory.close()
+
+
+@pytest.fixture
+def muster_consumer(request: pytest.FixtureRequest) -> Iterator[clients.ConsumerFactory]:
+    """Makes consumers, which are closed at the test's end: `muster_consumer("orders", group_id="billing")`."""
+    from muster.testing.clients import ConsumerFactory
+
+    factory = ConsumerFactory(_kit_of(request), request.node.name)
+    yield factory
+    factory.close()
+
+
+@pytest.fixture
+def muster_async_admin(request: pytest.FixtureRequest) -> clients.AsyncAdminFactory:
+    """`muster_admin` for `async def` tests."""
+    from muster.testing.clients import AsyncAdminFactory
+
+    return _closed_by_test(request, AsyncAdminFactory(_kit_of(request), request.node.name))
+
+
+@pytest.fixture
+def muster_async_producer(request: pytest.FixtureRequest) -> clients.AsyncProducerFactory:
+    """`muster_producer` for `async def` tests."""
+    from muster.testing.clients import AsyncProducerFactory
+
+    return _closed_by_test(request, AsyncProducerFactory(_kit_of(request), request.node.name))
+
+
+@pytest.fixture
+def muster_async_consumer(request: pytest.FixtureRequest) -> clients.AsyncConsumerFactory:
+    """`muster_consumer` for `async def` tests."""
+    from muster.testing.clients import AsyncConsumerFactory
+
+    return _closed_by_test(request, AsyncConsumerFactory(_kit_of(request), request.node.name))
+
+
+F = TypeVar("F", bound="clients.AsyncAdminFactory | clients.AsyncProducerFactory | clients.AsyncConsumerFactory")
+
+
+def _closed_by_test(request: pytest.FixtureRequest, factory: F) -> F:
+    """Have the test function close what the factory has made, on the event loop that it runs on.
+
+    A fixture's own end is too late: anyio has closed the loop by then, and pytest-asyncio runs asynchronous fixtures in
+    strict mode only if they are marked as its own.
+    """
+    test = request.node.obj
+    if not inspect.iscoroutinefunction(test):
+        raise pytest.UsageError(f"{request.fixturename} is for `async def` tests")
+
+    @wraps(test)
+    async def closing(*arguments: Any, **more: Any) -> None:
+        try:
+            await test(*arguments, **more)
+        finally:
+            await factory.close()
+
+    request.node.obj = closing
+    return factory
