@@ -403,12 +403,14 @@ class Kafka:
     ) -> dict[str, Any]:
         """Return the group when it is stable, has `members` members, and each partition of the topics (by default those
         that members have partitions of) belongs to one. Raises WaitTimeoutError."""
+        __tracebackhide__ = True
         return self._wait("assigned", group_id, timeout_s, members=members, topics=topics)
 
     def until_stable(
         self, group_id: str, *, generation: int | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[str, Any]:
         """Return the group when it is stable, at a generation or a later one. Raises WaitTimeoutError."""
+        __tracebackhide__ = True
         return self._wait("stable", group_id, timeout_s, generation=generation)
 
     def until_committed(
@@ -417,16 +419,19 @@ class Kafka:
         """Return the group when it has committed that many records of a topic in all, or at least these offsets by
         partition. Raises WaitTimeoutError."""
         wanted = offsets if isinstance(offsets, int) else {str(index): offset for index, offset in offsets.items()}
+        __tracebackhide__ = True
         return self._wait("committed", group_id, timeout_s, topic=topic, offsets=wanted)
 
     def until_lag_zero(
         self, group_id: str, topic: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[str, Any]:
         """Return the group when it has committed all records of its topics, or of one. Raises WaitTimeoutError."""
+        __tracebackhide__ = True
         return self._wait("lag_zero", group_id, timeout_s, topic=topic)
 
     def until_empty(self, group_id: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Return the group when it has no members. Raises WaitTimeoutError."""
+        __tracebackhide__ = True
         return self._wait("empty", group_id, timeout_s)
 
     def until(
@@ -574,7 +579,8 @@ class Kafka:
                 continue
             counted[f"{each['client']}: {each['api']}"] += each["count"]
         requests = ", ".join(f"{what} {count}" for what, count in sorted(counted.items()))
-        return f"What happened:\n{omitted}" + "\n".join(lines[-STORY_LINES:]) + f"\nRequests: {requests or 'none'}"
+        happened = f"\n{omitted}" + "\n".join(lines[-STORY_LINES:]) if lines else " nothing"
+        return f"What happened:{happened}\nRequests: {requests or 'none'}"
 
     def account(self) -> str:
         """The groups that something happened to, as they are now, and the story: for the report of a failed test."""

@@ -111,11 +111,14 @@ class _Keeper:
         """Remove the faults of a test that has passed, which fails if it wants each of them to have struck."""
         self._begin_own_part()
         result = yield
+        idle: list[str] = []
         for one in self._used(item):
             try:
                 one.clean_up()
             except AssertionError as error:
-                pytest.fail(str(error), pytrace=False)
+                idle.append(str(error))
+        if idle:
+            pytest.fail("\n".join(idle), pytrace=False)
         return result
 
     @pytest.hookimpl(wrapper=True)
