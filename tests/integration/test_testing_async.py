@@ -1,0 +1,98 @@
+"""The testing kit on an event loop: its waits leave the loop to the clients that run on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+import muster.testing
+from muster import AsyncConsumer
+from muster.testing import AsyncKafka, WaitTimeoutError
+
+
+@pytest.fixture(params=[True, False], ids=["thread", "process"])
+async def kafka(request: pytest.FixtureRequest) -> AsyncIterator[AsyncKafka]:
+    async with AsyncKafka(in_process=request.param) as kafka:
+        yield kafka
+
+
+def consumer(kafka: AsyncKafka, client_id: str) -> AsyncConsumer:
+    return AsyncConsumer(
+        bootstrap_servers=kafka.bootstrap,
+        group_id="billing",
+        client_id=client_id,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=100,
+        session_timeout_ms=6_000,
+    )
+
+
+async def test_a_group_its_faults_and_its_time(kafka: AsyncKafka) -> None:
+    topic = await kafka.topic(partitions=2, records=[b"a", b"b"])
+    handled = []
+
+    async def work(member: AsyncConsumer) -> None:
+        async for record in member:
+            handled.append(record.value)
+            await member.commit()
+
+    async with consumer(kafka, "billing-1") as one, consumer(kafka, "billing-2") as two:
+        for member in (one, two):
+            member.subscribe([topic])
+        tasks = [asyncio.create_task(work(member)) for member in (one, two)]
+        await kafka.until_assigned("billing", members=2)
+        await kafka.until_lag_zero("billing")
+        muster.testing.assert_handled_once(handled, [b"a", b"b"])
+        async with kafka.assert_no_rebalance("billing"), kafka.lose_answer("OffsetCommit") as fault:
+            await kafka.produce(topic, [b"c"])
+            await fault.wait_struck()
+            await kafka.until_committed("billing", topic, 3)
+            await kafka.until(lambda: fault.blocking.seen == 2, "the commit to be sent again")
+            assert (fault.name, await fault.seen(), await fault.struck()) == (fault.blocking.name, 2, 1)
+        held = await kafka.hold("Heartbeat", client="billing-1", times=None)
+        await held.wait_struck()
+        assert await held.held() == 1
+        generation = (await kafka.view("billing"))["generation"]
+        await kafka.clock.advance(7, silent="billing-1")
+        await kafka.until_stable("billing", generation=generation + 1)
+        assert "session expired" in await kafka.story("billing")
+        await held.release()
+        await held.remove()
+        await kafka.until_assigned("billing", members=2)
+        await kafka.group("billing").rebalance()
+        await kafka.until_stable("billing", generation=generation + 3)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await kafka.until_empty("billing")
+    assert sorted(record.value or b"" for record in await kafka.records(topic)) == [b"a", b"b", b"c"]
+
+
+async def test_an_error_in_the_block_comes_out_of_it() -> None:
+    with pytest.raises(AssertionError, match=r"never struck: idle"):
+        async with AsyncKafka(in_process=True, strict=True) as kafka:
+            await kafka.hold("Heartbeat", name="idle")
+    with pytest.raises(ZeroDivisionError):
+        async with AsyncKafka(in_process=True, strict=True) as kafka:
+            await kafka.hold("Heartbeat", name="idle")
+            raise ZeroDivisionError
+    with pytest.raises(AssertionError, match="rebalanced"):
+        async with AsyncKafka(in_process=True) as kafka, kafka.assert_no_rebalance("billing"):
+            member = consumer(kafka, "billing-1")
+            member.subscribe([await kafka.topic()])
+            await member.poll(0)
+            while (await kafka.view("billing"))["state"] != "Stable":
+                await member.poll(10)
+            await member.close()
+
+
+async def test_a_wait_that_blocks_the_loop_says_so() -> None:
+    async with AsyncKafka(in_process=True) as kafka:
+        with pytest.raises(WaitTimeoutError, match=r"blocked the event loop.*AsyncKafka"):
+            kafka.blocking.until_assigned("billing", timeout_s=0.01)
+        with pytest.raises(WaitTimeoutError) as caught:
+            await kafka.until_assigned("billing", timeout_s=0.01)
+        assert "blocked" not in str(caught.value)
