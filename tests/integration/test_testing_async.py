@@ -72,21 +72,40 @@ async def test_a_group_its_faults_and_its_time(kafka: AsyncKafka) -> None:
 
 
 async def test_an_error_in_the_block_comes_out_of_it() -> None:
+    async def idle(error: type[Exception] | None = None) -> None:
+        async with AsyncKafka(in_process=True, strict=True) as kafka:
+            await kafka.hold("Heartbeat", name="idle")
+            if error is not None:
+                raise error
+
+    async def rebalanced(error: type[Exception] | None = None) -> None:
+        async with AsyncKafka(in_process=True) as kafka:
+            async with consumer(kafka, "billing-1") as member, kafka.assert_no_rebalance("billing"):
+                member.subscribe([await kafka.topic()])
+                while (await kafka.view("billing"))["state"] != "Stable":
+                    await member.poll(10)
+                if error is not None:
+                    raise error
+
     with pytest.raises(AssertionError, match=r"never struck: idle"):
-        async with AsyncKafka(in_process=True, strict=True) as kafka:
-            await kafka.hold("Heartbeat", name="idle")
+        await idle()
     with pytest.raises(ZeroDivisionError):
-        async with AsyncKafka(in_process=True, strict=True) as kafka:
-            await kafka.hold("Heartbeat", name="idle")
-            raise ZeroDivisionError
+        await idle(ZeroDivisionError)
     with pytest.raises(AssertionError, match="rebalanced"):
-        async with AsyncKafka(in_process=True) as kafka, kafka.assert_no_rebalance("billing"):
-            member = consumer(kafka, "billing-1")
-            member.subscribe([await kafka.topic()])
-            await member.poll(0)
-            while (await kafka.view("billing"))["state"] != "Stable":
-                await member.poll(10)
-            await member.close()
+        await rebalanced()
+    with pytest.raises(ZeroDivisionError):
+        await rebalanced(ZeroDivisionError)
+
+
+async def test_connections_are_refused_for_a_block() -> None:
+    async with AsyncKafka(in_process=True) as kafka:
+        host, port = kafka.bootstrap.split(":")
+        async with kafka.refuse_connections():
+            with pytest.raises(OSError, match=port):
+                await asyncio.open_connection(host, int(port))
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_a_wait_that_blocks_the_loop_says_so() -> None:

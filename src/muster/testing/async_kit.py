@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,27 @@ def _awaited(
         return await asyncio.to_thread(method, self.blocking, *args, **more)
 
     return call
+
+
+def _entered(
+    method: Callable[Concatenate[B, P], AbstractContextManager[R]],
+) -> Callable[Concatenate[_Face[B], P], AbstractAsyncContextManager[R]]:
+    """The same context manager for `async with`."""
+
+    @wraps(method)
+    @asynccontextmanager
+    async def enter(self: _Face[B], /, *args: P.args, **more: P.kwargs) -> AsyncIterator[R]:
+        block = method(self.blocking, *args, **more)
+        value = await asyncio.to_thread(block.__enter__)
+        try:
+            yield value
+        except BaseException as error:
+            if not await asyncio.to_thread(block.__exit__, type(error), error, error.__traceback__):
+                raise
+        else:
+            await asyncio.to_thread(block.__exit__, None, None, None)
+
+    return enter
 
 
 def _of_fault(
@@ -196,13 +217,7 @@ class AsyncKafka(_Face[Kafka]):
     until_empty = _awaited(Kafka.until_empty)
     until = _awaited(Kafka.until)
 
-    @asynccontextmanager
-    async def assert_no_rebalance(self, group_id: str) -> AsyncIterator[None]:
-        """Raises AssertionError if the group rebalances in the block."""
-        block: AbstractContextManager[None] = self.blocking.assert_no_rebalance(group_id)
-        await asyncio.to_thread(block.__enter__)
-        yield
-        await asyncio.to_thread(block.__exit__, None, None, None)
+    assert_no_rebalance = _entered(Kafka.assert_no_rebalance)
 
     fault = _of_fault(Kafka.fault)
     fail = _of_fault(Kafka.fail)
@@ -212,8 +227,10 @@ class AsyncKafka(_Face[Kafka]):
     lose_answer = _of_fault(Kafka.lose_answer)
     disk = _awaited(Kafka.disk)
     disconnect = _awaited(Kafka.disconnect)
+    refuse_connections = _entered(Kafka.refuse_connections)
 
     requests = _awaited(Kafka.requests)
     view = _awaited(Kafka.view)
+    groups = _awaited(Kafka.groups)
     story = _awaited(Kafka.story)
     account = _awaited(Kafka.account)

@@ -112,6 +112,11 @@ class Control:
                 return {"requests": [{"client": client, "api": api, "count": n} for (client, api), n in counts]}
             case "GET", "story":
                 return {"story": [{"at_ms": at, "group": group, "line": line} for at, group, line in self._lines]}
+        return self._of_tests(method, path, body)
+
+    def _of_tests(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
+        """What one test must not see of another."""
+        match method, *path:
             case "GET", "members":
                 return {"members": [[group.group_id, each.client_id] for group, each in self._members()]}
             case "POST", "begin":
