@@ -79,13 +79,16 @@ async def test_an_error_in_the_block_comes_out_of_it() -> None:
                 raise error
 
     async def rebalanced(error: type[Exception] | None = None) -> None:
-        async with AsyncKafka(in_process=True) as kafka:
-            async with consumer(kafka, "billing-1") as member, kafka.assert_no_rebalance("billing"):
-                member.subscribe([await kafka.topic()])
-                while (await kafka.view("billing"))["state"] != "Stable":
-                    await member.poll(10)
-                if error is not None:
-                    raise error
+        async with (
+            AsyncKafka(in_process=True) as kafka,
+            consumer(kafka, "billing-1") as member,
+            kafka.assert_no_rebalance("billing"),
+        ):
+            member.subscribe([await kafka.topic()])
+            while (await kafka.view("billing"))["state"] != "Stable":
+                await member.poll(10)
+            if error is not None:
+                raise error
 
     with pytest.raises(AssertionError, match=r"never struck: idle"):
         await idle()
