@@ -23,7 +23,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.fake_registry import fake_registry
-from tests.support.peers import KafkaBroker, free_ports
+from tests.support.peers import KafkaBroker, free_ports, require
 from tests.support.secure_kafka import PASSWORDS, SecureKafka
 from tests.support.token_endpoint import token_endpoint
 from tests.support.zookeepers import ZooKeeperServer
@@ -186,6 +186,45 @@ def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
     [command] = sample("metrics.md", "$ muster lag").commands
     # The consumer commits every five seconds.
     place.wait_for(lambda: place.run(command), r"delays +\w+ +flights +\d +1 +1 +0 +0\.0")
+    place.end_last()
+
+
+TESTS = [
+    sample("testing.md", "def test_billing_reads_each_order("),
+    sample("testing.md", "def test_a_commit_whose_answer_is_lost("),
+    sample("testing.md", "def test_a_coordinator_that_moves("),
+    sample("testing.md", "def test_a_member_that_dies("),
+    sample("testing.md", "def test_a_group_on_an_event_loop("),
+    sample("testing.md", "class BillingTest("),
+    sample("testing.md", "def test_every_order_is_read("),
+]
+
+
+def test_the_tests_of_the_page_about_tests(place: Place) -> None:
+    for number, shown in enumerate(TESTS):
+        (place.folder / f"test_{number}.py").write_text(shown.text)
+    command = f"{sys.executable} -m pytest -q -p no:cacheprovider -o asyncio_default_fixture_loop_scope=function"
+    assert f"{len(TESTS)} passed" in place.run(command)
+    assert re.fullmatch(r"127\.0\.0\.1:\d+ orders\n", place.run(f"{sys.executable} test_5.py"))
+    assert (place.folder / "data").exists()
+
+
+def test_the_clusters_test_of_the_page_about_tests(place: Place, java: str) -> None:
+    (place.folder / "test_cluster.py").write_text(sample("testing.md", "def test_a_broker_of_three_is_killed(").text)
+    assert "1 passed" in place.run(f"{sys.executable} -m pytest -q -p no:cacheprovider")
+
+
+def test_a_broker_for_tests_in_another_language(place: Place) -> None:
+    require("curl", shutil.which("curl"), "Debian: apt-get install curl")
+    place.redirect(8474, free_ports(1)[0])
+    shown = sample("testing.md", "$ muster test-broker")
+    start, export, *asks = shown.commands
+    told = place.wait_for(place.start(*shlex.split(start)), r"(?m)^control on ")
+    place.environment["TOKEN"] = told.split()[-1]
+    answers = re.findall(r"^(\{.*)$", shown.text, re.MULTILINE)
+    for ask, answer in zip(asks, answers, strict=True):
+        pattern = ".*".join(map(re.escape, answer.split("…")))
+        assert re.fullmatch(pattern, place.run(f"{export}; {place.for_c(ask)}"))
     place.end_last()
 
 
