@@ -117,15 +117,13 @@ def test_a_rebalance_while_a_record_is_handled_loses_nothing(muster_broker: Kafk
         proceed.wait()
         handled.append(record.value)
 
-    with (
-        worker(kafka, topic, "moves", slow),
-        worker(kafka, topic, "moves", lambda record: handled.append(record.value)),
-    ):
-        handling.wait()
-        kafka.group("moves").rebalance()
-        proceed.set()
-        kafka.until_assigned("moves", members=2)
-        kafka.until_lag_zero("moves", topic)
+    with worker(kafka, topic, "moves", slow):
+        kafka.until(handling.is_set, "a record to be in work")
+        with worker(kafka, topic, "moves", lambda record: handled.append(record.value)):
+            kafka.group("moves").rebalance()
+            proceed.set()
+            kafka.until_assigned("moves", members=2)
+            kafka.until_lag_zero("moves", topic)
     assert set(handled) == {b"%d" % number for number in range(10)}  # at least once
 
 
