@@ -344,7 +344,12 @@ BETWEEN = """
         assert message.value() == b"a"
         return consumer
 
-    def test_leaves_everything_behind(muster_broker, muster_topic):
+    @pytest.fixture
+    def checked_at_its_end(muster_broker):
+        yield
+        assert muster_broker.ask_all("GET", "faults") == [{"faults": []}]
+
+    def test_leaves_everything_behind(muster_broker, muster_topic, checked_at_its_end):
         kept.append(member(muster_broker, muster_topic(records=[b"a"])))
         muster_broker.until_assigned("billing", members=1)
         muster_broker.disk(sync_delay_ms=50)
@@ -363,6 +368,12 @@ BETWEEN = """
         consumer.close()
         kept.pop().close()
 
+    def test_fails_with_a_broker_that_does_not_answer(muster_broker, checked_at_its_end):
+        muster_broker.hold("Heartbeat", times=None)
+        if muster_broker.brokers:
+            muster_broker.freeze()
+        assert not "a reason"
+
     def test_kills_the_broker(muster_broker):
         if muster_broker.brokers:
             muster_broker.kill()
@@ -375,7 +386,7 @@ BETWEEN = """
 @pytest.mark.parametrize("in_process", [True, False])
 def test_what_a_test_leaves_does_not_disturb_the_next(run: Run, in_process: bool) -> None:
     run.configure(muster_in_process=in_process)
-    run(BETWEEN, "-p", "no:randomly", passed=4)
+    run(BETWEEN, "-p", "no:randomly", passed=4, failed=1)
 
 
 def test_a_service_of_a_wider_fixture_stays_in_its_group(run: Run) -> None:

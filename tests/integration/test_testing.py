@@ -34,6 +34,24 @@ def test_a_group_consumes_what_was_produced_also_after_a_kill() -> None:
         assert consume_one(broker.bootstrap, "shipping") == b"42"
 
 
+def test_the_story_goes_back_to_before_a_kill_until_a_test_begins() -> None:
+    with muster.testing.kafka() as kafka:
+        kafka.topic("orders", records=[b"42"])
+        assert consume_one(kafka.bootstrap, "billing") == b"42"
+        joins = kafka.requests("JoinGroup")
+        kafka.kill()
+        assert "generation 1, 1 member(s)" in kafka.story("billing")
+        assert "Group billing: the broker does not answer on its control port" in kafka.account()
+        kafka.start()
+        assert joins == kafka.requests("JoinGroup") > 0
+        assert consume_one(kafka.bootstrap, "shipping") == b"42"
+        story = kafka.story()
+        assert story.index("billing: rebalance done") < story.index("shipping: rebalance done")
+        kafka.begin()
+        assert kafka.requests("JoinGroup") == 0
+        assert "What happened: nothing" in kafka.story()
+
+
 def test_another_client_uses_it_as_kafka() -> None:
     with muster.testing.kafka() as broker:
         with Producer(bootstrap_servers=broker.bootstrap) as producer:

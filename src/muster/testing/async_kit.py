@@ -194,6 +194,7 @@ class AsyncKafka(_Face[Kafka]):
     begin = _awaited(Kafka.begin)
     members = _awaited(Kafka.members)
     clean_up = _awaited(Kafka.clean_up)
+    revive = _awaited(Kafka.revive)
     heal = _awaited(Kafka.heal)
     reset = _awaited(Kafka.reset)
 

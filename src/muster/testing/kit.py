@@ -248,13 +248,17 @@ class Kafka:
         if idle:
             raise AssertionError(f"fault(s) that never struck: {', '.join(idle)}")
 
-    def heal(self) -> None:
-        """Thaw frozen brokers, start those that were killed or stopped, remove all faults; the disk works again."""
+    def revive(self) -> None:
+        """Thaw frozen brokers, and start those that were killed or stopped."""
         for place, server in enumerate(self.brokers):
             if server.pid is None:
                 self.start(place)
             elif server.is_frozen:
                 self.thaw(place)
+
+    def heal(self) -> None:
+        """`revive` the brokers and remove all faults; the disk works again."""
+        self.revive()
         for fault in list(self._faults):
             fault.remove()
         self._idle = []

@@ -113,6 +113,7 @@ class _Keeper:
         result = yield
         idle: list[str] = []
         for one in self._used(item):
+            one.revive()  # one that does not answer would keep its faults
             try:
                 one.clean_up()
             except AssertionError as error:
@@ -141,10 +142,12 @@ class _Keeper:
             for one in used:
                 one.heal()
         finally:  # a broker that does not answer keeps no fixture from ending
-            result = yield
-        for one in used:
-            if one in self._kits.values():
-                one.reset(staying.get(id(one), []))
+            try:
+                result = yield
+            finally:
+                for one in used:
+                    if one in self._kits.values():
+                        one.reset(staying.get(id(one), []))
         return result
 
 
