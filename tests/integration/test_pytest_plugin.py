@@ -9,7 +9,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(90)
 
 CONFIGURED = """
 [pytest]

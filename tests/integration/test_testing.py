@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 
 import muster.testing
-from muster import Admin, Consumer, Producer
+from muster import Admin, Consumer, MusterError, Producer
 from muster.local.kept import ServerFailedError
 from tests.support.alive import wait_until_gone
 
@@ -47,6 +47,10 @@ def test_the_story_goes_back_to_before_a_kill_until_a_test_begins() -> None:
         assert consume_one(kafka.bootstrap, "shipping") == b"42"
         story = kafka.story()
         assert story.index("billing: rebalance done") < story.index("shipping: rebalance done")
+        kafka.freeze()
+        with pytest.raises(MusterError, match="the broker is frozen and answers nothing: thaw it first"):
+            kafka.until_stable("billing")
+        kafka.thaw()
         kafka.begin()
         assert kafka.requests("JoinGroup") == 0
         assert "What happened: nothing" in kafka.story()

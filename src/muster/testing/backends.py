@@ -122,6 +122,8 @@ class TestBroker(LocalBroker):
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         """`Control.ask` over the control port."""
+        if self.is_frozen:
+            raise MusterError(f"{self.name} is frozen and answers nothing: thaw it first")
         address, token = self.control()
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {token}"}

@@ -175,6 +175,7 @@ def test_fixtures(
 """.lstrip()
 
 
+@pytest.mark.slow
 def test_mypy_reports_the_wrong_lines_of_a_test_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", "cache", "program.py"]
