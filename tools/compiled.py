@@ -32,7 +32,7 @@ MODULES = {
     "coordinator/shards": "clocks loading log_store served_shard shards store",
     "log": "due index partition placing positions producer_state record_walk segment validation",
     "protocol": "admin_messages api codec draft_messages group_messages group_partitions group_records messages"
-    " primitives ready_codecs sasl_messages",
+    " primitives ready_codecs sasl_messages transaction_messages",
     "protocol/records": "record_batch varints",
     "": "model",
 }

@@ -17,10 +17,14 @@ from muster.protocol.definitions.client_definitions import MESSAGES
 from muster.protocol.definitions.group_definitions import GROUP_MESSAGES
 from muster.protocol.definitions.sasl_definitions import SASL_MESSAGES
 from muster.protocol.definitions.schema import Field, Struct, Versions
+from muster.protocol.definitions.transaction_definitions import TRANSACTION_MESSAGES
 from muster.protocol.record_kinds import RecordKind
 from tests.support.peers import kafka_jar
 
-_JARS = ("kafka-clients", "kafka-group-coordinator")
+_JARS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator")
+
+OWN_TAGS = 1_000
+"""Tagged fields from this number on are muster's own."""
 
 
 @cache
@@ -61,8 +65,8 @@ def _theirs(field: dict[str, Any]) -> Field:
 
 
 def _compare(ours: Struct, fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]], oldest: int) -> None:
-    """Fields of versions that Kafka has dropped are ours alone."""
-    known = [member for member in ours.fields if member.versions.last >= oldest]
+    """Fields of versions that Kafka has dropped are ours alone, and so are those with a tag of ours."""
+    known = [m for m in ours.fields if m.versions.last >= oldest and (m.tag or 0) < OWN_TAGS]
     assert [member.name for member in known] == [_snake(field["name"]) for field in fields], ours.name
     for member, field in zip(known, fields, strict=True):
         theirs = _theirs(field)
@@ -78,7 +82,7 @@ def _compare(ours: Struct, fields: list[dict[str, Any]], common: dict[str, list[
     "name",
     [
         name
-        for table in (MESSAGES, GROUP_MESSAGES, SASL_MESSAGES, ADMIN_MESSAGES)
+        for table in (MESSAGES, GROUP_MESSAGES, SASL_MESSAGES, ADMIN_MESSAGES, TRANSACTION_MESSAGES)
         for name in schema.message_names(table)
     ],
 )

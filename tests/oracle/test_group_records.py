@@ -68,15 +68,20 @@ class Oracle:
         return answer
 
 
-@pytest.fixture(scope="module")
-def oracle(java: str) -> Iterator[Oracle]:
-    command = [*java_command(["-cp", kafka_classpath()]), str(PROGRAM)]
+def started(program: Path) -> Iterator[Oracle]:
+    """A program of this kind, until it is done with."""
+    command = [*java_command(["-cp", kafka_classpath()]), str(program)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
     ) as process:
         yield Oracle(process)
         assert process.stdin is not None
         process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def oracle(java: str) -> Iterator[Oracle]:
+    yield from started(PROGRAM)
 
 
 # --------------------------------------------------------------------------------------------- Kafka's JSON as messages

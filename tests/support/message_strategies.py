@@ -7,7 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from muster.protocol import admin_messages, draft_messages, group_messages, messages, sasl_messages
+from muster.protocol import (
+    admin_messages,
+    draft_messages,
+    group_messages,
+    messages,
+    sasl_messages,
+    transaction_messages,
+)
 from muster.protocol.definitions import schema
 from muster.protocol.definitions.schema import Field, Struct
 
@@ -19,7 +26,7 @@ def message(name: str, version: int, *, modest: bool = False) -> st.SearchStrate
 
     `modest` keeps numbers where other libraries can represent them as error codes, dates and spans of time.
     """
-    modules = (messages, admin_messages, draft_messages, group_messages, sasl_messages)
+    modules = (messages, admin_messages, draft_messages, group_messages, sasl_messages, transaction_messages)
     module = next(module for module in modules if hasattr(module, name))
     return _struct(module, schema.message(name), version, modest)
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 from muster.errors import UnsupportedVersionError
-from muster.protocol import admin_messages, messages
+from muster.protocol import admin_messages, messages, transaction_messages
 from muster.protocol.primitives import Message, Request
 
 
@@ -33,6 +33,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -46,6 +51,8 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -61,13 +68,16 @@ READ_COMMITTED = 1
 
 REQUESTS: dict[int, type[Request[Any]]] = {
     cls.API_KEY: cls
-    for cls in (vars(messages) | vars(admin_messages)).values()
+    for cls in (vars(messages) | vars(admin_messages) | vars(transaction_messages)).values()
     if isinstance(cls, type) and issubclass(cls, Request) and cls is not Request
 }
 """The class of each request, by its key."""
 
+TRANSACTIONS = frozenset({24, 25, 26, 27, 28, 65, 66})
+"""Requests of transactions; no broker of muster's serves them yet."""
+
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
-    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
+    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items()) if key not in TRANSACTIONS
 } | {
     # Kafka 4 reads Produce from v3 on, but advertises v0: old versions of librdkafka offer compression
     # only to brokers that do (KAFKA-18659).

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ProtocolError, UnsupportedVersionError
-from muster.protocol import admin_messages, codec, draft_messages, group_messages, sasl_messages
+from muster.protocol import admin_messages, codec, draft_messages, group_messages, sasl_messages, transaction_messages
 from muster.protocol import messages as m
 from muster.protocol.definitions import class_source, schema
 from muster.protocol.primitives import long_uvarint, read_uvarint, uvarint
@@ -105,7 +105,9 @@ def test_the_source_of_a_codec_can_be_read_in_a_traceback() -> None:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("module", [m, admin_messages, draft_messages, group_messages, sasl_messages])
+@pytest.mark.parametrize(
+    "module", [m, admin_messages, draft_messages, group_messages, sasl_messages, transaction_messages]
+)
 def test_the_checked_in_messages_are_fresh(module: ModuleType) -> None:
     path = Path(module.__file__ or "")
     assert path.read_text() == class_source.messages_source(path.name)

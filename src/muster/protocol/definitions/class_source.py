@@ -14,6 +14,7 @@ from muster.protocol.definitions.draft_definitions import DRAFT_MESSAGES
 from muster.protocol.definitions.group_definitions import GROUP_MESSAGES
 from muster.protocol.definitions.sasl_definitions import SASL_MESSAGES
 from muster.protocol.definitions.schema import Field, Message, Struct
+from muster.protocol.definitions.transaction_definitions import TRANSACTION_MESSAGES
 
 PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
 _ZERO = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID", "bool": "False", "float64": "0.0"}
@@ -111,6 +112,7 @@ TABLES = {
     "group_messages.py": GROUP_MESSAGES,
     "sasl_messages.py": SASL_MESSAGES,
     "admin_messages.py": ADMIN_MESSAGES,
+    "transaction_messages.py": TRANSACTION_MESSAGES,
 }
 """What each of the files is made from."""
 

@@ -1,5 +1,6 @@
 """Python source for the messages and their codecs, made from the tables of `client_definitions.py` and of the files
-beside it, `admin_definitions.py`, `draft_definitions.py`, `group_definitions.py` and `sasl_definitions.py`.
+beside it, `admin_definitions.py`, `draft_definitions.py`, `group_definitions.py`, `sasl_definitions.py` and
+`transaction_definitions.py`.
 
 There are two products. The classes of the messages, in `messages.py` and its like (`class_source.py`), are checked in:
 `python -m muster.protocol.definitions.codegen` writes them, `--check` tells whether they are fresh. The codecs, one

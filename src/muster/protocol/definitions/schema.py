@@ -24,6 +24,7 @@ from muster.protocol.definitions.client_definitions import MESSAGES
 from muster.protocol.definitions.draft_definitions import DRAFT_MESSAGES
 from muster.protocol.definitions.group_definitions import GROUP_MESSAGES
 from muster.protocol.definitions.sasl_definitions import SASL_MESSAGES
+from muster.protocol.definitions.transaction_definitions import TRANSACTION_MESSAGES
 
 FIXED = {
     "bool": "?",
@@ -38,7 +39,7 @@ FIXED = {
 }
 """Types of fixed width, with the `struct` format of each."""
 
-TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES, SASL_MESSAGES, ADMIN_MESSAGES)
+TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES, SASL_MESSAGES, ADMIN_MESSAGES, TRANSACTION_MESSAGES)
 """The messages. Each table becomes a module, in which the names of structures are unique."""
 
 _NEVER = 1 << 15
