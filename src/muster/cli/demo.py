@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import secrets
 import signal
 import time
 from importlib.util import find_spec
@@ -56,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_groups([] if arguments.group is None else [arguments.group])
     use_java()  # fail now rather than in each Spark program
     way = Way.given(arguments.bootstrap, arguments.client_file)
-    suffix = time.strftime("-%Y%m%d-%H%M%S") if way else ""
+    # Two that start in the same second differ too.
+    suffix = f"{time.strftime('-%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}" if way else ""
     out = arguments.out.resolve()
     options = Options(
         out=out,

@@ -216,6 +216,27 @@ def test_queries_that_begin_at_once_on_a_new_database(frame, database, connect):
 
 
 @postgres_only
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_a_database_that_restarts_in_a_batch_has_it_once(frame, database, connect, postgres, ending):
+    """The batch fails, as its connection does. Spark runs it again when the query is started again."""
+    rows = frame(*(("JFK", number, 1, 2.0) for number in range(2_500)))
+    write = into_database(connect, "log", query="q")
+    with contextlib.closing(connect()) as other, ThreadPoolExecutor(1) as beside:
+        other.execute("lock table log in share mode")
+        written = beside.submit(write, rows, 0)
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        until(lambda: database(waits) == [(1,)], lambda: time.sleep(0.02))
+        postgres.kill(ending)
+        with pytest.raises(psycopg.OperationalError):
+            written.result()
+    postgres.start()
+    assert database("select count(*) from log") == [(0,)]
+    for _ in range(2):
+        write(rows, 0)
+    assert database("select count(*), count(distinct hour) from log") == [(2_500, 2_500)]
+
+
+@postgres_only
 def test_a_user_that_may_create_no_table_writes_where_the_ledger_is(frame, database, connect):
     user = f"writer_{uuid.uuid4().hex}"
     database(
