@@ -56,6 +56,27 @@ def test_the_story_goes_back_to_before_a_kill_until_a_test_begins() -> None:
         assert "What happened: nothing" in kafka.story()
 
 
+def test_the_first_member_of_a_group_reads_after_these_requests() -> None:
+    with muster.testing.kafka(in_process=True) as kafka:
+        kafka.topic("orders", records=[b"42"])
+        kafka.begin()
+        assert consume_one(kafka.bootstrap, "billing") == b"42"
+        once = ("FindCoordinator", "SyncGroup", "OffsetFetch", "ListOffsets", "LeaveGroup")
+        assert {api: kafka.requests(api) for api in once} == dict.fromkeys(once, 1)
+        assert kafka.requests("JoinGroup") == 2  # the first answer has the member id
+        assert kafka.requests("Heartbeat") == 0
+        assert kafka.requests() - kafka.requests("Fetch") <= 13, kafka.story()
+
+
+def test_a_kit_has_no_client_and_no_log_before_its_broker_is_being_started() -> None:
+    """The broker's process imports what it needs at the same time."""
+    code = "import sys, muster.testing.kit; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "muster.testing.backends" in loaded
+    assert [name for name in loaded if name.startswith(("muster.client", "muster.log", "muster.broker"))] == []
+
+
 def test_another_client_uses_it_as_kafka() -> None:
     with muster.testing.kafka() as broker:
         with Producer(bootstrap_servers=broker.bootstrap) as producer:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+from muster.cli.logs import add_log_level, set_up_log
 from muster.client import properties
 from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
@@ -22,7 +22,6 @@ FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 """How each shell completes a file name, in shtab's terms; for `completed`."""
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _MOST_DIGITS = 100
 """Python refuses to parse thousands of digits, with an error of its own; no number here is that long."""
@@ -51,22 +50,6 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 def completed(action: argparse.Action, how: Mapping[str, str]) -> None:
     """Set how `muster completion` completes an argument."""
     action.complete = how  # type: ignore[attr-defined]
-
-
-def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
-    """The option for how much is logged on standard error."""
-    parser.add_argument(
-        "--log-level",
-        type=str.upper,
-        choices=LOG_LEVELS,
-        default=default,
-        help=f"log level, on standard error (default {default})",
-    )
-
-
-def set_up_log(arguments: argparse.Namespace) -> None:
-    """Log what clients report in the format of the commands' own messages."""
-    logging.basicConfig(level=arguments.log_level, format="muster: %(message)s", stream=sys.stderr)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from muster.local.kept import Kept
 from muster.local.ports import LOOPBACK, free_ports
-from muster.log.store import CLEAN_SHUTDOWN_FILE
 
 _READY = re.compile(r"^muster \S+ ready on (\S+) ", re.MULTILINE)
 
@@ -66,6 +65,8 @@ class LocalBroker(_Command):
     @property
     def was_killed(self) -> bool:
         """Whether an earlier one in this folder did not end cleanly, while none runs."""
+        from muster.log.store import CLEAN_SHUTDOWN_FILE  # the log itself is the broker's, in its own process
+
         return self.data_dir.exists() and not (self.data_dir / CLEAN_SHUTDOWN_FILE).exists()
 
     def arguments(self) -> list[str]:

@@ -24,7 +24,7 @@ from muster.local.ports import LOOPBACK
 START_TIMEOUT_S = 240.0
 """How long a server may take to serve: machines are slow at times."""
 STOP_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.02
+_LOOK_EVERY_S = 0.01
 
 
 class ServerFailedError(MusterError):
@@ -195,7 +195,7 @@ class Kept(RunsInBlock):
                 raise ServerFailedError(f"{self.name} ended with {self.ending}; its last output:\n{self.last_words()}")
             if time.monotonic() > deadline:
                 raise ServerFailedError(f"{self.name} is not ready after {START_TIMEOUT_S:.0f} s; see {self.log_file}")
-            time.sleep(0.05)
+            time.sleep(_LOOK_EVERY_S)
 
     def freeze(self) -> None:
         """Stop its process where it is (SIGSTOP); returns when all threads have stopped."""

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import muster
 from muster.errors import MusterError
 from muster.local.broker import LocalBroker
 from muster.local.cluster import LocalCluster
@@ -108,6 +109,11 @@ class TestBroker(LocalBroker):
 
     COMMAND = "test-broker"
     __test__ = False  # its name begins as pytest's classes do
+
+    def launch(self) -> None:
+        """Start it without waiting, and load clients meanwhile: a second processor may be free."""
+        super().launch()
+        _ = muster.Admin, muster.Consumer, muster.Producer
 
     def control(self) -> tuple[str, str]:
         """The address of its control port, and the token."""

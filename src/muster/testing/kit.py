@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
-from muster import Admin, Consumer, MusterError, NewTopic, Producer, TopicPartition
+import muster
+from muster import MusterError, TopicPartition
 from muster.local.broker import LocalBroker
 from muster.model import ConsumerRecord
 from muster.testing.backends import Backend, started
@@ -205,7 +206,7 @@ class Kafka:
         self._block = ExitStack()
         self._backend: Backend
         self._faults: list[Fault] = []
-        self._admin: Admin | None = None
+        self._admin: muster.Admin | None = None
         self._idle: list[str] = []
         """The faults that were removed, and had never struck, where that matters."""
         self._troubled = False
@@ -324,10 +325,10 @@ class Kafka:
     # --------------------------------------------------------------------------------------------- topics and records
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> muster.Admin:
         """An admin client."""
         if self._admin is None:
-            self._admin = Admin(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT)
+            self._admin = muster.Admin(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT)
         return self._admin
 
     def topic(
@@ -340,7 +341,7 @@ class Kafka:
     ) -> str:
         """Create a topic, by default of a name that no other has, with records: values, or pairs of key and value."""
         name = name or f"topic-{next(_NUMBERS)}"
-        self.admin.create_topics([NewTopic(name, partitions, configs=dict(settings or {}))])
+        self.admin.create_topics([muster.NewTopic(name, partitions, configs=dict(settings or {}))])
         self.produce(name, records)
         return name
 
@@ -349,7 +350,7 @@ class Kafka:
         wanted = list(records)
         if not wanted:
             return
-        with Producer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT) as producer:
+        with muster.Producer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT) as producer:
             for record in wanted:
                 key, value = record if isinstance(record, tuple) else (None, record)
                 producer.send(topic, value, key=key)
@@ -359,7 +360,7 @@ class Kafka:
         """Delete a topic with its records, and create it again with as many partitions."""
         partitions = len(self.admin.describe_topics([topic])[topic].partitions)
         self.admin.delete_topics([topic])
-        self.admin.create_topics([NewTopic(topic, partitions)])
+        self.admin.create_topics([muster.NewTopic(topic, partitions)])
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
         """Delete a partition's records before an offset, as retention does that passes a reader."""
@@ -367,7 +368,7 @@ class Kafka:
 
     def records(self, topic: str) -> list[ConsumerRecord]:
         """All records of a topic now, by partition and offset."""
-        reader = Consumer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT, fetch_max_wait_ms=20)
+        reader = muster.Consumer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT, fetch_max_wait_ms=20)
         with reader:
             partitions = [TopicPartition(topic, each.partition) for each in reader.partitions_for(topic)]
             reader.assign(partitions)

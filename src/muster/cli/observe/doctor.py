@@ -20,9 +20,9 @@ from muster.cli.common import (
     client_settings,
     print_json,
     reaching,
-    set_up_log,
     spark_options,
 )
+from muster.cli.logs import set_up_log
 from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig
 from muster.errors import ConfigError, MusterError

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from muster.cli.common import add_connection, check_groups, pairs, reaching, set_up_log, spark_options
+from muster.cli.common import add_connection, check_groups, pairs, reaching, spark_options
+from muster.cli.logs import set_up_log
 from muster.cli.observe.spark_tools import QUIET, check_master, spark_tools
 from muster.cli.times import duration_ms
 from muster.errors import ConfigError, MusterError

@@ -19,8 +19,8 @@ from muster.cli.common import (
     client_settings,
     print_json,
     reaching,
-    set_up_log,
 )
+from muster.cli.logs import set_up_log
 from muster.cli.observe.doctor import positive_ms
 from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig

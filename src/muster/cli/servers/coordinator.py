@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from muster.broker.config import SETTINGS, BrokerConfig, listener, load
+from muster.cli.logs import set_up_server_log
 from muster.cli.servers import serve
 from muster.errors import ConfigError
 from muster.version import __version__
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the coordinator; returns 0 when a signal stops it, 1 when it cannot continue."""
-    serve.set_up_log(arguments)
+    set_up_server_log(arguments)
     config = settings(arguments)
     metrics = serve.metrics_address(arguments, config)
     listener = serve.event_file(arguments.events) if arguments.events is not None else None

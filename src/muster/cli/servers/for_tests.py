@@ -10,6 +10,7 @@ import threading
 
 from muster.broker.broker import Broker
 from muster.broker.config import BrokerConfig
+from muster.cli.logs import set_up_server_log
 from muster.cli.servers import serve
 
 
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker; returns the exit code."""
-    serve.set_up_log(arguments)
+    set_up_server_log(arguments)
     config = serve.settings(arguments)
     serve.allow_many_files()
     return asyncio.run(_run(config, arguments.control_port, arguments.seed, stop_at_eof=arguments.stop_at_eof))

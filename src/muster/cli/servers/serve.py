@@ -9,7 +9,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -19,7 +18,7 @@ from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, p
 from muster.broker.group_server import Shell
 from muster.broker.groups.events import EventFile
 from muster.broker.operators.garbage import Garbage
-from muster.cli.common import add_log_level
+from muster.cli.logs import add_log_level, set_up_server_log
 from muster.errors import ConfigError
 from muster.metrics.exposition import check_installed, check_port
 from muster.version import __version__
@@ -27,8 +26,6 @@ from muster.version import __version__
 if TYPE_CHECKING:
     from muster.broker.cluster.zookeeper_cluster import ZooKeeperCluster
     from muster.zookeeper.session.session import ZooKeeperSession
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,43 +110,12 @@ def metrics_address(arguments: argparse.Namespace, config: BrokerConfig) -> Metr
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker; returns 0 when a signal stops it, 1 when its disk fails."""
-    set_up_log(arguments)
+    set_up_server_log(arguments)
     config = settings(arguments)
     metrics = metrics_address(arguments, config)
     listener = event_file(arguments.events) if arguments.events is not None else None
     allow_many_files()
     return asyncio.run(serve(config, listener, metrics))
-
-
-def set_up_log(arguments: argparse.Namespace) -> None:
-    """Log on standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(LOG_FORMAT))
-    logging.basicConfig(level=arguments.log_level, handlers=[handler])
-    log_quickly()
-
-
-def log_quickly() -> None:
-    """Make logging look up only what `LOG_FORMAT` shows: finding a line's origin costs as much as writing the line."""
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None
-
-
-class LineFormatter(logging.Formatter):
-    """Each message becomes one line of printable text, even if clients use names with other characters."""
-
-    MOST = 2_000
-    """Maximum characters of a message: IDs may be long."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (as logging names it)
-        """The line of a record."""
-        text = record.message
-        if len(text) > self.MOST:
-            text = f"{text[: self.MOST]}… ({len(text) - self.MOST} more characters)"
-        if not text.isprintable():
-            text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-        record.message = text
-        return super().formatMessage(record)
 
 
 def event_file(path: Path) -> EventFile:

@@ -14,7 +14,8 @@ from itertools import accumulate
 from types import FrameType
 from typing import Any, BinaryIO
 
-from muster.cli.common import add_connection, client_settings, pairs, reaching, set_up_log
+from muster.cli.common import add_connection, client_settings, pairs, reaching
+from muster.cli.logs import set_up_log
 from muster.cli.stream.reading_range import Ends, add_range, begin, check_range, chooses_beginning
 from muster.cli.stream.record_text import as_json, formatter, unpackings
 from muster.client.config import ConsumerConfig

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from muster.cli.common import add_connection, client_settings, pairs, reaching, set_up_log
+from muster.cli.common import add_connection, client_settings, pairs, reaching
+from muster.cli.logs import set_up_log
 from muster.client.config import ProducerConfig
 from muster.client.producer.producer import Producer
 from muster.errors import ConfigError, MusterError
