@@ -8,8 +8,9 @@ from muster.log.config import CleanupPolicy, FsyncPolicy, LogConfig, LogError, L
 from muster.log.files import DISK, Files, put_whole, write_whole
 from muster.log.folder import FolderLock, StoreLockedError
 from muster.log.partition import PartitionLog
-from muster.log.results import AppendResult, ReadResult, Traffic
+from muster.log.results import AppendResult, MarkerResult, ReadResult, Traffic
 from muster.log.store import FlushResult, LogStore
+from muster.log.transactions import OpenTransaction
 
 __all__ = [
     "DISK",
@@ -24,6 +25,8 @@ __all__ = [
     "LogError",
     "LogFailedError",
     "LogStore",
+    "MarkerResult",
+    "OpenTransaction",
     "PartitionLog",
     "ReadResult",
     "StoreLockedError",

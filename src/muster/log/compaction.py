@@ -9,12 +9,17 @@
    that no tombstone is gone before the records that it deletes.
 
 Only synced segments take part: otherwise a power cut could take back the newer value for which an older one was
-dropped.
+dropped. And only those before the last stable offset, whose transactions are all decided.
 
 A tombstone stays for `delete_retention_ms` after compaction has first met it, so that a consumer that is still reading
 learns that the key is gone. The end of that time is written into the batch itself, as its delete horizon (KIP-534). A
-batch that loses records keeps its base offset, its last offset and its sequences. The last batch of an idempotent
-producer stays even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner).
+batch that loses records keeps its base offset, its last offset and its sequences. The last batch of a producer stays
+even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner); where only a marker is
+left of it, the markers with its epoch stay.
+
+Records of aborted transactions go at once, whatever their keys, and no older value goes for them. A marker stays while
+a batch of its transaction does. When none is left, it gets a delete horizon as a tombstone does: a consumer that has
+read the batches may still have to read the marker. No key says that a newer marker replaces an older one.
 
 Step 3 must survive a crash or a power cut at any point:
 
@@ -30,14 +35,17 @@ Step 3 must survive a crash or a power cut at any point:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from muster.log.aborted_index import AbortedIndex, AbortedTxn
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
+from muster.log.producer_state import LastRecord
 from muster.log.segment import Segment, segment_name
+from muster.protocol.records.control_records import read_marker
 from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, Record, read_header, read_records
 
 KEY_MEMORY = 128 * 1024 * 1024
@@ -90,21 +98,22 @@ def clean(
     config: LogConfig,
     now: int,
     cleaned_to: int,
-    last_offsets: Mapping[int, int],
+    producers: Mapping[int, LastRecord],
+    aborted: Sequence[AbortedTxn],
     *,
     files: Files = DISK,
     breathe: Callable[[], None] = lambda: None,
 ) -> Run | None:
     """The compacted form of `sealed`. None if nothing is dirty. Raises OSError, CorruptRecordError.
 
-    `last_offsets` has the last offset of each idempotent producer. `breathe` is called between batches; it may wait,
-    and raise CompactionStopped."""
+    `producers` has what must stay of each producer, `aborted` the aborted transactions that overlap with `sealed`, also
+    those whose markers are later. `breathe` is called between batches; it may wait, and raise CompactionStopped."""
     sealed = _old_enough(sealed, config, now)
-    keys = _read_keys(sealed, cleaned_to, breathe)
+    keys = _read_keys(sealed, cleaned_to, aborted, breathe)
     if keys is None:
         return None
     statistics = Statistics()
-    cleaner = _Cleaner(keys, config, now, last_offsets, statistics, files, breathe)
+    cleaner = _Cleaner(keys, config, now, producers, aborted, statistics, files, breathe)
     groups = _groups([s for s in sealed if s.base_offset < keys.end_offset], config)
     return Run((Replacement(cleaner.rewrite(group), group) for group in groups), keys.end_offset, statistics)
 
@@ -119,9 +128,49 @@ def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segm
     return sealed
 
 
-def _read_keys(sealed: list[Segment], cleaned_to: int, breathe: Callable[[], None]) -> _KeyMap | None:
+class _Outcomes:
+    """The outcomes of the transactions that are met while batches are read in order (CleanedTransactionMetadata)."""
+
+    def __init__(self, aborted: Sequence[AbortedTxn]) -> None:
+        self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._aborted: dict[int, AbortedTxn] = {}
+        """By producer: those whose marker is still to come."""
+        self._seen: set[int] = set()
+        """The producers of which batches were met since their last marker."""
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a batch of records belongs to an aborted transaction."""
+        if not header.is_transactional:
+            return False
+        self._catch_up(header)
+        self._seen.add(header.producer_id)
+        return header.producer_id in self._aborted
+
+    def end(self, header: BatchHeader, batch: memoryview) -> tuple[bool, AbortedTxn | None]:
+        """Whether a control batch may go: nothing is left of its transaction. If not, the entry of the index if that
+        was aborted."""
+        self._catch_up(header)
+        if read_marker(batch, 0, header) is None:
+            return not header.record_count, None
+        entry = self._aborted.pop(header.producer_id, None)
+        if header.producer_id not in self._seen:
+            return True, None
+        self._seen.remove(header.producer_id)
+        return False, entry
+
+    def _catch_up(self, header: BatchHeader) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
+            entry = self._waiting.pop()
+            if entry.last_offset >= header.base_offset:  # else its marker is before the first batch that is read
+                self._aborted[entry.producer_id] = entry
+
+
+def _read_keys(
+    sealed: list[Segment], cleaned_to: int, aborted: Sequence[AbortedTxn], breathe: Callable[[], None]
+) -> _KeyMap | None:
     offsets: dict[bytes, int] = {}
     end_offset, memory = -1, 0
+    outcomes = _Outcomes(aborted)
     for segment in sealed:
         if segment.next_offset <= cleaned_to:
             continue
@@ -129,7 +178,10 @@ def _read_keys(sealed: list[Segment], cleaned_to: int, breathe: Callable[[], Non
             break
         for _, header, batch in _batches(segment):
             breathe()
-            if header.last_offset < cleaned_to or header.is_control:
+            if header.is_control:
+                outcomes.end(header, batch)
+                continue
+            if outcomes.is_aborted(header) or header.last_offset < cleaned_to:
                 continue
             for record in read_records(batch, 0, header):
                 key, offset = record.key, record.offset
@@ -170,7 +222,8 @@ class _Cleaner:
         keys: _KeyMap,
         config: LogConfig,
         now: int,
-        last_offsets: Mapping[int, int],
+        producers: Mapping[int, LastRecord],
+        aborted: Sequence[AbortedTxn],
         statistics: Statistics,
         files: Files,
         breathe: Callable[[], None],
@@ -180,7 +233,9 @@ class _Cleaner:
         self._keys = keys
         self._config = config
         self._now = now
-        self._last_offsets = last_offsets
+        self._producers = producers
+        self._outcomes = _Outcomes(aborted)
+        """Of all groups of a run: a transaction may begin in one and end in another (KAFKA-8351)."""
         self._statistics = statistics
 
     def rewrite(self, group: list[Segment]) -> Segment:
@@ -192,7 +247,10 @@ class _Cleaner:
                 self._statistics.bytes_before += segment.size
                 for _, header, batch in _batches(segment):
                     self._breathe()
-                    kept = self._filter(header, batch)
+                    if header.is_control:
+                        kept = self._filter_marker(header, batch, new.aborted)
+                    else:
+                        kept = self._filter(header, batch)
                     if kept is not None:
                         new.write(kept)
                         new.note(read_header(kept), self._config.index_interval_bytes)
@@ -211,19 +269,43 @@ class _Cleaner:
 
     def _filter(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
         """The batch as it was, or without its dropped records, or None."""
-        if header.is_control:
-            return batch
-        records = read_records(batch, 0, header)
         horizon = header.delete_horizon_ms
+        aborted = self._outcomes.is_aborted(header)
+        records = [] if aborted else read_records(batch, 0, header)
         kept = [record for record in records if self._stays(record, horizon)]
-        self._statistics.records_before += len(records)
+        self._statistics.records_before += header.record_count
         self._statistics.records_after += len(kept)
         set_horizon = horizon is None and any(record.value is None for record in kept)
         if len(kept) == len(records) and not set_horizon and records:
             return batch
-        if not kept and self._last_offsets.get(header.producer_id) != header.last_offset:
+        if not kept and not self._is_last(header):
             return None
         return self._rebuild(header, kept, self._now + self._config.delete_retention_ms if set_horizon else horizon)
+
+    def _filter_marker(
+        self, header: BatchHeader, batch: memoryview, index: AbortedIndex
+    ) -> memoryview | bytearray | None:
+        """As `_filter`, for a control batch. An aborted transaction of which batches were met keeps its entry."""
+        may_go, entry = self._outcomes.end(header, batch)
+        if entry is not None:
+            index.append(entry)
+        if not may_go:
+            return batch
+        horizon = header.delete_horizon_ms
+        if not header.record_count or (horizon is not None and horizon <= self._now):
+            return self._rebuild(header, [], None) if self._is_last(header) else None
+        if horizon is not None:
+            return batch
+        return self._rebuild(header, read_records(batch, 0, header), self._now + self._config.delete_retention_ms)
+
+    def _is_last(self, header: BatchHeader) -> bool:
+        """Whether the state of the batch's producer would be lost with it."""
+        last = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            return False
+        if last.last_offset is not None:
+            return header.last_offset == last.last_offset
+        return header.is_control and header.producer_epoch == last.epoch
 
     def _stays(self, record: Record, horizon: int | None) -> bool:
         if record.offset >= self._keys.end_offset:
@@ -248,6 +330,7 @@ class _Cleaner:
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
             transactional=header.is_transactional,
+            control=header.is_control,
             leader_epoch=header.partition_leader_epoch,
             last_offset_delta=header.last_offset_delta,
             log_append_time=header.max_timestamp if header.timestamp_type else None,
@@ -292,7 +375,7 @@ def discard(new: Segment) -> None:
 def _exchange(files: Files, decided: Path, old_bases: list[int]) -> None:
     directory, base = decided.parent, int(decided.name[:20])
     for old in {base, *old_bases}:
-        for suffix in (".index", ".timeindex"):
+        for suffix in (".index", ".timeindex", ".txnindex"):
             files.unlink_if_there(directory / segment_name(old, suffix))
     for old in sorted(old_bases):  # the oldest first: a tombstone must not go before the records that it deletes
         if old != base:

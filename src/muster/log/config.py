@@ -71,6 +71,7 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = 2**63 - 1
     producer_id_expiration_ms: int = DAY_MS
+    transaction_partition_verification_enable: bool = True
     compression: Compression | None = None
     """The codec that a client's batch has in the log; None: that which it came with."""
     compression_level: int | None = None

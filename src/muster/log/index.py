@@ -42,7 +42,7 @@ class OffsetIndex:
     def load(self, segment_size: int) -> bool:
         """Reads the file. Returns False, and the index is empty, if it is missing or cannot fit a segment of that
         size."""
-        data = _read(self.path)
+        data = read_file(self.path)
         if data is None or len(data) % _OFFSET_ENTRY_SIZE:
             return False
         entries = array("i", data)
@@ -102,7 +102,7 @@ class TimeIndex:
 
     def load(self) -> bool:
         """Reads the file. Returns False, and the index is empty, if it is missing or out of order."""
-        data = _read(self.path)
+        data = read_file(self.path)
         if data is None or len(data) % _TIME_ENTRY.size:
             return False
         timestamps, offsets = array("q"), array("i")
@@ -138,7 +138,8 @@ class TimeIndex:
         put_whole(self._files, self.path, data, sync=sync)
 
 
-def _read(path: Path) -> bytes | None:
+def read_file(path: Path) -> bytes | None:
+    """The contents of an index, None if they cannot be read."""
     try:
         return path.read_bytes() if path.is_file() else None
     except OSError:  # missing, or not readable: the index is built again

@@ -7,11 +7,10 @@ acknowledged: all written records; under FsyncPolicy.ALWAYS only those that have
 read is decided in `readable_end`, and nowhere else.
 
 Transactions
-    There are none yet (validation.py refuses their batches), so the last stable offset is the high watermark. Their
-    places are these. Open transactions, each with its first offset, belong into `PartitionProducers` and its snapshots,
-    beside the sequences, which are rebuilt from the same batches. The last stable offset, the smallest of those first
-    offsets or the high watermark, belongs into `readable_end`. Aborted ranges belong into an index of each segment, as
-    Kafka's `.txnindex`: they are returned with a `ReadResult`, and are deleted with their segment.
+    Records before last_stable_offset are of decided transactions, or of none. Open transactions are part of
+    `PartitionProducers` and its snapshots, and are rebuilt from the same batches as the sequences (producer_state.py;
+    transactions.py has the last stable offset). Of the decided ones, each segment has an index of those that its
+    markers aborted (aborted_index.py).
 
 Threads
     One thread appends and reads (the broker's loop), another may call `flush`, a third `enforce_retention` and
@@ -32,12 +31,15 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from muster.errors import ErrorCode
 from muster.log import compaction, epochs, recovery
+from muster.log.aborted_index import AbortedTxn, aborted_between, entry_of
 from muster.log.config import FsyncPolicy, LogConfig, LogError, LogFailedError, TimestampType
 from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, FileCutError, Files, put_whole
@@ -45,12 +47,14 @@ from muster.log.placing import place, writable
 from muster.log.positions import Positions, position_of_end, readable
 from muster.log.producer_state import PartitionProducers
 from muster.log.record_walk import first_of_time
-from muster.log.results import AppendResult, ReadResult, Sealed, Traffic
+from muster.log.results import AppendResult, MarkerResult, ReadResult, Sealed, Traffic
 from muster.log.segment import STORED_FROM, Segment, segment_name
+from muster.log.transactions import OpenTransaction
 from muster.log.validation import Examined, examine
 from muster.model import TopicPartition
-from muster.protocol.api import READ_UNCOMMITTED
-from muster.protocol.records.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
+from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
+from muster.protocol.records.control_records import Marker, end_marker
+from muster.protocol.records.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, read_header
 
 logger = logging.getLogger("muster.log")
 
@@ -161,11 +165,19 @@ class PartitionLog:
             return self._durable
         return self._log_end_offset
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Records before it are of decided transactions, or of none. Not before the log's start."""
+        return self._stable_end(self.high_watermark)
+
+    def _stable_end(self, high_watermark: int) -> int:
+        return max(self.producers.transactions.stable_end(high_watermark), self._log_start_offset)
+
     def readable_end(self, isolation_level: int) -> int:
         """The offset before which a consumer may see records, and which it gets when it asks for the latest offset.
 
-        `isolation_level` is READ_UNCOMMITTED or READ_COMMITTED: without transactions both end at the high watermark."""
-        return self.high_watermark
+        `isolation_level` is READ_UNCOMMITTED or READ_COMMITTED."""
+        return self.last_stable_offset if isolation_level == READ_COMMITTED else self.high_watermark
 
     @property
     def flushed_offset(self) -> int:
@@ -204,14 +216,15 @@ class PartitionLog:
         leader_epoch: int | None = None,
         origin: Origin = "client",
         examined: Examined | None = None,
+        guard: int | None = None,
     ) -> AppendResult:
-        """Appends batches (from a client exactly one) in one write, and gives them their offsets.
+        """Appends batches (from a client, or of a producer, exactly one) in one write, and gives them their offsets.
 
         The batches are validated first, unless `examined` has the result already. Offsets and leader epoch are patched
-        into `batches` itself if it is writable. Raises LogError with the client's error code: CORRUPT_MESSAGE,
-        INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER,
-        INVALID_PRODUCER_EPOCH; FENCED_LEADER_EPOCH, if the partition is led under a newer epoch; LogFailedError
-        if the disk fails or has failed."""
+        into `batches` itself if it is writable. `guard` is what `begin_verification` has returned. Raises LogError with
+        the client's error code: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+        INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE; FENCED_LEADER_EPOCH,
+        if the partition is led under a newer epoch; LogFailedError if the disk fails or has failed."""
         buffer = writable(batches)
         if examined is None:
             examined = examine(buffer, self.config, now, origin, self.topic_partition)
@@ -219,9 +232,12 @@ class PartitionLog:
             if self.failed is not None or self._closed:
                 self._refuse()
             if leader_epoch is not None and leader_epoch < self.leader_epoch:
-                raise LogError(ErrorCode.FENCED_LEADER_EPOCH, f"{leader_epoch} is older than {self.leader_epoch}")
-            if origin == "client" and examined.headers[0].producer_id >= 0:
-                duplicate = self.producers.check(examined.headers[0])
+                raise _fenced(leader_epoch, self.leader_epoch)
+            if examined.headers[0].producer_id >= 0:
+                verifies = self.config.transaction_partition_verification_enable
+                duplicate = self.producers.check(
+                    examined.headers[0], guard, of_client=origin == "client", verifies=verifies
+                )
                 if duplicate is not None:
                     return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
             base_offset = self._log_end_offset
@@ -234,7 +250,63 @@ class PartitionLog:
         stamped = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         return AppendResult(base_offset, last_offset, now if stamped else NO_TIMESTAMP, False)
 
-    def _write(self, buffer: bytearray | memoryview, placed: list[BatchHeader], now: int) -> None:
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, *, tv2: bool, now: int
+    ) -> int | None:
+        """The guard to append a transactional batch with, once its coordinator has confirmed that the partition belongs
+        to the producer's transaction. None: the transaction is open here, so that is known already.
+
+        `tv2`: the client knows transaction version 2. Raises LogError(INVALID_PRODUCER_EPOCH) for an older epoch."""
+        with self._lock:
+            return self.producers.begin_verification(producer_id, producer_epoch, first_sequence, tv2, now)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+        now: int,
+        leader_epoch: int | None = None,
+    ) -> MarkerResult:
+        """Ends a producer's transaction. A repeat is written again. Refused are an older epoch of the producer
+        (INVALID_PRODUCER_EPOCH; with `transaction_version` 2 also the same one while its transaction is open) and one
+        of the coordinator (TRANSACTION_COORDINATOR_FENCED); all other errors are as for `append`."""
+        marker = Marker(commit, coordinator_epoch)
+        batch = end_marker(producer_id, producer_epoch, marker, now)
+        header = read_header(batch)
+        try:
+            with self._lock:
+                if self.failed is not None or self._closed:
+                    self._refuse()
+                if leader_epoch is not None and leader_epoch < self.leader_epoch:
+                    raise _fenced(leader_epoch, self.leader_epoch)
+                self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+                base_offset = self._log_end_offset
+                epoch = self.leader_epoch if leader_epoch is None else leader_epoch
+                placed = place(batch, Examined([header], [now]), base_offset, self.config, now, epoch)
+                self._write(batch, placed, now, marker)
+        except LogError as error:
+            return MarkerResult(error.code, message=str(error))
+        if self._on_dirty is not None:
+            self._on_dirty(self)
+        return MarkerResult(ErrorCode.NONE, base_offset, len(batch))
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here in this epoch."""
+        with self._lock:
+            return self.producers.has_open(producer_id, producer_epoch)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The transactions that no marker here has ended, the oldest first."""
+        with self._lock:
+            return self.producers.open_transactions()
+
+    def _write(
+        self, buffer: bytearray | memoryview, placed: list[BatchHeader], now: int, marker: Marker | None = None
+    ) -> None:
         try:
             segment = self._active(len(buffer), placed, now)
             segment.write(buffer)
@@ -247,13 +319,19 @@ class PartitionLog:
             self.in_trouble = False
             logger.info("%s accepts records again", self.topic_partition)
         self.traffic.appends += 1
+        completed = None
         for header in placed:
             self.traffic.records_in += header.record_count
             self.traffic.bytes_in += header.batch_length + LOG_OVERHEAD
             segment.note(header, self.config.index_interval_bytes)
             if header.producer_id >= 0:
-                self.producers.note(header)
+                completed = self.producers.note(header, marker)
         self._log_end_offset = segment.next_offset
+        if completed is not None:
+            if completed.aborted:
+                segment.aborted.append(entry_of(completed))
+            transactions = self.producers.transactions
+            transactions.complete(completed.first_offset, completed.last_offset, self.high_watermark)
 
     def _active(self, size: int, placed: list[BatchHeader], now: int) -> Segment:
         """The segment to write to: the last one, or a new one by Kafka's rules."""
@@ -314,9 +392,13 @@ class PartitionLog:
                     f"offset {offset} of {self.topic_partition} is not between "
                     f"{self._log_start_offset} and {self._log_end_offset}",
                 )
-            # The end is read first: a sync that ends in between moves both.
-            readable_end, high_watermark = self.readable_end(isolation_level), self.high_watermark
-            empty = ReadResult(_EMPTY, offset, high_watermark, self._log_start_offset)
+            # In one look: a sync that ends in between moves both.
+            high_watermark = self.high_watermark
+            stable = self._stable_end(high_watermark)
+            committed = isolation_level == READ_COMMITTED
+            readable_end = stable if committed else high_watermark
+            aborted: list[tuple[int, int]] | None = [] if committed else None
+            empty = ReadResult(_EMPTY, offset, high_watermark, self._log_start_offset, stable, None, aborted)
             if offset >= readable_end:
                 return empty
             try:
@@ -335,7 +417,31 @@ class PartitionLog:
                 stored = segment.stored(position, data) if end - position >= STORED_FROM else None
             except OSError as error:
                 raise self._unreadable(error) from error
-        return ReadResult(data, next_offset, high_watermark, self._log_start_offset, stored)
+            if committed:
+                aborted = [entry[:2] for entry in self._aborted(offset, next_offset)]
+        return ReadResult(data, next_offset, high_watermark, self._log_start_offset, stable, stored, aborted)
+
+    def _aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """The aborted transactions that overlap with these offsets, by their markers."""
+        at = max(bisect_right(self._segments, start, key=attrgetter("base_offset")) - 1, 0)
+        return aborted_between((segment.aborted for segment in self._segments[at:]), start, end)
+
+    def readable_size(self, offset: int, isolation_level: int) -> int:
+        """Bytes of the batches from the one that holds `offset` on that a consumer may see. Raises LogFailedError."""
+        with self._lock:
+            end = self.readable_end(isolation_level)
+            try:
+                found = self._positions.find(self._segments, offset) if offset < end else None
+                if found is None:
+                    return 0
+                size = -found[1]
+                for segment in self._segments[self._segments.index(found[0]) :]:
+                    size += position_of_end(readable(segment, self._segments), end)
+                    if segment.next_offset >= end:
+                        break
+            except OSError as error:
+                raise self._unreadable(error) from error
+            return size
 
     def offset_for_timestamp(self, timestamp: int, isolation_level: int = READ_UNCOMMITTED) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that the consumer may see and that is not earlier than `timestamp`
@@ -545,26 +651,32 @@ class PartitionLog:
 
     def is_cleanable(self, now: int) -> bool:
         """Whether compaction is due (`is_dirty`)."""
-        able = self.config.cleanup_policy.compacts and self.failed is None and not self._closed
-        return able and is_dirty(self._segments[:-1], self.config, self.cleaned_to, now)
+        if not self.config.cleanup_policy.compacts or self.failed is not None or self._closed:
+            return False
+        with self._lock:
+            stable = self.last_stable_offset
+            sealed = [segment for segment in self._segments[:-1] if segment.next_offset <= stable]
+        return is_dirty(sealed, self.config, self.cleaned_to, now)
 
     def compact(self, now: int, breathe: Callable[[], None] = lambda: None) -> compaction.Statistics | None:
-        """Rewrites the sealed segments so that of each key only the last record stays (and tombstones for
-        `delete_retention_ms` after they are first met). Offsets stay. None if there is nothing to do.
+        """Rewrites the sealed segments before the last stable offset so that of each key only the last record stays
+        (and tombstones for `delete_retention_ms` after they are first met). Offsets stay. None if there is nothing to
+        do.
 
         It takes long: call it from another thread than append, read and flush. `breathe` is called often; it may wait,
         and may raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as before."""
         self._finish_exchanges()
         with self._lock:
-            limit = self._durable if self._promises else self._log_end_offset
+            limit = min(self._durable if self._promises else self._log_end_offset, self.last_stable_offset)
             sealed = [segment for segment in self._segments[:-1] if segment.next_offset <= limit]
             if self.failed is not None or self._closed or not sealed:
                 return None
-            last_offsets = {pid: self.producers.last_offset(pid) for pid in self.producers.producers}
+            producers = self.producers.last_records()
+            aborted = self._aborted(sealed[0].base_offset, sealed[-1].next_offset)
             for segment in sealed:
                 segment.map_whole()
         run = compaction.clean(
-            sealed, self.config, now, self.cleaned_to, last_offsets, files=self._files, breathe=breathe
+            sealed, self.config, now, self.cleaned_to, producers, aborted, files=self._files, breathe=breathe
         )
         if run is None:
             return None
@@ -599,3 +711,7 @@ class PartitionLog:
         while self._exchanged and not self._closed:
             compaction.finish(self._exchanged[0])
             del self._exchanged[0]
+
+
+def _fenced(epoch: int, known: int) -> LogError:
+    return LogError(ErrorCode.FENCED_LEADER_EPOCH, f"{epoch} is older than {known}")

@@ -2,7 +2,8 @@
 
 What a crash can leave, and how it is repaired:
 - a torn or corrupt batch: the segment is cut after the last good one before it (see `_Recovery`);
-- indexes that are missing, old or cut off: built again while the batches are read;
+- indexes that are missing, old or cut off: built again while the batches are read, that of aborted transactions
+  while the state of the producers is;
 - `.cleaned` files of a compaction that did not finish: deleted, the old segments are still there;
 - a `.swap` file: compaction was done and only the exchange was interrupted; it is finished (see compaction.py);
 - a producer snapshot that is torn, or may include batches that are gone: removed, the state is built from an older
@@ -29,16 +30,18 @@ from pathlib import Path
 
 from muster.errors import CorruptRecordError
 from muster.log import compaction
+from muster.log.aborted_index import entry_of
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
-from muster.log.producer_state import CorruptSnapshotError, PartitionProducers
+from muster.log.producer_state import NONE_OPEN, CorruptSnapshotError, PartitionProducers
 from muster.log.segment import Segment, segment_name
+from muster.protocol.records.control_records import read_marker
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 
 logger = logging.getLogger("muster.log")
 
 _CHUNK = 4 * 1024 * 1024
-_NAME = re.compile(r"([0-9]{20})\.(log|index|timeindex|snapshot|log\.cleaned|log\.swap|log\.deleted)\Z")
+_NAME = re.compile(r"([0-9]{20})\.(log|index|timeindex|txnindex|snapshot|log\.cleaned|log\.swap|log\.deleted)\Z")
 _LOG = re.compile(r"[0-9]{20}\.log\Z")
 _LEFTOVER = re.compile(r"[0-9]{20}\.[a-z.]+\.(tmp|deleted)\Z")
 _MAGIC_AT = 16
@@ -91,6 +94,7 @@ def load(
     recovery.remove_leftovers()
     try:
         recovery.load_producers()
+        recovery.save_indexes()
     except CorruptRecordError as error:
         if not trusting:
             raise
@@ -118,6 +122,10 @@ class _Recovery:
         self._cleaned_to = cleaned_to
         self._first_loss: int | None = None
         """The first offset that is known to have been lost."""
+        self._unsaved: list[Segment] = []
+        """Segments whose indexes were built again."""
+        self._unmarked: list[Segment] = []
+        """Those of them that have control batches, until these are looked into."""
         self._seen_end = 0
         """The offset after the last good batch that was seen, even if that batch is not in the log."""
 
@@ -168,6 +176,7 @@ class _Recovery:
         limit = segment.base_offset + MAX_OFFSETS_OF_A_SEGMENT if end is None else end
         segment.reset()
         segment.open_for_append()
+        marked = False
         try:
             fd = segment.fileno()
             if self._sync:
@@ -180,13 +189,18 @@ class _Recovery:
                 for header in read_checked(fd, size):
                     self._check_offsets(header, segment.next_offset, limit)
                     segment.note(header, self._config.index_interval_bytes)
+                    marked = marked or (header.is_control and header.producer_id >= 0)
             except CorruptRecordError as error:
                 self._cut(segment, fd, size, str(error), synced=segment.next_offset < recovery_point)
         finally:
             segment.close_file()
+        if marked:
+            self._unmarked.append(segment)
         if end is not None:
             segment.seal()
-            segment.save_indexes(sync=self._sync)
+            self._unsaved.append(segment)
+        elif segment.aborted.path.exists():  # of the last shutdown: it must not come back beside other markers
+            self._files.unlink_if_there(segment.aborted.path)
             self.changed = True
 
     def _check_offsets(self, header: BatchHeader, expected: int, limit: int) -> None:
@@ -266,7 +280,7 @@ class _Recovery:
         if end > (segments[-1].next_offset if segments else 0):
             if segments:
                 segments[-1].seal()
-                segments[-1].save_indexes(sync=self._sync)
+                self._unsaved.append(segments[-1])
             else:
                 self._files.make_folders(self._directory)
             new = Segment(self._directory, end, self._now, files=self._files)
@@ -279,7 +293,7 @@ class _Recovery:
         """Removes indexes without a segment, and files that were being written when the process died."""
         bases = {segment.base_offset for segment in self.loaded.segments}
         for name in self.names():
-            stray = name.endswith((".index", ".timeindex")) and _offset(name) not in bases
+            stray = name.endswith((".index", ".timeindex", ".txnindex")) and _offset(name) not in bases
             if stray or _LEFTOVER.match(name) or name.endswith(".log.deleted"):
                 self._files.unlink_if_there(self._directory / name)
                 self.changed = True
@@ -287,23 +301,80 @@ class _Recovery:
     def load_producers(self) -> None:
         """Loads producers from the newest sound snapshot and the log after it. Removes the other snapshots, except
         those at the beginning of a segment, which the next recovery may use."""
-        segments = self.loaded.segments
         end = self.loaded.end_offset if self._first_loss is None else self._first_loss
-        bases = {segment.base_offset for segment in segments}
+        bases = {segment.base_offset for segment in self.loaded.segments}
         start: int | None = None
-        for offset in sorted((_offset(name) for name in self.names() if name.endswith(".snapshot")), reverse=True):
+        for offset in self._snapshots():
             path = self._directory / segment_name(offset, ".snapshot")
             if offset <= end and start is None and self._read_snapshot(path):
                 start = offset
             elif offset > end or start is None or offset not in bases:
                 self._files.unlink(path)
                 self.changed = True
-        for segment in segments:
-            if segment.next_offset <= (start or 0) or not segment.size:
+        if self._unmarked and self._unmarked[0].base_offset < (start or 0):
+            self._look_into_markers()
+        self._replay(self.loaded.producers, start or 0)
+        self._drop_cleaned()
+
+    def _snapshots(self) -> list[int]:
+        return sorted((_offset(name) for name in self.names() if name.endswith(".snapshot")), reverse=True)
+
+    def _look_into_markers(self) -> None:
+        """Builds indexes of aborted transactions from a snapshot before them, for which the newest one is too late."""
+        newest = self.loaded.producers
+        self.loaded.producers, start = PartitionProducers(), 0
+        for offset in self._snapshots():
+            path = self._directory / segment_name(offset, ".snapshot")
+            if offset <= self._unmarked[0].base_offset and self._read_snapshot(path):
+                start = offset
+                break
+        self._replay(self.loaded.producers, start)
+        self.loaded.producers = newest
+
+    def _replay(self, producers: PartitionProducers, start: int) -> None:
+        """Lets the producers take note of the log from `start` on, and puts aborted transactions into indexes."""
+        unmarked, self._unmarked = self._unmarked, []
+        for segment in self.loaded.segments:
+            if segment.next_offset <= start or not segment.size:
                 continue
-            for _, header in segment.headers(segment.position_of(start or 0)):
-                if header.producer_id >= 0:
-                    self.loaded.producers.note(header)
+            for position, header in segment.headers(segment.position_of(start)):
+                if header.producer_id < 0:
+                    continue
+                marker = None
+                if header.is_control:
+                    batch = segment.view(position, position + header.size)
+                    marker = read_marker(batch, 0, header)
+                completed = producers.note(header, marker)
+                if completed is not None and completed.aborted and segment in unmarked:
+                    segment.aborted.append(entry_of(completed))
+
+    def _drop_cleaned(self) -> None:
+        """Takes transactions for closed of which a snapshot says that they are open, and whose first batch compaction
+        has removed: it does so only after their end, and after it has removed the marker too, nothing else tells."""
+        producers = self.loaded.producers
+        for first_offset, producer_id in list(producers.transactions.open.items()):
+            if self._was_cleaned(first_offset) and not self._begins(first_offset, producer_id):
+                del producers.transactions.open[first_offset]
+                producers.producers[producer_id].first_offset = NONE_OPEN
+
+    def _was_cleaned(self, offset: int) -> bool:
+        """Whether compaction may have been at work there: before the first segment, it was retention."""
+        compacted = self._config.cleanup_policy.compacts or offset < self._cleaned_to
+        return compacted and bool(self.loaded.segments) and offset >= self.loaded.segments[0].base_offset
+
+    def _begins(self, offset: int, producer_id: int) -> bool:
+        for segment in self.loaded.segments:
+            position = segment.position_of(offset)
+            if position < segment.size:
+                header = read_header(segment.view(position, position + HEADER_SIZE))
+                return header.base_offset == offset and header.producer_id == producer_id
+        return False
+
+    def save_indexes(self) -> None:
+        """Writes the indexes that were built again."""
+        for segment in self._unsaved:
+            segment.save_indexes(sync=self._sync)
+            self.changed = True
 
     def _read_snapshot(self, path: Path) -> bool:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from muster.errors import ErrorCode
 from muster.log.segment import Segment
 from muster.model import FileRange
 
@@ -18,15 +19,27 @@ class AppendResult(NamedTuple):
     duplicate: bool
 
 
+class MarkerResult(NamedTuple):
+    """The result of writing a marker: where it is and how many bytes it takes, or why it was refused."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    size: int = 0
+    message: str = ""
+
+
 class ReadResult(NamedTuple):
     """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid as
-    long as it is referred to; `next_offset` is where to read on. Of a large read, `stored` says where its bytes are."""
+    long as it is referred to; `next_offset` is where to read on. Of a large read, `stored` says where its bytes are.
+    `aborted` has producer id and first offset of each aborted transaction among them; None for READ_UNCOMMITTED."""
 
     data: memoryview
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    last_stable_offset: int
     stored: FileRange | None = None
+    aborted: list[tuple[int, int]] | None = None
 
 
 class Traffic:

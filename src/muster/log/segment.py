@@ -1,4 +1,4 @@
-"""One segment of a log: a `.log` file of batches, named by its first offset in 20 digits, and its two indexes.
+"""One segment of a log: a `.log` file of batches, named by its first offset in 20 digits, and its indexes.
 
 Reading
     A read returns views of a memory map, so that a fetch copies nothing. The file of the active segment grows beyond
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from muster.log.aborted_index import AbortedIndex
 from muster.log.files import DISK, FileCutError, Files, OpenFile
 from muster.log.index import OffsetIndex, TimeIndex
 from muster.model import FileRange
@@ -65,6 +66,7 @@ class Segment:
         "_map",
         "_torn",
         "_view",
+        "aborted",
         "base_offset",
         "created_ms",
         "files",
@@ -84,6 +86,7 @@ class Segment:
         self.path = directory / segment_name(base_offset, ".log" + suffix)
         self.index = OffsetIndex(directory / segment_name(base_offset, ".index"), files)
         self.time_index = TimeIndex(directory / segment_name(base_offset, ".timeindex"), files)
+        self.aborted = AbortedIndex(directory / segment_name(base_offset, ".txnindex"), files)
         self.size = 0
         self.next_offset = base_offset
         self.max_timestamp = -1
@@ -165,9 +168,10 @@ class Segment:
         OSError."""
         replaces = self.index.path.exists()
         self.time_index.save(sync=sync)
-        if sync and replaces:
+        if (self.aborted.save(sync=sync) or replaces) and sync:
             # `load` looks for later times only after the last entry of the offset index. With a new offset index and
-            # the time index of the last shutdown it would miss the times between them.
+            # the time index of the last shutdown it would miss the times between them. And where there is no index of
+            # aborted transactions it takes it that none was aborted.
             self.files.sync_folder(self.path.parent)
         self.index.save()
 
@@ -201,7 +205,7 @@ class Segment:
     def delete(self) -> None:
         """Removes the files. Views stay valid."""
         self.close()
-        for path in (self.index.path, self.time_index.path, self.path):
+        for path in (self.index.path, self.time_index.path, self.aborted.path, self.path):
             self.files.unlink_if_there(path)
 
     # ---------------------------------------------------------------------------------------------- loading
@@ -217,7 +221,7 @@ class Segment:
             self.max_timestamp, self.offset_of_max_timestamp = last[0], self.base_offset + last[1]
         position = self.index.last_position()
         if not self.size:
-            return True
+            return self.aborted.load(self.base_offset, self.base_offset)
         end, header = position, None
         for end, header in self.headers(position):  # noqa: B007 - the last one is wanted
             if header.max_timestamp > self.max_timestamp:
@@ -227,7 +231,8 @@ class Segment:
         self.next_offset = header.next_offset
         self.first_timestamp = read_header(self.view(0, HEADER_SIZE)).max_timestamp
         self._bytes_since_index = self.size - position
-        return end_hint is None or self.next_offset <= end_hint
+        sound = self.aborted.load(self.base_offset, self.next_offset)
+        return sound and (end_hint is None or self.next_offset <= end_hint)
 
     def reset(self) -> None:
         """Forgets everything but the file, for recovery to note each batch again."""
@@ -237,6 +242,7 @@ class Segment:
         self._bytes_since_index = 0
         self.index = OffsetIndex(self.index.path, self.files)
         self.time_index = TimeIndex(self.time_index.path, self.files)
+        self.aborted = AbortedIndex(self.aborted.path, self.files)
 
     # ---------------------------------------------------------------------------------------------- reading
 

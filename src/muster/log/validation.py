@@ -141,8 +141,8 @@ def _check_header(header: BatchHeader) -> None:
         raise _invalid("clients are not allowed to write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(f"sequence {header.base_sequence} of a producer is negative")
-    if attributes & TRANSACTIONAL_FLAG:
-        raise LogError(ErrorCode.INVALID_TXN_STATE, "the record batch is not part of an ongoing transaction")
+    if attributes & TRANSACTIONAL_FLAG and header.producer_id < 0:
+        raise LogError(ErrorCode.INVALID_TXN_STATE, "a transactional record batch without a producer id")
 
 
 def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_once: bool) -> Walk:

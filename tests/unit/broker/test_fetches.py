@@ -10,10 +10,13 @@ import pytest
 from muster.broker.broker import Broker
 from muster.broker.topics import fetches as module
 from muster.errors import ErrorCode
+from muster.log import PartitionLog
 from muster.protocol import messages as m
+from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.primitives import ZERO_UUID
 from tests.support import brokers
 from tests.support.held_disk import Asked
+from tests.support.transactions import begin, end
 from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
@@ -46,17 +49,20 @@ def fetch(
     wait_ms: int = LONG_MS,
     min_bytes: int = 1,
     max_bytes: int = 1 << 30,
+    isolation_level: int = READ_UNCOMMITTED,
+    offset: int = 0,
 ) -> Asked:
     """A fetch of the first partitions of each topic from their beginning."""
     asked = [
         m.FetchTopic(
             "" if by_id else topic,
             broker.topics.topic_id(topic) if by_id else ZERO_UUID,
-            [m.FetchPartition(index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(partitions)],
+            [m.FetchPartition(index, fetch_offset=offset, partition_max_bytes=1 << 20) for index in range(partitions)],
         )
         for topic in topics
     ]
     request = m.FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, topics=asked)
+    request.isolation_level = isolation_level
     return Asked(broker, request, 13 if by_id else 11)
 
 
@@ -167,3 +173,119 @@ async def test_what_waiting_fetches_keep_is_bounded_and_given_back(
         assert shown(fetch(broker, "t")) == [(0, 0)] * 3
         hang_up(first)
         hang_up(second)
+
+
+# --- readers of committed records -------------------------------------------------------------------------------------
+
+
+def log_of(broker: Broker) -> PartitionLog:
+    found = broker.partitions.get("t", 0)
+    assert found is not None
+    return found
+
+
+def tell(broker: Broker, before: int) -> None:
+    """What was appended to the log's end since then is told to the fetches, as after a request."""
+    log = log_of(broker)
+    size = len(log.read(before, 1 << 20).data)
+    broker.fetches.appended("t", 0, size, log.log_end_offset)
+    broker.fetches.wake(broker.partitions.get)
+
+
+def transact(broker: Broker, producer_id: int, size: int = 100) -> None:
+    tell(broker, begin(log_of(broker), producer_id, (None, b"v" * size)))
+
+
+def decide(broker: Broker, producer_id: int, *, commit: bool) -> None:
+    tell(broker, end(log_of(broker), producer_id, commit=commit))
+
+
+def committed(broker: Broker, *, offset: int = 0, min_bytes: int = 1) -> Asked:
+    level = READ_COMMITTED
+    return fetch(broker, "t", partitions=1, isolation_level=level, offset=offset, min_bytes=min_bytes)
+
+
+def told(asked: Asked) -> tuple[int, int, list[tuple[int, int]]]:
+    """High watermark, last stable offset and aborted transactions of an answer's one partition."""
+    assert asked.answer is not None
+    [partition] = asked.answer.responses[0].partitions
+    aborted = [(one.producer_id, one.first_offset) for one in partition.aborted_transactions]
+    return partition.high_watermark, partition.last_stable_offset, aborted
+
+
+async def test_a_reader_of_committed_records_is_not_woken_by_what_it_may_not_see(broker: Broker) -> None:
+    asked, plain = committed(broker), fetch(broker, "t", partitions=1)
+    transact(broker, 7)
+    assert shown(plain)[0][1] > 0
+    put(broker)  # after the first offset of what is open
+    transact(broker, 7)
+    assert waits(asked)
+    decide(broker, 7, commit=False)
+    assert told(asked) == (4, 4, [(7, 0)])
+
+
+async def test_what_stands_before_an_open_transaction_is_there_at_once(broker: Broker) -> None:
+    put(broker)
+    transact(broker, 7)
+    asked = committed(broker)
+    assert (shown(asked), told(asked)) == ([(0, len(batch(1)))], (2, 1, []))
+    assert waits(committed(broker, offset=1))
+
+
+@pytest.mark.parametrize("others", [0, 2])
+async def test_a_marker_frees_all_bytes_before_it(broker: Broker, others: int) -> None:
+    """Of one transaction while another is open, which began later: a fetch parked before, or amid them."""
+    early = committed(broker, min_bytes=450)
+    for _ in range(5):
+        transact(broker, 7)
+    late = committed(broker, min_bytes=450)
+    for _ in range(others):
+        transact(broker, 8)
+    assert waits(early, late)
+    decide(broker, 7, commit=True)
+    assert told(early)[1:] == told(late)[1:] == (5 if others else 6, [])
+    assert shown(early) == shown(late)
+    assert shown(early)[0][1] >= 450
+
+
+async def test_a_marker_that_frees_too_little_wakes_nobody(broker: Broker) -> None:
+    transact(broker, 7)
+    asked = committed(broker, min_bytes=2_000)
+    decide(broker, 7, commit=True)
+    assert waits(asked)
+    put(broker, size=2_000)
+    assert shown(asked)[0][1] > 2_000
+
+
+async def test_a_marker_of_a_later_transaction_frees_nothing(broker: Broker) -> None:
+    transact(broker, 7)
+    transact(broker, 8)
+    asked = committed(broker)
+    decide(broker, 8, commit=True)
+    assert waits(asked)
+    decide(broker, 7, commit=True)
+    assert told(asked) == (4, 4, [])
+
+
+async def test_a_large_fetch_waits_for_stable_records_too(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MANY", 2)
+    asked = fetch(broker, "t", isolation_level=READ_COMMITTED)
+    transact(broker, 7)
+    transact(broker, 7)
+    assert waits(asked)
+    decide(broker, 7, commit=True)
+    assert shown(asked)[0][1] > 0
+
+
+async def test_a_marker_that_is_not_synced_wakes_nobody(tmp_path: Path) -> None:
+    async with brokers.running(tmp_path / "data", {"fsync": "always"}) as broker:
+        broker.changes.create_topic("t", 1, {})
+        log = log_of(broker)
+        begin(log, 7)
+        log.flush()
+        asked = committed(broker)
+        decide(broker, 7, commit=True)
+        assert waits(asked)
+        log.flush()
+        broker.fetches.wake(broker.partitions.get)
+        assert told(asked) == (2, 2, [])

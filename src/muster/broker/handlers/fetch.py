@@ -19,6 +19,7 @@ from muster.broker.topics import fetches
 from muster.broker.topics.fetch_sessions import SLICE, FetchPlan, FetchSessions
 from muster.broker.topics.fetches import Loop, ParkedFetch, ParkedFetches
 from muster.broker.topics.log_reads import Reader, Result
+from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse
 
 _TOPIC_IDS_SINCE = 13
@@ -50,7 +51,10 @@ def _fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> Generator[Non
     # Among very many partitions, one that was read some slices ago may have grown since. Its new records then wait
     # until the fetch's timeout.
     again = partial(_read_again, here, plan, request, call.version)
-    waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again)
+    looks = request.isolation_level == READ_COMMITTED and any(
+        data.last_stable_offset < data.high_watermark for _, data in results
+    )
+    waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again, looks)
     if here.fetches.park(waiting, here.loop):
         if size:
             here.reader.not_sent(results)

@@ -49,7 +49,6 @@ from muster.protocol.admin_messages import (
 log = logging.getLogger("muster.broker")
 
 NO_LOW_WATERMARK = -1
-NO_COORDINATOR_EPOCH = -1
 _LONGEST_FOLDER = 255
 _MOVING = ".-future"
 """What Kafka calls the folder of a partition that is being moved ends so, with 32 digits in between."""
@@ -231,7 +230,8 @@ def _producers(here: LogNeeds, topic: str, index: int) -> list[ProducerState]:
             entry.epoch,
             entry.batches[-1].last_sequence if entry.batches else -1,
             entry.last_timestamp,
-            NO_COORDINATOR_EPOCH,
+            entry.coordinator_epoch,
+            entry.first_offset,
         )
         for producer_id, entry in list(found.producers.producers.items())
     ]

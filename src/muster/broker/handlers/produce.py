@@ -37,7 +37,7 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import Buffer
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD
+from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, TRANSACTIONAL_FLAG
 
 if TYPE_CHECKING:
     from muster.log import PartitionLog
@@ -93,6 +93,8 @@ class Append:
         try:
             config = self.log.config
             examined = validation.examine(self.batch, config, now, "client", self.log.topic_partition, at_once=at_once)
+            if examined.headers[0].attributes & TRANSACTIONAL_FLAG:  # there is no coordinator of transactions yet
+                raise LogError(ErrorCode.INVALID_TXN_STATE, "the record batch is not part of an ongoing transaction")
             if config.compression is not None:
                 self.batch, examined = recompressed(self.batch, examined, config, at_once=at_once)
             self.examined = examined

@@ -27,7 +27,7 @@ from muster.protocol.messages import (
     TopicProduceResponse,
 )
 from muster.protocol.primitives import ZERO_UUID, long_uvarint
-from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from muster.protocol.records.record_batch import COMPRESSION_MASK, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL_FLAG
 
 MOST_RECORDS = 32
 MOST_KNOWN = 1_000
@@ -41,6 +41,7 @@ _NO_ID, _ONE = 0, 2
 """As the codecs write a string that is null, and the length of an array of one."""
 _NO_TAGS = bytes(3)
 _BATCH = Struct(">i4xbih34xi")
+_UNUSUAL = COMPRESSION_MASK | TRANSACTIONAL_FLAG
 _ANSWER = Struct(">iib")
 _OFFSETS = Struct(">qqq")
 _BEHIND_OFFSETS = b"\x01\x00\x00\x00" + bytes(5)
@@ -90,7 +91,7 @@ class Known:
             return None
         batch = bytearray(memoryview(frame)[at:-3])
         length, magic, _, attributes, records = _BATCH.unpack_from(batch, 8)
-        if length + LOG_OVERHEAD != len(batch) or magic != MAGIC or attributes & 7 or records > MOST_RECORDS:
+        if length + LOG_OVERHEAD != len(batch) or magic != MAGIC or attributes & _UNUSUAL or records > MOST_RECORDS:
             return None
         return target, batch
 

@@ -1,6 +1,10 @@
 """Parked fetches, which wait for more bytes or for their timeout.
 
 A fetch that would get less than min_bytes is parked until appends bring that much, or until max_wait_ms is over.
+
+Appends are counted in bytes, without a look at the log, once they are before the high watermark. For a read_committed
+fetch that is too early while a transaction is open, and too little when a marker ends it. So where the last stable
+offset of one of its partitions is before the high watermark, it looks into its logs from then on.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from typing import Protocol
 from muster.broker.net.calls import Call, at_once
 from muster.broker.topics.fetch_sessions import FetchPlan
 from muster.broker.topics.log_reads import Reader
+from muster.errors import KafkaError
 from muster.log import PartitionLog
 from muster.model import GROUP_METADATA_TOPIC
+from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import FetchRequest, FetchResponse
 
 MANY = 1_000
@@ -45,7 +51,19 @@ class ParkedFetch:
     It keeps the keys of its partitions. A fetch of more than MANY does not; it is asked whether it waits for one.
     """
 
-    __slots__ = ("_answer", "_call", "_done", "_fetches", "_plan", "_reader", "_request", "_timer", "keys", "missing")
+    __slots__ = (
+        "_answer",
+        "_call",
+        "_done",
+        "_fetches",
+        "_looks",
+        "_plan",
+        "_reader",
+        "_request",
+        "_timer",
+        "keys",
+        "missing",
+    )
 
     def __init__(
         self,
@@ -55,8 +73,10 @@ class ParkedFetch:
         call: Call,
         missing: int,
         answer: Callable[[], Generator[None, None, FetchResponse]],
+        looks: bool = False,
     ) -> None:
         self._reader = reader
+        self._looks = looks
         self._fetches: ParkedFetches | None = None
         self._answer = answer
         self._request = request
@@ -107,6 +127,29 @@ class ParkedFetch:
             self._fetches.forget(self)
         if self._timer is not None:
             self._timer.cancel()
+
+    def note(self, size: int, log: PartitionLog | None) -> None:
+        """Take note of `size` bytes more before the high watermark of a log. None: the partition is gone."""
+        is_stable = True
+        if self._request.isolation_level == READ_COMMITTED and log is not None:
+            is_stable = log.last_stable_offset >= log.high_watermark
+            self._looks = self._looks or not is_stable
+        if self._looks and not self.is_large:
+            self.missing = self._look()
+        elif is_stable:  # to look at each partition of a large fetch would take too long
+            self.missing -= size
+
+    def _look(self) -> int:
+        """The bytes that are missing, by what is in the logs. None if one cannot be read: the answer says why."""
+        missing = self._request.min_bytes
+        for partition in self._plan.partitions.values():
+            log, asked = self._reader.log_of(partition), partition.asked
+            try:
+                size = log.readable_size(asked.fetch_offset, READ_COMMITTED) if log is not None else 0
+            except KafkaError:
+                return 0
+            missing -= min(size, asked.partition_max_bytes)
+        return missing
 
     def log_has_grown(self) -> bool:
         """Whether any of the partitions has records now."""
@@ -181,7 +224,7 @@ class ParkedFetches:
             if later and log is not None:
                 self._appended[key] = later
             for fetch in self._waiting_for(key):
-                fetch.missing -= size
+                fetch.note(size, log)
                 if fetch.missing <= 0:
                     enough[fetch] = None
         for fetch in enough:

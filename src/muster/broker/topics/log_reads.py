@@ -17,6 +17,7 @@ from muster.log import PartitionLog
 from muster.model import NO_LEADER_EPOCH
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import (
+    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -136,9 +137,10 @@ class Reader:
         if limit < 0 and found.data:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka finds out as it reads
         data.high_watermark = found.high_watermark
-        # A sync may have ended since the read: the last stable offset must not pass the high watermark found there.
-        data.last_stable_offset = min(log.readable_end(READ_COMMITTED), found.high_watermark)
+        data.last_stable_offset = found.last_stable_offset
         data.log_start_offset = found.log_start_offset
+        if found.aborted:
+            data.aborted_transactions = [AbortedTransaction(*one) for one in found.aborted]
         # A message's records are typed as bytes in memory; to be sent, their place in a file will do.
         data.records = found.stored or found.data  # type: ignore[assignment]
         size = len(found.data)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from muster.arrow import Decoder
 from muster.errors import CorruptRecordError
 from muster.history.sources.remarks import Remarks
-from muster.protocol.records.aborted import is_abort_marker
+from muster.protocol.records.control_records import is_abort_marker
 from muster.protocol.records.record_batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,

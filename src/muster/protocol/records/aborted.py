@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
 from muster.protocol.records.compression import Buffer
-from muster.protocol.records.record_batch import BatchHeader, read_tuples
-
-_CONTROL_KEY = struct.Struct(">hh")
-_ABORT = 0
+from muster.protocol.records.control_records import is_abort_marker
+from muster.protocol.records.record_batch import BatchHeader
 
 Aborted = tuple[int, int]
 """One aborted transaction of a response: producer id, first offset."""
@@ -37,10 +34,3 @@ class AbortedTransactions:
                 self._open.discard(header.producer_id)
             return True
         return header.is_transactional and header.producer_id in self._open
-
-
-def is_abort_marker(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether a control batch ends its producer's transaction without a commit. Raises CorruptRecordError."""
-    records = read_tuples(buffer, position, header)
-    key = records[0][2] if records else None
-    return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT

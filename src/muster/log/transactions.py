@@ -1,0 +1,116 @@
+"""The transactions of one partition that bound what `read_committed` may read, and the guards of those to come.
+
+Last stable offset
+    A transaction is unstable from its first batch until its marker is durable: it is open, or it is decided and its
+    marker is not yet before the high watermark. The last stable offset is the first offset of the oldest unstable one,
+    else the high watermark. A producer has at most one open transaction in a partition, so first offsets identify them.
+
+Guards (KIP-890)
+    The first batch of a transaction is written only after the coordinator has confirmed that the partition belongs to
+    it. Meanwhile the transaction may end, and the next one begin: a batch that relied on the earlier answer would stay
+    open forever. So a guard is handed out before the coordinator is asked, the append must show it, and whatever ends
+    or begins the producer's transaction makes it void. A guard also keeps the lowest sequence that was seen with it: if
+    that batch failed and is on its way again, a later one must not be written before it.
+
+    A client of transaction version 2 has a new epoch in each transaction. A marker of the epoch for which the guard was
+    handed out ended the transaction before, so the guard stays (KAFKA-18575).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker has ended. `last_offset` is the marker's; `last_stable_offset` is where other open
+    transactions leave it, whatever the high watermark (Kafka's CompletedTxn and AbortedTxn)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    aborted: bool
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that no marker has ended. `last_timestamp` (milliseconds) is of its producer's last batch here."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    first_offset: int
+    last_timestamp: int
+
+
+@dataclass(slots=True)
+class Guard:
+    """Of one producer. `since` (milliseconds) decides about expiry; `tv2`: the client knows transaction version 2."""
+
+    number: int
+    lowest_sequence: int
+    epoch: int
+    tv2: bool
+    since: int
+
+    def lower(self, sequence: int, epoch: int) -> None:
+        """Take in the sequence of another batch that must be verified."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+
+
+class Transactions:
+    """The unstable transactions and the guards of a partition."""
+
+    __slots__ = ("_decided", "_guards_given", "guards", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}
+        """First offset to producer id; the oldest first."""
+        self.guards: dict[int, Guard] = {}
+        """By producer id."""
+        self._decided: deque[tuple[int, int]] = deque()
+        """First offset, and offset of a marker that was not durable when this was last looked through."""
+        self._guards_given = 0
+
+    def stable_end(self, high_watermark: int) -> int:
+        """The last stable offset, if the log begins before it."""
+        end = high_watermark
+        if self.open or self._decided:
+            end = min(end, next(iter(self.open), end))
+            for first_offset, marker in self._decided:
+                if marker >= high_watermark:
+                    end = min(end, first_offset)
+        return end
+
+    def complete(self, first_offset: int, marker: int, high_watermark: int) -> None:
+        """Takes note of a marker that was written. `high_watermark` is that after the write."""
+        while self._decided and self._decided[0][1] < high_watermark:
+            self._decided.popleft()
+        if marker >= high_watermark:
+            self._decided.append((first_offset, marker))
+
+    def guard(self, producer_id: int, epoch: int, sequence: int, tv2: bool, now: int) -> int:
+        """The guard of a producer, made if there is none."""
+        guard = self.guards.get(producer_id)
+        if guard is None:
+            self._guards_given += 1
+            guard = self.guards[producer_id] = Guard(self._guards_given, sequence, epoch, tv2, now)
+        else:
+            guard.lower(sequence, epoch)
+        return guard.number
+
+    def drop_guard(self, producer_id: int, marker_epoch: int | None = None) -> None:
+        """Makes a guard void, because of a batch or a marker of the producer."""
+        guard = self.guards.get(producer_id)
+        if guard is not None and not (guard.tv2 and guard.epoch == marker_epoch):
+            del self.guards[producer_id]
+
+    def expire_guards(self, now: int, expiration_ms: int) -> None:
+        """Forgets guards that were given longer ago than that."""
+        for producer_id, guard in list(self.guards.items()):
+            if now - guard.since >= expiration_ms:
+                del self.guards[producer_id]
