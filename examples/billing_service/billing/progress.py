@@ -1,0 +1,48 @@
+"""How far the orders are handled: what to commit, and when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from billing.service import Record
+
+Partition = tuple[str, int]
+"""A topic, and the number of its partition. The clients' own `TopicPartition` are such tuples too, but for one."""
+
+
+class Progress:
+    """The next offset of each partition that this process has read from.
+
+    Args:
+        interval_s: the time between two commits.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._next: dict[Partition, int] = {}
+        self._committed: dict[Partition, int] = {}
+        self._last_s = time.monotonic()
+
+    def add(self, record: Record) -> None:
+        """A record is handled."""
+        self._next[record.topic, record.partition] = record.offset + 1
+
+    def is_due(self) -> bool:
+        """Whether it is time to commit."""
+        return time.monotonic() - self._last_s >= self._interval_s
+
+    def to_commit(self) -> dict[Partition, int]:
+        """The offsets to commit; none if all are."""
+        self._last_s = time.monotonic()
+        return {} if self._next == self._committed else dict(self._next)
+
+    def committed(self, offsets: dict[Partition, int]) -> None:
+        """These offsets are committed."""
+        self._committed = offsets
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """These partitions belong to other members now: their offsets are theirs to commit."""
+        for partition in partitions:
+            self._next.pop(partition, None)
+            self._committed.pop(partition, None)
