@@ -311,6 +311,26 @@ def test_a_killed_broker_comes_back_with_its_data_and_its_faults() -> None:
         kafka.kill()
 
 
+def test_a_wait_outlasts_a_restart_in_another_thread() -> None:
+    with muster.testing.kafka() as kafka:
+        topic = kafka.topic(records=[b"a"])
+        with member(kafka, topic, "patient", "m1") as handled:
+            for wait in (
+                lambda: kafka.until_lag_zero("patient", topic),
+                lambda: kafka.until(lambda: kafka.group("patient").now()["members"], "a member"),
+            ):
+                kafka.until_lag_zero("patient", topic)
+                kafka.kill()
+                starting = threading.Thread(target=kafka.start)
+                starting.start()
+                wait()
+                starting.join()
+        assert handled == [b"a"]
+        kafka.kill()
+        with pytest.raises(MusterError, match="does not answer on its control port"):
+            kafka.until_empty("patient", timeout_s=0.1)
+
+
 def test_several_brokers_share_groups_and_faults(tmp_path: Any) -> None:
     require("Java 17 or newer", find_java(), "ZooKeeper runs on it")
     with muster.testing.kafka(folder=tmp_path, brokers=2) as kafka:

@@ -100,5 +100,3 @@ def from_environment() -> FastAPI:
 
 def _charge_nothing(order: Order) -> None:
     """In place of a payment provider."""
-
-

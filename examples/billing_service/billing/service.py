@@ -12,7 +12,7 @@ from billing.store import Order, Store
 
 log = logging.getLogger(__name__)
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Message(NamedTuple):
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
 
 
 Handle = Callable[[Record], Message]
@@ -73,9 +73,7 @@ class Billing:
         attempts: how often a charge is tried before the order becomes a dead letter.
     """
 
-    def __init__(
-        self, settings: Settings, store: Store, charge: Callable[[Order], None], *, attempts: int = 3
-    ) -> None:
+    def __init__(self, settings: Settings, store: Store, charge: Callable[[Order], None], *, attempts: int = 3) -> None:
         self._settings = settings
         self._store = store
         self._charge = charge

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import muster.testing
 import pytest
+
+import muster.testing
 from billing.clients import CLIENTS
 from muster.testing import Kafka
 from shop import Shop

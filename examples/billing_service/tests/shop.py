@@ -128,7 +128,6 @@ class Shop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kafka.clean_up()
         self.till.release()
         for worker in self.workers:
             worker.stop()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+
 from billing.app import Worker, application
 from muster.testing import Kafka
 from shop import Shop

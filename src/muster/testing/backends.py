@@ -29,6 +29,10 @@ ANSWER_TIMEOUT_S = 600.0
 """A wait of a test is given its own time in its request."""
 
 
+class BrokerAwayError(MusterError):
+    """A broker's process does not run, or has not started yet."""
+
+
 class Backend(Protocol):
     """The brokers of a kit."""
 
@@ -119,7 +123,7 @@ class TestBroker(LocalBroker):
         """The address of its control port, and the token."""
         found = _CONTROL.search(self.log)
         if found is None:
-            raise MusterError(f"{self.name} has no control port; its last output:\n{self.last_words()}")
+            raise BrokerAwayError(f"{self.name} has no control port; its last output:\n{self.last_words()}")
         return found[1], found[2]
 
     def is_ready(self) -> bool:
@@ -141,7 +145,7 @@ class TestBroker(LocalBroker):
             with error:
                 return error.code, json.load(error)
         except OSError as error:
-            raise MusterError(f"{self.name} does not answer on its control port: {error}") from None
+            raise BrokerAwayError(f"{self.name} does not answer on its control port: {error}") from None
 
 
 class BrokerProcesses:

@@ -8,16 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import muster
 from muster import MusterError, TopicPartition
 from muster.local.broker import LocalBroker
 from muster.model import ConsumerRecord
-from muster.testing.backends import Backend, started
+from muster.testing.backends import Backend, BrokerAwayError, started
+
+T = TypeVar("T")
 
 FOR_TESTS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
@@ -442,10 +445,13 @@ class Kafka:
     def until(
         self, condition: Callable[[], object], what: str | Callable[[], str], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Return when a condition holds. `what` says what is waited for. Raises WaitTimeoutError."""
+        """Return when a condition holds. `what` says what is waited for. Raises WaitTimeoutError.
+
+        As in all waits, a broker that is away may come back meanwhile.
+        """
         __tracebackhide__ = True  # a report shows the test's line
         deadline = time.monotonic() + timeout_s
-        while not condition():
+        while not self._or_away(condition, deadline):
             if time.monotonic() > deadline:
                 text = what if isinstance(what, str) else what()
                 raise WaitTimeoutError(f"waited {timeout_s:g} s for {text}\n{self.story()}{_on_a_loop()}")
@@ -467,10 +473,15 @@ class Kafka:
         deadline = time.monotonic() + timeout_s
         while True:
             # A group without a coordinator yet may come to any broker: the place is looked up again.
-            place = self._coordinator(group_id)
+            place = self._or_away(partial(self._coordinator, group_id), deadline)
             left_ms = max(round((deadline - time.monotonic()) * 1000), 0)
             turn_ms = left_ms if self._backend.count() == 1 else min(left_ms, 200)
-            status, answer = self._backend.ask(place or 0, "POST", "wait", {**body, "timeout_ms": turn_ms})
+            asked = {**body, "timeout_ms": turn_ms}
+            found = self._or_away(partial(self._backend.ask, place or 0, "POST", "wait", asked), deadline)
+            if found is None:
+                time.sleep(0.01)
+                continue
+            status, answer = found
             if status == HTTPStatus.OK:
                 return answer
             if status != HTTPStatus.REQUEST_TIMEOUT:
@@ -479,6 +490,15 @@ class Kafka:
                 text = f"waited {timeout_s:g} s for {until} of group {group_id}: {answer['missing']}"
                 group = _described(answer["group"])
                 raise WaitTimeoutError(f"{text}\n{group}\n{self.story(group_id)}{_on_a_loop()}")
+
+    def _or_away(self, question: Callable[[], T], deadline: float) -> T | None:
+        """The answer; None while a broker is away, which another thread may be starting again."""
+        try:
+            return question()
+        except BrokerAwayError:
+            if time.monotonic() > deadline:
+                raise
+            return None
 
     # ---------------------------------------------------------------------------------------------------------- faults
 

@@ -173,14 +173,14 @@ def _under(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]
     for step in schedule:
         if "act" in step and step["act"] not in ACTS:
             raise ConfigError(f"act={step['act']!r} is not an act: there are {', '.join(ACTS)}")
-    with _acting(kafka, [step for step in schedule if "act" in step]):
-        for step in schedule:
-            if "act" not in step:
-                kafka.fault(step["do"], *step["apis"], **{k: v for k, v in step.items() if k not in ("do", "apis")})
-        try:
+    try:
+        with _acting(kafka, [step for step in schedule if "act" in step]):
+            for step in schedule:
+                if "act" not in step:
+                    kafka.fault(step["do"], *step["apis"], **{k: v for k, v in step.items() if k not in ("do", "apis")})
             test(kafka)
-        finally:
-            kafka.clean_up()
+    finally:
+        kafka.clean_up()
 
 
 @contextmanager

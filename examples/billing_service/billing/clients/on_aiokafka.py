@@ -11,6 +11,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError
+
 from billing.progress import Progress
 from billing.service import Handle, Settings
 
@@ -26,10 +27,10 @@ async def _run(settings: Settings, handle: Handle, stopping: Event) -> None:
     common = {"bootstrap_servers": settings.bootstrap, "client_id": settings.client_id}
     consumer = AIOKafkaConsumer(
         **common,
-                group_id=settings.group_id,
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-                heartbeat_interval_ms=round(settings.heartbeat_interval_s * 1000),
+        group_id=settings.group_id,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=round(settings.heartbeat_interval_s * 1000),
     )
     member = Member(consumer, settings.commit_interval_s)
     consumer.subscribe([settings.orders], listener=member)
@@ -44,9 +45,7 @@ async def _run(settings: Settings, handle: Handle, stopping: Event) -> None:
                     # In a thread: the event loop sends heartbeats meanwhile.
                     message = await asyncio.to_thread(handle, record)
                     member.sent.append(
-                        await producer.send(
-                            message.topic, message.value, key=message.key, headers=message.headers
-                        )
+                        await producer.send(message.topic, message.value, key=message.key, headers=message.headers)
                     )
                     member.progress.add(record)
             if member.progress.is_due():

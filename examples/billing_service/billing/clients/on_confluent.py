@@ -6,9 +6,10 @@ import logging
 from threading import Event
 from typing import Any, NamedTuple
 
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
 from billing.progress import Progress
 from billing.service import Handle, Headers, Settings
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +66,7 @@ def run(settings: Settings, handle: Handle, stopping: Event) -> None:
 
 
 def _order(found: Any) -> Order:
-    return Order(
-        found.topic(), found.partition(), found.offset(), found.key(), found.value(), found.headers() or []
-    )
+    return Order(found.topic(), found.partition(), found.offset(), found.key(), found.value(), found.headers() or [])
 
 
 class Member:

@@ -9,11 +9,12 @@ from itertools import chain
 from threading import Event
 from typing import Any
 
-from billing.progress import Progress
-from billing.service import Handle, Settings
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
 from kafka.structs import OffsetAndMetadata
+
+from billing.progress import Progress
+from billing.service import Handle, Settings
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +73,10 @@ class Member(AsyncConsumerRebalanceListener):  # type: ignore[misc]
             log.warning("not committed: a rebalance is under way, or these partitions are lost: %s", error)
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """These partitions are about to be given up. It runs within `poll`, on the consumer's event loop, where `commit`
-        would wait for itself."""
+        """These partitions are about to be given up.
+
+        It runs on the consumer's event loop, within `poll`: the blocking `commit` would wait for itself there.
+        """
         offsets = self._to_commit()
         if offsets:
             try:
