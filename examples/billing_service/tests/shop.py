@@ -105,7 +105,7 @@ class Shop:
             producer.send(self.orders, value, **more)
 
     def until_billed(self, number: int) -> None:
-        """Return when so many orders are billed. Fails at once if a worker has ended that no one has stopped."""
+        """Return when this many orders are billed. Fails at once if a worker has ended without being stopped."""
         self.kafka.until(lambda: len(self.store.billed()) >= number or self.failed(), f"{number} bills")
         assert not self.failed(), self.failed()
 
