@@ -102,15 +102,22 @@ def test_a_member_that_expires_bills_nothing_twice(kafka: Kafka, shop: Shop) -> 
     shop.till.until_held("3")
     kafka.group(shop.group_id).expire("slow")
     shop.start("quick", Till())
-    shop.order("4", partition=1)
-    kafka.until_committed(shop.group_id, shop.orders, {0: 2, 1: 2})
+    shop.order("4", partition=0)
+    shop.order("5", partition=1)
+    kafka.until_committed(shop.group_id, shop.orders, {0: 3, 1: 2})
     shop.till.release()
-    kafka.until_assigned(shop.group_id, members=2)
-    assert shop.store.balance("ada") == 400
-    # What it had done before is for the others to commit: it must not set their offsets back.
+    members = kafka.until_assigned(shop.group_id, members=2)["members"]
+    assert shop.store.balance("ada") == 500
+
+    # What it had done before is for the other member to commit: its own commits must not set those offsets back.
+    (own,) = next(each["partitions"][shop.orders] for each in members if each["client_id"] == "slow")
+    shop.order("6", partition=own)
+    shop.until_billed(6)
     slow.stop()
-    kafka.until_assigned(shop.group_id, members=1)
-    assert shop.committed() == {0: 2, 1: 2}
+    expected = {0: 3, 1: 2}
+    expected[own] += 1
+    kafka.until_committed(shop.group_id, shop.orders, {own: expected[own]})
+    assert shop.committed() == expected
     assert shop.failed() == []
 
 
