@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(120)
 
 SERVICE = Path(__file__).parents[2] / "examples" / "billing_service"
 BUGS = tomllib.loads((Path(__file__).parent / "billing_bugs.toml").read_text())["bug"]
@@ -27,8 +27,10 @@ def copied(folder: Path) -> Path:
 
 
 def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the suite as a stranger would run a copy of it: without the plugins and the settings of this repository."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider", *arguments]
+    """Run the suite as a stranger would run a copy of it: without the other plugins and the settings of this
+    repository."""
+    plugins = ["-p", "muster.testing.pytest_plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rf", *plugins, *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return subprocess.run(

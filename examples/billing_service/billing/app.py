@@ -42,10 +42,10 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the order in hand, commit, and leave the group."""
+        """Finish the order in hand, commit, and leave the group. After 30 s the worker is left to itself."""
         self.stopping.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(30)
 
     def _work(self) -> None:
         try:

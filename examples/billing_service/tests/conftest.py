@@ -1,4 +1,4 @@
-"""The broker of the tests, and the service with topics of its own for each test."""
+"""The service with topics of its own for each test. The broker is a fixture of muster's pytest plugin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import muster.testing
 from billing.clients import CLIENTS
 from muster.testing import Kafka
 from shop import Shop
@@ -26,16 +25,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("client", [chosen] if chosen else INSTALLED)
 
 
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Kafka]:
-    with muster.testing.kafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def kafka(broker: Kafka) -> Iterator[Kafka]:
-    yield broker
-    broker.clean_up()
+def kafka(muster_broker: Kafka) -> Kafka:
+    return muster_broker
 
 
 @pytest.fixture

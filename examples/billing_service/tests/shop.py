@@ -52,7 +52,7 @@ class Till:
         if order.id in self._held:
             reached, released = self._held[order.id]
             reached.set()
-            released.wait()
+            assert released.wait(30), f"order {order.id} is held for too long"
         if self.refuse.get(order.id, 0) > 0:
             self.refuse[order.id] -= 1
             raise PaymentError("no funds")
@@ -131,3 +131,4 @@ class Shop:
         self.till.release()
         for worker in self.workers:
             worker.stop()
+            assert worker.has_ended, "the worker does not stop"

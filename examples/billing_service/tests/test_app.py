@@ -29,12 +29,13 @@ def served(kafka: Kafka, shop: Shop, worker: Worker) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive(), "the server does not stop"
 
 
 def ask(url: str) -> tuple[int, Any]:
     try:
-        with urllib.request.urlopen(url) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

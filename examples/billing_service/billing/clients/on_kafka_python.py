@@ -40,7 +40,7 @@ def run(settings: Settings, handle: Handle, stopping: Event) -> None:
         member = Member(consumer, settings.commit_interval_s)
         consumer.subscribe([settings.orders], listener=member)
         while not stopping.is_set():
-            # A poll that ends while the group is joined can leave kafka-python 3.0 without partitions: it must not be short.
+            # A poll that ends while the consumer joins can leave kafka-python 3.0 without partitions: it is a long one.
             for record in chain.from_iterable(consumer.poll(timeout_ms=1000).values()):
                 message = handle(record)
                 member.sent.append(
