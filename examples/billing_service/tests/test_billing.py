@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,8 @@ def test_an_order_that_is_sent_twice_is_billed_once(kafka: Kafka, shop: Shop) ->
 
 @pytest.mark.parametrize("do", ["lose_request", "lose_answer", "error"])
 def test_a_commit_that_fails_is_repeated(kafka: Kafka, shop: Shop, do: str) -> None:
-    error = {"error": "REBALANCE_IN_PROGRESS"} if do == "error" else {}
-    with kafka.fault(do, "OffsetCommit", group=shop.group_id, **error) as fault:
+    fields: Any = {"error": "REBALANCE_IN_PROGRESS"} if do == "error" else {}
+    with kafka.fault(do, "OffsetCommit", group=shop.group_id, **fields) as fault:
         shop.start()
         shop.order("1")
         fault.wait_struck()

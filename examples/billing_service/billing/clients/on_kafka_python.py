@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from itertools import chain
 from threading import Event
 from typing import Any
 
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
+from kafka.errors import (
+    CommitFailedError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    RetriableError,
+    UnknownMemberIdError,
+)
 from kafka.structs import OffsetAndMetadata
 
 from billing.progress import Progress
@@ -18,8 +24,14 @@ from billing.service import Handle, Settings
 
 log = logging.getLogger(__name__)
 
-MOVED = (CommitFailedError, RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError)
-"""A rebalance is under way, or the partitions are lost."""
+NOT_NOW = (
+    CommitFailedError,
+    RebalanceInProgressError,
+    IllegalGenerationError,
+    UnknownMemberIdError,
+    RetriableError,
+)
+"""A rebalance is under way, the partitions are lost, or the broker is away."""
 
 
 def run(settings: Settings, handle: Handle, stopping: Event) -> None:
@@ -40,8 +52,7 @@ def run(settings: Settings, handle: Handle, stopping: Event) -> None:
         member = Member(consumer, settings.commit_interval_s)
         consumer.subscribe([settings.orders], listener=member)
         while not stopping.is_set():
-            # A poll that ends while the consumer joins can leave kafka-python 3.0 without partitions: it is a long one.
-            for record in chain.from_iterable(consumer.poll(timeout_ms=1000).values()):
+            for record in _polled(consumer):
                 message = handle(record)
                 member.sent.append(
                     producer.send(message.topic, message.value, key=message.key, headers=message.headers)
@@ -52,6 +63,16 @@ def run(settings: Settings, handle: Handle, stopping: Event) -> None:
             if member.progress.is_due():
                 member.commit()
         member.commit()
+
+
+def _polled(consumer: KafkaConsumer) -> Iterable[Any]:
+    """The next records, if there are any."""
+    try:
+        # A poll that ends while the consumer joins can leave kafka-python 3.0 without partitions: it is a long one.
+        return chain.from_iterable(consumer.poll(timeout_ms=1000).values())
+    except RetriableError as error:  # the broker is away
+        log.warning("nothing read: %s", error)
+        return ()
 
 
 class Member(AsyncConsumerRebalanceListener):  # type: ignore[misc]
@@ -70,8 +91,8 @@ class Member(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         try:
             self._consumer.commit(_described(offsets))
             self.progress.committed(offsets)
-        except MOVED as error:
-            log.warning("not committed: a rebalance is under way, or these partitions are lost: %s", error)
+        except NOT_NOW as error:
+            log.warning("not committed yet: %s", error)
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         """These partitions are about to be given up.
@@ -82,8 +103,8 @@ class Member(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         if offsets:
             try:
                 await self._consumer.commit_async(_described(offsets))
-            except MOVED as error:
-                log.warning("not committed: a rebalance is under way, or these partitions are lost: %s", error)
+            except NOT_NOW as error:
+                log.warning("not committed, the next owner handles the last orders again: %s", error)
         self.progress.forget(revoked)
 
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
