@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,6 +20,7 @@ from confluent_kafka import Producer as ConfluentProducer
 import muster.testing
 from muster import CommitFailedError, Consumer, CorruptRecordError, KafkaError, MusterError, Producer
 from muster.testing import Kafka, WaitTimeoutError
+from muster.testing.control_port import ControlPort
 from tests.support.alive import processes_of
 from tests.support.peers import find_java, require
 
@@ -346,6 +349,27 @@ def test_several_brokers_share_groups_and_faults(tmp_path: Any) -> None:
             kafka.until(lambda: b"last" in first + second, "the last record")
         assert {*first, *second} == {b"%d" % number for number in range(40)} | {b"last"}
     assert not processes_of(tmp_path)
+
+
+async def test_a_client_of_the_control_port_that_goes_away_leaves_no_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As Go's http client does with a connection that it has kept."""
+
+    async def ask(method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, dict[str, Any]]:
+        return 200, {}
+
+    port = ControlPort(ask)
+    port.start()
+    with socket.create_connection(("127.0.0.1", port.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed with a reset
+        client.sendall(b"GET /groups HTTP/1.1\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 401")
+    await asyncio.to_thread(port.stop)
+    async with asyncio.timeout(60):
+        while any("process_request" in each.name for each in threading.enumerate()):
+            await asyncio.sleep(0.005)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_control_port_serves_other_languages() -> None:

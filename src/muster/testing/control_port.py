@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
@@ -56,6 +57,11 @@ class ControlPort:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     port: ControlPort
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report what went wrong, unless it is that a client has closed its connection."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
