@@ -16,16 +16,16 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from muster.errors import ConfigError, ErrorCode
-from muster.protocol.api import REQUESTS
+from muster.protocol.api import ADVERTISED, REQUESTS
 from muster.testing.answers import WITHOUT_ERRORS
 from muster.testing.facts import Facts
 
 APIS = {
     name: key
     for key, request in REQUESTS.items()
-    if (name := request.__name__.removesuffix("Request")) not in WITHOUT_ERRORS
+    if key in ADVERTISED and (name := request.__name__.removesuffix("Request")) not in WITHOUT_ERRORS
 }
-"""The names of the requests that a rule may be about, as Kafka spells them, with their keys."""
+"""The names of the requests that a broker serves, which a rule may be about, as Kafka spells them, with their keys."""
 
 EFFECTS = {
     "error": "the request is not handled, its answer has the error `error` wherever it can have one",
