@@ -274,7 +274,10 @@ def test_a_snapshot_from_before_a_compaction_opens_nothing_again(log):
     for path in log.directory.glob("*.snapshot"):
         path.unlink()
     snapshot.write_bytes(kept)
-    again = PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=False, files=Unsynced())
+    again = PartitionLog.open(
+        log.directory, TP, log.config, now=NOW, clean=False, files=Unsynced(), cleaned_to=log.cleaned_to
+    )
+    assert snapshot.exists(), "it was taken"
     assert (again.open_transactions(), again.last_stable_offset) == ([], again.log_end_offset)
     again.abandon()
 

@@ -1,0 +1,250 @@
+"""Folders with transactions: Kafka's are opened by muster, muster's by Kafka and its tools, and both say the same."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer as OutsideProducer
+
+from muster import Admin, NewTopic
+from muster.log import LogConfig, PartitionLog
+from muster.log.aborted_index import AbortedIndex, AbortedTxn
+from muster.log.producer_state import PartitionProducers
+from muster.model import TopicPartition
+from muster.protocol import messages as m
+from muster.protocol.api import READ_COMMITTED
+from muster.protocol.records.aborted import AbortedTransactions
+from muster.protocol.records.record_batch import iter_headers, read_records
+from tests.support.brokers import RawClient
+from tests.support.logs import Row, batch
+from tests.support.peers import KafkaBroker, run_kafka_class
+from tests.support.transactions import check_rebuilt, end, read_committed, sent
+
+pytestmark = pytest.mark.slow(30)
+
+THEIRS, OURS = TopicPartition("theirs", 0), TopicPartition("ours", 0)
+PATIENCE_S = 60.0
+STEPS = 40
+STEP_MS = 400
+CONFIG = LogConfig(segment_ms=1_000, segment_bytes=700)
+SEED = 2_609
+
+
+class Answer(NamedTuple):
+    """What Kafka says to a fetch of committed records, and where the next one goes on."""
+
+    stable: int
+    aborted: list[tuple[int, int]]
+    rows: list[Row]
+    next_offset: int
+
+
+class World(NamedTuple):
+    kafka: KafkaBroker
+    theirs: Path
+    """A copy of the folder that Kafka has written, after its shutdown."""
+    ours: PartitionLog
+    """The log whose folder Kafka has opened."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("folders")
+    kafka = KafkaBroker(root / "kafka")
+    with kafka:
+        with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+            configs = {"segment.ms": str(CONFIG.segment_ms)}
+            admin.create_topics([NewTopic(place.topic, 1, 1, configs=configs) for place in (THEIRS, OURS)])
+        live_on_kafka(kafka.bootstrap, random.Random(SEED))
+        kafka.stop()
+        data = kafka.folder / "data"
+        shutil.copytree(data / str(THEIRS), root / str(THEIRS))
+        log = PartitionLog(root / str(OURS), OURS, CONFIG)
+        live_on_muster(log, random.Random(SEED))
+        log.close()
+        for path in [*(data / str(OURS)).glob("0*")]:
+            path.unlink()
+        for path in log.directory.iterdir():
+            shutil.copy(path, data / str(OURS))
+        kafka.start()
+        opened = PartitionLog.open(log.directory, OURS, CONFIG, now=0, clean=True)
+        yield World(kafka, root / str(THEIRS), opened)
+        opened.abandon()
+
+
+def life(rng: random.Random, produce: Callable[[int, bytes, int], None], finish: Callable[[int, bool], None]) -> None:
+    """Transactions of three producers in turn, across segments; in the end one is open."""
+    open_now: set[int] = set()
+    for at in range(STEPS):
+        who = rng.randrange(3)
+        if who in open_now and rng.random() < 0.4:
+            open_now.remove(who)
+            finish(who, rng.random() < 0.4)
+        else:
+            open_now.add(who)
+            produce(who, b"%d" % at, at * STEP_MS)
+    for who in sorted(open_now):
+        finish(who, False)
+    produce(1, b"open", STEPS * STEP_MS)
+
+
+def live_on_kafka(bootstrap: str, rng: random.Random) -> None:
+    begun = time.time_ns() // 1_000_000
+    plain = OutsideProducer({"bootstrap.servers": bootstrap})
+    settings = {"bootstrap.servers": bootstrap, "transaction.timeout.ms": 600_000}
+    producers = [OutsideProducer({**settings, "transactional.id": f"folder-{who}"}) for who in range(3)]
+    in_transaction: set[int] = set()
+    for producer in producers:
+        producer.init_transactions(PATIENCE_S)
+
+    def produce(who: int, value: bytes, after_ms: int) -> None:
+        if who not in in_transaction:
+            producers[who].begin_transaction()
+            in_transaction.add(who)
+        producers[who].produce(THEIRS.topic, value, b"k", partition=0, timestamp=begun + after_ms)
+        producers[who].flush(PATIENCE_S)
+        if after_ms % (3 * STEP_MS) == 0:
+            plain.produce(THEIRS.topic, b"plain", b"k", partition=0, timestamp=begun + after_ms)
+            plain.flush(PATIENCE_S)
+
+    def finish(who: int, commit: bool) -> None:
+        in_transaction.remove(who)
+        (producers[who].commit_transaction if commit else producers[who].abort_transaction)(PATIENCE_S)
+
+    life(rng, produce, finish)
+
+
+def live_on_muster(log: PartitionLog, rng: random.Random) -> None:
+    begun = time.time_ns() // 1_000_000
+    sequences = [0, 0, 0]
+
+    def produce(who: int, value: bytes, after_ms: int) -> None:
+        now = begun + after_ms
+        guard = log.begin_verification(who, 0, sequences[who], tv2=False, now=now)
+        log.append(sent(who, 0, sequences[who], (b"k", value), time=now), now=now, guard=guard)
+        sequences[who] += 1
+        if after_ms % (3 * STEP_MS) == 0:
+            log.append(batch((b"k", b"plain"), timestamp=now), now=now)
+
+    life(rng, produce, lambda who, commit: void(end(log, who, commit=commit, now=begun)))
+
+
+def void(_: object) -> None:
+    """For what returns something that is not needed."""
+
+
+def fetched(kafka: KafkaBroker, topic: str, offset: int) -> Answer:
+    asked = m.FetchTopic(topic, partitions=[m.FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)])
+    request = m.FetchRequest(max_wait_ms=0, min_bytes=0, topics=[asked])
+    request.isolation_level = READ_COMMITTED
+    client = RawClient(kafka.bootstrap)
+    [answer] = client.ask(request, 11).responses[0].partitions
+    client.socket.close()
+    assert not answer.error_code
+    aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or []]
+    rows: list[Row] = []
+    dropped, next_offset = AbortedTransactions(aborted), offset
+    data = answer.records
+    assert isinstance(data, (bytes, bytearray, memoryview))
+    for position, header in iter_headers(data):
+        next_offset = header.next_offset
+        if not dropped.drops(data, position, header) and not header.is_control:
+            rows += [(one.offset, one.key, one.value) for one in read_records(data, position, header)]
+    return Answer(answer.last_stable_offset, aborted, [row for row in rows if row[0] >= offset], next_offset)
+
+
+def check_same(kafka: KafkaBroker, log: PartitionLog) -> None:
+    """Kafka and muster say the same of every offset of a log that both have opened."""
+    assert len(log.segments) > 5
+    assert sum(len(segment.aborted) for segment in log.segments) > 5
+    for offset in range(log.log_end_offset + 1):
+        kafkas = fetched(kafka, log.topic_partition.topic, offset)
+        ours = log.read(offset, 1 << 20, isolation_level=READ_COMMITTED)
+        assert ours.last_stable_offset == kafkas.stable
+        assert ours.aborted is not None
+        assert ours.next_offset == kafkas.next_offset
+        # Kafka may name more than overlap with what is read: it looks no closer than its offset index does.
+        near = [one for one in kafkas.aborted if one[1] < ours.next_offset] if ours.data else []
+        assert ours.aborted == near
+        rows = [row for row in read_committed(log, offset, 1 << 20) if row[0] < kafkas.next_offset]
+        assert rows == kafkas.rows
+
+
+def entries(folder: Path) -> list[AbortedTxn]:
+    found = []
+    for path in sorted(folder.glob("*.txnindex")):
+        index = AbortedIndex(path)
+        assert index.load(int(path.name[:20]), 1 << 40)
+        found += list(index)
+    return found
+
+
+@pytest.mark.parametrize("how", ["clean", "crash", "no snapshots", "no indexes"])
+def test_muster_opens_what_kafka_has_written(world, tmp_path, how):
+    folder = tmp_path / str(THEIRS)
+    shutil.copytree(world.theirs, folder)
+    kafkas = entries(folder)
+    for suffix in {"no snapshots": ["snapshot"], "no indexes": ["index", "txnindex"]}.get(how, []):
+        for path in folder.glob(f"*.{suffix}"):
+            path.unlink()
+    log = PartitionLog.open(folder, THEIRS, LogConfig(), now=0, clean=how == "clean")
+    assert [entry for segment in log.segments for entry in segment.aborted] == kafkas
+    check_rebuilt(log)
+    check_same(world.kafka, log)
+    assert len(log.open_transactions()) == 1
+    log.abandon()
+
+
+def test_snapshots_of_kafka_are_read(world, tmp_path):
+    """The newest has the open transaction, and says of each producer what the log says."""
+    newest = PartitionProducers.decode(max(world.theirs.glob("*.snapshot")).read_bytes())
+    folder = tmp_path / str(THEIRS)
+    shutil.copytree(world.theirs, folder)
+    for path in folder.glob("*.snapshot"):
+        path.unlink()
+    log = PartitionLog.open(folder, THEIRS, LogConfig(), now=0, clean=False)
+    assert newest.open_transactions() == log.open_transactions()
+    for pid, entry in log.producers.producers.items():
+        said = newest.producers[pid]
+        assert (said.epoch, said.coordinator_epoch, said.last_timestamp) == (
+            entry.epoch,
+            entry.coordinator_epoch,
+            entry.last_timestamp,
+        )
+        # Kafka's broker writes the last batch alone, and one timestamp for it and for the marker after it.
+        assert [one[:4] for one in said.batches] == [one[:4] for one in list(entry.batches)[-1:]]
+    log.abandon()
+
+
+def test_kafka_opens_what_muster_has_written(world):
+    assert entries(world.ours.directory) == entries(world.kafka.folder / "data" / str(OURS))
+    check_same(world.kafka, world.ours)
+
+
+def dump(*paths: Path) -> str:
+    done = run_kafka_class("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, paths)))
+    assert done.returncode == 0, done.stderr
+    assert "xception" not in done.stdout + done.stderr
+    return done.stdout
+
+
+def test_kafkas_tool_prints_markers_aborted_transactions_and_open_ones(world):
+    folder, log = world.ours.directory, world.ours
+    output = dump(*sorted(folder.glob("*.log")))
+    assert output.count("isvalid: true") == output.count("baseOffset: ") > STEPS
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 0" in output
+    assert "endTxnMarker: ABORT coordinatorEpoch: 0" in output
+    printed = dump(*sorted(folder.glob("*.txnindex")))
+    for entry in entries(folder):
+        numbers = f"producerId: {entry.producer_id} firstOffset: {entry.first_offset} lastOffset: {entry.last_offset}"
+        assert f"version: 0 {numbers} lastStableOffset: {entry.last_stable_offset}" in printed
+    [open_now] = log.open_transactions()
+    snapshot = dump(max(folder.glob("*.snapshot")))
+    assert f"coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong[{open_now.first_offset}]" in snapshot
+    assert "currentTxnFirstOffset: OptionalLong.empty" in snapshot
