@@ -642,6 +642,10 @@ class PartitionLog:
         the new start is not durable, `one_by_one`: each segment is gone for good before the next goes."""
         try:
             for segment in doomed:
+                if one_by_one and segment.aborted:
+                    # With this index a start would believe that nothing was aborted, if the other had gone before it.
+                    self._files.unlink_if_there(segment.index.path)
+                    self._files.sync_folder(self.directory)
                 segment.delete()
                 self._files.unlink_if_there(self.directory / segment_name(segment.base_offset, ".snapshot"))
                 if one_by_one:

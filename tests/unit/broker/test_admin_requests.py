@@ -22,6 +22,8 @@ from tests.support import brokers
 from tests.support.cluster_asks import ends, stored
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
+from tests.support.logs import NOW
+from tests.support.transactions import begin
 
 
 @pytest.fixture
@@ -258,6 +260,23 @@ async def test_many_partitions_are_described_in_slices(broker: Broker) -> None:
     broker.changes.create_topic("t", 150, {})
     answer = await Asked(broker, a.DescribeLogDirsRequest(None), 4).answered()
     assert [len(topic.partitions) for topic in answer.results[0].topics] == [150]
+
+
+async def test_producers_are_described_with_their_transactions(broker: Broker) -> None:
+    broker.changes.create_topic("t", 1, {})
+    found = broker.partitions.get("t", 0)
+    assert found is not None
+    for producer_id in (7, 8):
+        begin(found, producer_id)
+    found.append_marker(7, 1, commit=True, coordinator_epoch=4, transaction_version=2, now=NOW + 5)
+    request = a.DescribeProducersRequest([a.TopicRequest("t", [0])])
+    answer = await Asked(broker, request, 0).answered()
+    fields = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")
+    described = [
+        (*(getattr(one, name) for name in fields), one.current_txn_start_offset)
+        for one in answer.topics[0].partitions[0].active_producers
+    ]
+    assert described == [(7, 1, -1, NOW + 5, 4, -1), (8, 0, 0, NOW, -1, 1)]
 
 
 # -------------------------------------------------------------------------------------------------------- what is not

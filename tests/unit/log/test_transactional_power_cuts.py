@@ -191,6 +191,29 @@ def test_transactions_after_a_power_cut_are_those_of_the_batches_that_are_left(f
     hold(folder, life, cuts(disk, random.Random(seed), each=1))
 
 
+def test_no_part_of_a_removed_segment_comes_back_without_its_aborted_transactions(folder):
+    """Where the log's new start could not be written, as on a full disk, a cut may bring back some of its files."""
+    root = folder / "log"
+    root.mkdir()
+    disk = RecordingDisk(root)
+    config = LogConfig(segment_bytes=400, retention_ms=-1)
+    log = PartitionLog(root / str(TP), TP, config, files=disk)
+    for at in range(12):
+        begin(log, 1, (b"k", b"%d" % at))
+        end(log, 1, commit=at % 2 == 0)
+    log.flush()
+    committed, point, begun = set(read_committed(log)), log.recovery_point, disk.now
+    log.delete_records(log.segments[-1].base_offset)
+    assert log.enforce_retention(NOW) > 3
+    log.abandon()
+    moments = range(begun, disk.now + 1)
+    for cut in cuts(disk, random.Random(1), each=20, moments=moments):
+        cut.lay_out(folder / "cut")
+        again = PartitionLog.open(folder / "cut" / str(TP), TP, config, now=NOW, recovery_point=point, files=Unsynced())
+        assert set(read_committed(again)) <= committed
+        again.abandon()
+
+
 @pytest.mark.interpreted
 def test_the_index_of_aborted_transactions_is_durable_before_it_is_believed(folder):
     """Without the sync of its file, or of its name, a cut leaves records that were aborted among the committed ones."""
