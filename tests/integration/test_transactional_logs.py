@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import time
@@ -13,11 +14,14 @@ import pytest
 from confluent_kafka import Producer as OutsideProducer
 
 from muster import Admin, NewTopic
-from muster.log import LogConfig, PartitionLog
+from muster.errors import ErrorCode
+from muster.log import LogConfig, LogError, PartitionLog
 from muster.log.aborted_index import AbortedIndex, AbortedTxn
 from muster.log.producer_state import PartitionProducers
 from muster.model import TopicPartition
+from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
+from muster.protocol import transaction_messages as t
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.records.aborted import AbortedTransactions
 from muster.protocol.records.record_batch import iter_headers, read_records
@@ -56,7 +60,8 @@ class World(NamedTuple):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[World]:
     root = tmp_path_factory.mktemp("folders")
-    kafka = KafkaBroker(root / "kafka")
+    # So that a client's batch may begin a transaction by itself, without a coordinator.
+    kafka = KafkaBroker(root / "kafka", {"transaction.partition.verification.enable": "false"})
     with kafka:
         with Admin(bootstrap_servers=kafka.bootstrap) as admin:
             configs = {"segment.ms": str(CONFIG.segment_ms)}
@@ -73,6 +78,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[World
         for path in log.directory.iterdir():
             shutil.copy(path, data / str(OURS))
         kafka.start()
+        # It may lead the partition, and have no high watermark yet.
+        wait_until(lambda: answer_of(kafka, OURS.topic, 0).last_stable_offset > 0)
         opened = PartitionLog.open(log.directory, OURS, CONFIG, now=0, clean=True)
         yield World(kafka, root / str(THEIRS), opened)
         opened.abandon()
@@ -139,13 +146,24 @@ def void(_: object) -> None:
     """For what returns something that is not needed."""
 
 
-def fetched(kafka: KafkaBroker, topic: str, offset: int) -> Answer:
+def wait_until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def answer_of(kafka: KafkaBroker, topic: str, offset: int) -> m.PartitionData:
     asked = m.FetchTopic(topic, partitions=[m.FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)])
     request = m.FetchRequest(max_wait_ms=0, min_bytes=0, topics=[asked])
     request.isolation_level = READ_COMMITTED
-    client = RawClient(kafka.bootstrap)
-    [answer] = client.ask(request, 11).responses[0].partitions
-    client.socket.close()
+    with RawClient(kafka.bootstrap) as client:
+        [answer] = client.ask(request, 11).responses[0].partitions
+    return answer
+
+
+def fetched(kafka: KafkaBroker, topic: str, offset: int) -> Answer:
+    answer = answer_of(kafka, topic, offset)
     assert not answer.error_code
     aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or []]
     rows: list[Row] = []
@@ -161,8 +179,7 @@ def fetched(kafka: KafkaBroker, topic: str, offset: int) -> Answer:
 
 def check_same(kafka: KafkaBroker, log: PartitionLog) -> None:
     """Kafka and muster say the same of every offset of a log that both have opened."""
-    assert len(log.segments) > 5
-    assert sum(len(segment.aborted) for segment in log.segments) > 5
+    assert sum(len(segment.aborted) for segment in log.segments) > 3
     for offset in range(log.log_end_offset + 1):
         kafkas = fetched(kafka, log.topic_partition.topic, offset)
         ours = log.read(offset, 1 << 20, isolation_level=READ_COMMITTED)
@@ -197,6 +214,7 @@ def test_muster_opens_what_kafka_has_written(world, tmp_path, how):
     assert [entry for segment in log.segments for entry in segment.aborted] == kafkas
     check_rebuilt(log)
     check_same(world.kafka, log)
+    assert len(log.segments) > 5
     assert len(log.open_transactions()) == 1
     log.abandon()
 
@@ -223,6 +241,7 @@ def test_snapshots_of_kafka_are_read(world, tmp_path):
 
 
 def test_kafka_opens_what_muster_has_written(world):
+    assert len(world.ours.segments) > 5
     assert entries(world.ours.directory) == entries(world.kafka.folder / "data" / str(OURS))
     check_same(world.kafka, world.ours)
 
@@ -248,3 +267,108 @@ def test_kafkas_tool_prints_markers_aborted_transactions_and_open_ones(world):
     snapshot = dump(max(folder.glob("*.snapshot")))
     assert f"coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong[{open_now.first_offset}]" in snapshot
     assert "currentTxnFirstOffset: OptionalLong.empty" in snapshot
+
+
+# --- the rules, side by side -----------------------------------------------------------------------------------------
+
+Said = tuple[int, int]
+"""Error and offset."""
+
+
+class Sides:
+    """A partition of Kafka and one of muster that are told the same."""
+
+    def __init__(self, kafka: KafkaBroker, topic: str, folder: Path) -> None:
+        self.client = RawClient(kafka.bootstrap)
+        self.topic = topic
+        config = LogConfig(transaction_partition_verification_enable=False)
+        self.log = PartitionLog(folder / f"{topic}-0", TopicPartition(topic, 0), config)
+
+    def produce(self, pid: int, epoch: int, sequence: int, count: int, *, transactional: bool) -> tuple[Said, Said]:
+        """A batch: Kafka's answer and muster's."""
+        numbers = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": sequence}
+        now = time.time_ns() // 1_000_000
+        data = bytes(batch(*[(b"k", b"v")] * count, timestamp=now, transactional=transactional, **numbers))
+        asked = m.TopicProduceData(self.topic, partition_data=[m.PartitionProduceData(0, data)])
+        request = m.ProduceRequest("any" if transactional else None, 1, 30_000, [asked])
+        [answer] = self.client.ask(request, 9).responses[0].partition_responses
+        try:
+            ours = (0, self.log.append(data, now=now).base_offset)
+        except LogError as error:
+            ours = (error.code, -1)
+        return (answer.error_code, answer.base_offset), ours
+
+    def end(self, pid: int, epoch: int, *, commit: bool, coordinator_epoch: int, version: int) -> tuple[int, int]:
+        """A marker: Kafka's error and muster's."""
+        marker = t.WritableTxnMarker(pid, epoch, commit, [t.WritableTxnMarkerTopic(self.topic, [0])])
+        marker.coordinator_epoch, marker.transaction_version = coordinator_epoch, version
+        answer = self.client.ask(t.WriteTxnMarkersRequest([marker]), 2 if version else 1)
+        ours = self.log.append_marker(
+            pid,
+            epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=version,
+            now=time.time_ns() // 1_000_000,
+        )
+        return answer.markers[0].topics[0].partitions[0].error_code, ours.error
+
+    def close(self) -> None:
+        self.client.close()
+        self.log.abandon()
+
+    def check_producers(self) -> None:
+        asked = a.DescribeProducersRequest([a.TopicRequest(self.topic, [0])])
+        [found] = self.client.ask(asked, 0).topics[0].partitions
+        assert {
+            one.producer_id: (
+                one.producer_epoch,
+                one.last_sequence,
+                one.coordinator_epoch,
+                one.current_txn_start_offset,
+            )
+            for one in found.active_producers
+        } == {
+            pid: (
+                entry.epoch,
+                entry.batches[-1].last_sequence if entry.batches else -1,
+                entry.coordinator_epoch,
+                entry.first_offset,
+            )
+            for pid, entry in self.log.producers.producers.items()
+        }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kafka_and_muster_decide_alike(world, tmp_path, seed):
+    """Batches and markers of two producers, right and wrong ones: each is written by both, or refused with one code."""
+    topic, rng = f"side-by-side-{seed}", random.Random(seed)
+    with Admin(bootstrap_servers=world.kafka.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1)])
+    wait_until(lambda: not answer_of(world.kafka, topic, 0).error_code)
+    with contextlib.closing(Sides(world.kafka, topic, tmp_path)) as sides:
+        codes = {live_side_by_side(sides, rng) for _ in range(250)}
+        sides.check_producers()
+        check_same(world.kafka, sides.log)
+        check_rebuilt(sides.log)
+    expected = {"NONE", "INVALID_PRODUCER_EPOCH", "OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_TXN_STATE"}
+    assert {ErrorCode(code).name for code in codes} == {*expected, "TRANSACTION_COORDINATOR_FENCED"}
+
+
+def live_side_by_side(sides: Sides, rng: random.Random) -> int:
+    """One batch or marker; the code that both say."""
+    pid = rng.choice((50, 51))
+    entry = sides.log.producers.producers.get(pid)
+    epoch = max((entry.epoch if entry is not None else 0) + rng.choice((0, 0, 0, 0, 0, 1, -1)), 0)
+    if rng.random() < 0.65:
+        following = entry.batches[-1].last_sequence + 1 if entry is not None and entry.batches else 0
+        sequence = max(rng.choice((following, following, following, 0, following - 1, following + 1)), 0)
+        count, transactional = rng.choice((1, 2)), rng.random() < 0.8
+        kafkas, ours = sides.produce(pid, epoch, sequence, count, transactional=transactional)
+        assert ours == kafkas, f"{pid} {epoch} {sequence} {count} {transactional}"
+        return ours[0]
+    commit, coordinator_epoch, version = rng.random() < 0.5, rng.choice((5, 5, 5, 6, 4)), rng.choice((0, 1, 2))
+    numbers = {"coordinator_epoch": coordinator_epoch, "version": version}
+    kafkas_code, our_code = sides.end(pid, epoch, commit=commit, **numbers)
+    assert our_code == kafkas_code, f"{pid} {epoch} {commit} {numbers}"
+    return our_code
