@@ -18,7 +18,7 @@ from muster.errors import ErrorCode
 from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogError, LogStore
 from muster.log.files import Files
 from muster.model import TopicPartition
-from muster.protocol.api import READ_COMMITTED
+from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from tests.support.logs import NOW, Row, batch
 from tests.support.power import Unsynced
 from tests.support.transactions import check_rebuilt, read_committed, rebuilt, sent
@@ -190,6 +190,15 @@ class TransactionMachine(RuleBasedStateMachine):
     def read(self, share, max_bytes):
         start = int(share * self.log.high_watermark)
         self.check(read_committed(self.log, start, max_bytes), start)
+
+    @rule(share=st.floats(0, 1), level=st.sampled_from([READ_COMMITTED, READ_UNCOMMITTED]))
+    def the_size_is_that_of_what_is_read(self, share, level):
+        offset = int(share * self.log.high_watermark)
+        found = self.log.readable_size(offset, level)
+        size = 0
+        while data := (result := self.log.read(offset, 1, isolation_level=level)).data:
+            size, offset = size + len(data), result.next_offset
+        assert found == size
 
     @rule(share=st.floats(0, 1), max_bytes=st.integers(1, 1_500))
     def the_aborted_list_is_exact(self, share, max_bytes):
