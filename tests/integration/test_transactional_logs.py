@@ -15,7 +15,7 @@ from confluent_kafka import Producer as OutsideProducer
 
 from muster import Admin, NewTopic
 from muster.errors import ErrorCode
-from muster.log import LogConfig, LogError, PartitionLog
+from muster.log import CleanupPolicy, LogConfig, LogError, PartitionLog
 from muster.log.aborted_index import AbortedIndex, AbortedTxn
 from muster.log.producer_state import PartitionProducers
 from muster.model import TopicPartition
@@ -24,11 +24,11 @@ from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.records.aborted import AbortedTransactions
-from muster.protocol.records.record_batch import iter_headers, read_records
+from muster.protocol.records.record_batch import BatchHeader, iter_headers, read_records
 from tests.support.brokers import RawClient
-from tests.support.logs import Row, batch
+from tests.support.logs import NOW, Row, batch
 from tests.support.peers import KafkaBroker, run_kafka_class
-from tests.support.transactions import check_rebuilt, end, read_committed, sent
+from tests.support.transactions import begin, check_rebuilt, end, read_committed, sent
 
 pytestmark = pytest.mark.slow(30)
 
@@ -38,10 +38,11 @@ STEPS = 40
 STEP_MS = 400
 CONFIG = LogConfig(segment_ms=1_000, segment_bytes=700)
 SEED = 2_609
+DAY = 86_400_000
 
 
 class Answer(NamedTuple):
-    """What Kafka says to a fetch of committed records, and where the next one goes on."""
+    """What Kafka says to a fetch of committed records, and where the next one begins."""
 
     stable: int
     aborted: list[tuple[int, int]]
@@ -372,3 +373,45 @@ def live_side_by_side(sides: Sides, rng: random.Random) -> int:
     kafkas_code, our_code = sides.end(pid, epoch, commit=commit, **numbers)
     assert our_code == kafkas_code, f"{pid} {epoch} {commit} {numbers}"
     return our_code
+
+
+def test_kafkas_tool_reads_what_muster_has_compacted(tmp_path, java):
+    """An aborted batch that is empty, a marker with a delete horizon, and one that is empty but for its epoch."""
+    config = LogConfig(segment_bytes=300, cleanup_policy=CleanupPolicy.COMPACT)
+    log = PartitionLog(tmp_path / "compacted-0", TopicPartition("compacted", 0), config)
+    begin(log, 7)
+    end(log, 7, commit=False, epoch=1, version=2)
+    begin(log, 8)
+    end(log, 8, commit=False)
+    begin(log, 9)
+    end(log, 9, commit=True)
+    log.append(batch((b"k", b"newer")), now=NOW)
+    kinds: set[tuple[bool, bool, bool]] = set()
+    for days in (0, 2, 4):
+        before = len(log.segments)
+        while len(log.segments) == before:
+            log.append(batch((b"filler", b"f" * 200)), now=NOW)
+        log.flush()
+        log.producers.producers.pop(9, None)
+        assert log.compact(NOW + days * DAY) is not None
+        kinds |= {(one.is_control, not one.record_count, one.delete_horizon_ms is not None) for one in check_tool(log)}
+    assert {(False, True, False), (True, False, False), (True, False, True), (True, True, False)} <= kinds
+    log.abandon()
+
+
+def check_tool(log: PartitionLog) -> list[BatchHeader]:
+    """Each batch is printed as the log has it. Returns their headers."""
+    printed = [line for line in dump(*sorted(log.directory.glob("*.log"))).splitlines() if "baseOffset: " in line]
+    headers = [header for segment in log.segments for _, header in segment.headers()]
+    assert [line.split("baseOffset: ")[1].split()[0] for line in printed] == [str(one.base_offset) for one in headers]
+    for line, header in zip(printed, headers, strict=True):
+        horizon = "OptionalLong.empty" if (at := header.delete_horizon_ms) is None else f"OptionalLong[{at}]"
+        for said in (
+            f" count: {header.record_count} ",
+            f" producerId: {header.producer_id} producerEpoch: {header.producer_epoch} ",
+            f" isTransactional: {str(header.is_transactional).lower()} isControl: {str(header.is_control).lower()} ",
+            f" deleteHorizonMs: {horizon} ",
+            " isvalid: true",
+        ):
+            assert said in line
+    return headers

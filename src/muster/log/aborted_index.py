@@ -1,10 +1,10 @@
-"""The aborted transactions whose markers are in one segment: an index for `read_committed`, in Kafka's format.
+"""The index of aborted transactions whose markers are in one segment, for `read_committed`, in Kafka's format.
 
     .txnindex    int16 version 0, int64 producer id, int64 first offset, int64 last offset (the marker's),
                  int64 last stable offset. Entries rise by their last offsets. Without entries there is no file.
 
-It is kept in memory and written whole, as the other indexes (index.py). But a file that is missing means that nothing
-was aborted, so `Segment.save_indexes` makes it durable before the offset index, without which no index is believed.
+Like the other indexes (index.py) it is kept in memory and written whole. But a missing file means that nothing was
+aborted, so `Segment.save_indexes` makes it durable before the offset index, without which no index is trusted.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class AbortedIndex:
         self._numbers.extend(entry)
 
     def collect(self, start: int, end: int, found: list[AbortedTxn]) -> bool:
-        """Adds the transactions that overlap with the offsets from `start` to before `end`. Returns whether no later
-        marker can belong to another one."""
+        """Adds the transactions that overlap the offsets from `start` (inclusive) to `end` (exclusive). Returns
+        whether no later marker can end another such transaction."""
         at = bisect_left(range(len(self)), start, key=lambda at: self._numbers[at * _FIELDS + 2])
         for one in range(at, len(self)):
             entry = self._entry(one)
@@ -76,7 +76,7 @@ class AbortedIndex:
         return False
 
     def load(self, base_offset: int, next_offset: int) -> bool:
-        """Reads the file, if there is one. Returns False, and the index is empty, if it cannot be that of a segment
+        """Reads the file, if it exists. Returns False, and the index is empty, if the file does not fit a segment
         with these offsets."""
         data = read_file(self.path)
         if data is None:
@@ -115,9 +115,10 @@ def _is_possible(entry: AbortedTxn) -> bool:
 
 
 def aborted_between(indexes: Iterable[AbortedIndex], start: int, end: int) -> list[AbortedTxn]:
-    """The aborted transactions that overlap with the offsets from `start` to before `end`, by their markers.
+    """The aborted transactions that overlap the offsets from `start` (inclusive) to `end` (exclusive), in the order of
+    their markers.
 
-    `indexes` are those from the segment that holds `start` to the log's end: a marker may be far after `end`."""
+    `indexes` are those from the segment that holds `start` to the end of the log: a marker may be far after `end`."""
     found: list[AbortedTxn] = []
     for index in indexes:
         if index and index.collect(start, end, found):

@@ -17,9 +17,9 @@ batch that loses records keeps its base offset, its last offset and its sequence
 even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner); where only a marker is
 left of it, the markers with its epoch stay.
 
-Records of aborted transactions go at once, whatever their keys, and no older value goes for them. A marker stays while
-a batch of its transaction does. When none is left, it gets a delete horizon as a tombstone does: a consumer that has
-read the batches may still have to read the marker. No key says that a newer marker replaces an older one.
+Records of aborted transactions are dropped in the first run and never replace an older value. A marker stays as long as
+a batch of its transaction does. Then it gets a delete horizon, as a tombstone does: a consumer that has read the
+batches may still have to read the marker. Markers are never matched by key.
 
 Step 3 must survive a crash or a power cut at any point:
 
@@ -129,14 +129,14 @@ def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segm
 
 
 class _Outcomes:
-    """The outcomes of the transactions that are met while batches are read in order (CleanedTransactionMetadata)."""
+    """The outcomes of transactions, while batches are read in order (Kafka's CleanedTransactionMetadata)."""
 
     def __init__(self, aborted: Sequence[AbortedTxn]) -> None:
         self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
-        """By producer: those whose marker is still to come."""
+        """By producer: aborted transactions whose marker has not been read yet."""
         self._seen: set[int] = set()
-        """The producers of which batches were met since their last marker."""
+        """The producers whose batches were read since their last marker."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a batch of records belongs to an aborted transaction."""
@@ -147,8 +147,8 @@ class _Outcomes:
         return header.producer_id in self._aborted
 
     def end(self, header: BatchHeader, batch: memoryview) -> tuple[bool, AbortedTxn | None]:
-        """Whether a control batch may go: nothing is left of its transaction. If not, the entry of the index if that
-        was aborted."""
+        """Whether a control batch may be dropped because nothing is left of its transaction; otherwise, the index entry
+        of an aborted transaction."""
         self._catch_up(header)
         if read_marker(batch, 0, header) is None:
             return not header.record_count, None
@@ -161,7 +161,7 @@ class _Outcomes:
     def _catch_up(self, header: BatchHeader) -> None:
         while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
             entry = self._waiting.pop()
-            if entry.last_offset >= header.base_offset:  # else its marker is before the first batch that is read
+            if entry.last_offset >= header.base_offset:  # else the marker precedes the first batch read
                 self._aborted[entry.producer_id] = entry
 
 
@@ -235,7 +235,7 @@ class _Cleaner:
         self._now = now
         self._producers = producers
         self._outcomes = _Outcomes(aborted)
-        """Of all groups of a run: a transaction may begin in one and end in another (KAFKA-8351)."""
+        """One for all groups of a run: a transaction may begin in one group and end in another (KAFKA-8351)."""
         self._statistics = statistics
 
     def rewrite(self, group: list[Segment]) -> Segment:
@@ -285,7 +285,7 @@ class _Cleaner:
     def _filter_marker(
         self, header: BatchHeader, batch: memoryview, index: AbortedIndex
     ) -> memoryview | bytearray | None:
-        """As `_filter`, for a control batch. An aborted transaction of which batches were met keeps its entry."""
+        """As `_filter`, for a control batch. An aborted transaction with batches left keeps its index entry."""
         may_go, entry = self._outcomes.end(header, batch)
         if entry is not None:
             index.append(entry)

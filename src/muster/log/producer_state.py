@@ -15,12 +15,12 @@ the open transaction, and the epoch of the coordinator that wrote the last marke
   no use for UNKNOWN_PRODUCER_ID. What is unknown counts as epoch -1: a lower epoch is refused, and a producer that
   really sends epoch -1 may send any sequence, also the next batch, also the first of the next epoch;
 - a batch without the transactional bit while a transaction is open is refused with INVALID_TXN_STATE.
-Of the coordinator of groups, which writes the offsets of transactions without sequences, epoch and guard are checked.
+The group coordinator writes transactional offsets without sequences: only their epoch and guard are checked.
 
-A marker ends the open transaction, if there is one, and may raise the epoch. From a client of transaction version 2 the
-epoch must be newer than the known one; the same epoch is only a repeat, while no transaction is open (KAFKA-19999).
-Before, the same epoch was the rule. A coordinator of an older epoch than the last is fenced. What the log holds has
-passed these rules, so reading it again checks nothing.
+A marker ends the open transaction, if any, and may raise the epoch. With transaction version 2 its epoch must be newer
+than the known one; the same epoch is accepted as a repeat while no transaction is open (KAFKA-19999). Older versions
+keep the epoch. A coordinator whose epoch is older than the last one is fenced. What the log holds has passed these
+rules, so reading it again checks nothing.
 
 The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, the snapshot is theirs too
 (version 1: int16 version, uint32 CRC-32C of what follows, then an array of entries), but for the number of entries.
@@ -85,7 +85,7 @@ class ProducerEntry:
 
 
 class LastRecord(NamedTuple):
-    """The last data of a producer, None if there is only a marker, whose batch has its epoch."""
+    """The last data offset of a producer; None if only a marker with this epoch is left."""
 
     last_offset: int | None
     epoch: int
@@ -138,7 +138,7 @@ class PartitionProducers:
         if is_open and not transactional:
             raise LogError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} sent a batch outside of the transaction that it has open",
+                f"producer {header.producer_id} has an open transaction: its batches must be transactional",
             )
         return None
 
@@ -147,10 +147,10 @@ class PartitionProducers:
         guard = self.transactions.guards.get(header.producer_id)
         if guard is not None:
             if guard.tv2 and first and (entry is None or not entry.batches):
-                raise _out_of_order(f"producer {header.producer_id} sent sequence {first}, not 0, as its first one")
+                raise _out_of_order(f"producer {header.producer_id} must begin at sequence 0, it sent {first}")
             if first > guard.lowest_sequence:
                 raise _out_of_order(
-                    f"producer {header.producer_id} sent sequence {first}, and {guard.lowest_sequence} must come first"
+                    f"producer {header.producer_id} sent sequence {first} before sequence {guard.lowest_sequence}"
                 )
         if entry is None or entry.epoch == NO_PRODUCER_EPOCH:
             return
@@ -196,7 +196,8 @@ class PartitionProducers:
     # ---------------------------------------------------------------------------------------------- transactions
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
-        """Whether a marker may be written. Raises LogError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
+        """Refuse a marker that must not be written. Raises LogError: INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED."""
         entry = self.producers.get(producer_id)
         if entry is None:
             return
@@ -207,8 +208,8 @@ class PartitionProducers:
         if coordinator_epoch < entry.coordinator_epoch:
             raise LogError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"the coordinator of producer {producer_id} has epoch {coordinator_epoch}, smaller than the last seen "
-                f"epoch {entry.coordinator_epoch}",
+                f"coordinator epoch {coordinator_epoch} of producer {producer_id} is smaller than the last seen epoch "
+                f"{entry.coordinator_epoch}",
             )
 
     def _end(self, entry: ProducerEntry, header: BatchHeader, marker: Marker | None) -> CompletedTransaction | None:
@@ -259,8 +260,8 @@ class PartitionProducers:
         }
 
     def expire(self, now: int, expiration_ms: int) -> None:
-        """Forgets producers without an open transaction whose last record is older than `expiration_ms`, and guards
-        that are."""
+        """Forgets producers whose last record is older than `expiration_ms`, unless they have an open transaction, and
+        guards of that age."""
         for producer_id, entry in list(self.producers.items()):
             if entry.first_offset == NONE_OPEN and now - entry.last_timestamp >= expiration_ms:
                 del self.producers[producer_id]

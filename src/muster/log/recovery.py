@@ -123,9 +123,9 @@ class _Recovery:
         self._first_loss: int | None = None
         """The first offset that is known to have been lost."""
         self._unsaved: list[Segment] = []
-        """Segments whose indexes were built again."""
+        """Segments whose rebuilt indexes must be saved."""
         self._unmarked: list[Segment] = []
-        """Those of them that have control batches, until these are looked into."""
+        """Segments with control batches whose index of aborted transactions must be rebuilt."""
         self._seen_end = 0
         """The offset after the last good batch that was seen, even if that batch is not in the log."""
 
@@ -199,7 +199,7 @@ class _Recovery:
         if end is not None:
             segment.seal()
             self._unsaved.append(segment)
-        elif segment.aborted.path.exists():  # of the last shutdown: it must not come back beside other markers
+        elif segment.aborted.path.exists():  # from the last shutdown: it may list markers that were lost
             self._files.unlink_if_there(segment.aborted.path)
             self.changed = True
 
@@ -320,7 +320,7 @@ class _Recovery:
         return sorted((_offset(name) for name in self.names() if name.endswith(".snapshot")), reverse=True)
 
     def _look_into_markers(self) -> None:
-        """Builds indexes of aborted transactions from a snapshot before them, for which the newest one is too late."""
+        """Builds indexes of aborted transactions from a snapshot that is older than the newest one."""
         newest = self.loaded.producers
         self.loaded.producers, start = PartitionProducers(), 0
         for offset in self._snapshots():
@@ -332,7 +332,7 @@ class _Recovery:
         self.loaded.producers = newest
 
     def _replay(self, producers: PartitionProducers, start: int) -> None:
-        """Lets the producers take note of the log from `start` on, and puts aborted transactions into indexes."""
+        """Applies the log from `start` on to the producers, and adds aborted transactions to indexes being rebuilt."""
         unmarked, self._unmarked = self._unmarked, []
         for segment in self.loaded.segments:
             if segment.next_offset <= start or not segment.size:
@@ -349,8 +349,8 @@ class _Recovery:
                     segment.aborted.append(entry_of(completed))
 
     def _drop_cleaned(self) -> None:
-        """Takes transactions for closed of which a snapshot says that they are open, and whose first batch compaction
-        has removed: it does so only after their end, and after it has removed the marker too, nothing else tells."""
+        """Closes transactions that an old snapshot lists as open although compaction has removed their first batch. It
+        does so only after the transaction has ended, and may have removed the marker as well."""
         producers = self.loaded.producers
         for first_offset, producer_id in list(producers.transactions.open.items()):
             if self._was_cleaned(first_offset) and not self._begins(first_offset, producer_id):
@@ -358,7 +358,7 @@ class _Recovery:
                 producers.producers[producer_id].first_offset = NONE_OPEN
 
     def _was_cleaned(self, offset: int) -> bool:
-        """Whether compaction may have been at work there: before the first segment, it was retention."""
+        """Whether compaction may have removed batches there. Before the first segment, retention did."""
         compacted = self._config.cleanup_policy.compacts or offset < self._cleaned_to
         return compacted and bool(self.loaded.segments) and offset >= self.loaded.segments[0].base_offset
 
@@ -371,7 +371,7 @@ class _Recovery:
         return False
 
     def save_indexes(self) -> None:
-        """Writes the indexes that were built again."""
+        """Writes the rebuilt indexes."""
         for segment in self._unsaved:
             segment.save_indexes(sync=self._sync)
             self.changed = True

@@ -1,19 +1,19 @@
-"""The transactions of one partition that bound what `read_committed` may read, and the guards of those to come.
+"""The unstable transactions of one partition, which limit `read_committed`, and the verification guards.
 
 Last stable offset
-    A transaction is unstable from its first batch until its marker is durable: it is open, or it is decided and its
-    marker is not yet before the high watermark. The last stable offset is the first offset of the oldest unstable one,
-    else the high watermark. A producer has at most one open transaction in a partition, so first offsets identify them.
+    A transaction is unstable from its first batch until its marker is below the high watermark. The last stable offset
+    is the first offset of the oldest unstable transaction, else the high watermark. A producer has at most one open
+    transaction in a partition, so first offsets identify them.
 
 Guards (KIP-890)
     The first batch of a transaction is written only after the coordinator has confirmed that the partition belongs to
-    it. Meanwhile the transaction may end, and the next one begin: a batch that relied on the earlier answer would stay
-    open forever. So a guard is handed out before the coordinator is asked, the append must show it, and whatever ends
-    or begins the producer's transaction makes it void. A guard also keeps the lowest sequence that was seen with it: if
-    that batch failed and is on its way again, a later one must not be written before it.
+    the transaction. Until that answer arrives, the transaction may end and the next one begin; a batch written on the
+    strength of a stale answer would be open forever. So a guard is issued before the coordinator is asked, the append
+    must present it, and any batch or marker of the producer's transaction invalidates it. A guard also keeps the lowest
+    sequence seen: if that batch failed and will be retried, a later batch must not be written first.
 
-    A client of transaction version 2 has a new epoch in each transaction. A marker of the epoch for which the guard was
-    handed out ended the transaction before, so the guard stays (KAFKA-18575).
+    With transaction version 2 each transaction has a new epoch. A marker with the guard's epoch ended the previous
+    transaction, so the guard stays valid (KAFKA-18575).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Guard:
     since: int
 
     def lower(self, sequence: int, epoch: int) -> None:
-        """Take in the sequence of another batch that must be verified."""
+        """Lower the sequence to that of another batch that must be verified; a newer epoch starts over."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch:
@@ -65,7 +65,7 @@ class Guard:
 class Transactions:
     """The unstable transactions and the guards of a partition."""
 
-    __slots__ = ("_decided", "_guards_given", "guards", "open")
+    __slots__ = ("_decided", "_guards_issued", "guards", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, int] = {}
@@ -73,8 +73,8 @@ class Transactions:
         self.guards: dict[int, Guard] = {}
         """By producer id."""
         self._decided: deque[tuple[int, int]] = deque()
-        """First offset, and offset of a marker that was not durable when this was last looked through."""
-        self._guards_given = 0
+        """First offset and marker offset of decided transactions; the marker was not durable when it was written."""
+        self._guards_issued = 0
 
     def stable_end(self, high_watermark: int) -> int:
         """The last stable offset, if the log begins before it."""
@@ -87,7 +87,7 @@ class Transactions:
         return end
 
     def complete(self, first_offset: int, marker: int, high_watermark: int) -> None:
-        """Takes note of a marker that was written. `high_watermark` is that after the write."""
+        """Records that a marker was written. `high_watermark` is the one after the write."""
         while self._decided and self._decided[0][1] < high_watermark:
             self._decided.popleft()
         if marker >= high_watermark:
@@ -97,20 +97,20 @@ class Transactions:
         """The guard of a producer, made if there is none."""
         guard = self.guards.get(producer_id)
         if guard is None:
-            self._guards_given += 1
-            guard = self.guards[producer_id] = Guard(self._guards_given, sequence, epoch, tv2, now)
+            self._guards_issued += 1
+            guard = self.guards[producer_id] = Guard(self._guards_issued, sequence, epoch, tv2, now)
         else:
             guard.lower(sequence, epoch)
         return guard.number
 
     def drop_guard(self, producer_id: int, marker_epoch: int | None = None) -> None:
-        """Makes a guard void, because of a batch or a marker of the producer."""
+        """Invalidates a guard because of a batch or a marker of the producer."""
         guard = self.guards.get(producer_id)
         if guard is not None and not (guard.tv2 and guard.epoch == marker_epoch):
             del self.guards[producer_id]
 
     def expire_guards(self, now: int, expiration_ms: int) -> None:
-        """Forgets guards that were given longer ago than that."""
+        """Forgets guards older than `expiration_ms`."""
         for producer_id, guard in list(self.guards.items()):
             if now - guard.since >= expiration_ms:
                 del self.guards[producer_id]

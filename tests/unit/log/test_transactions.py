@@ -129,7 +129,7 @@ CELLS: dict[str, dict[tuple[int, int, bool], tuple[object, object, object]]] = {
 ROWS = [(state, sent_as, expected) for state, row in CELLS.items() for sent_as, expected in row.items()]
 
 
-def told(state: PartitionProducers, header: BatchHeader, guard: int | None, **options: bool) -> object:
+def outcome(state: PartitionProducers, header: BatchHeader, guard: int | None, **options: bool) -> object:
     """The offset of the batch that it repeats, None if it is written, or the code of its refusal."""
     try:
         duplicate = state.check(header, guard, **options)
@@ -150,21 +150,21 @@ def test_what_becomes_of_a_batch(state, sent_as, expected, saved):
         guard = None
         if tv2 is not None:
             guard = found.transactions.guard(7, epoch, sequence, tv2, NOW)
-        assert told(found, header, guard) == wanted, f"tv2: {tv2}"
+        assert outcome(found, header, guard) == wanted, f"tv2: {tv2}"
 
 
 def test_no_guard_is_needed_where_nothing_is_verified():
-    assert told(unknown(), data(1, 0), None, verifies=False) is None
-    assert told(idempotent(), data(0, 0), None, verifies=False) is OLD
-    assert told(begun(), data(1, 2, transactional=False), None, verifies=False) is NOT_IN
+    assert outcome(unknown(), data(1, 0), None, verifies=False) is None
+    assert outcome(idempotent(), data(0, 0), None, verifies=False) is OLD
+    assert outcome(begun(), data(1, 2, transactional=False), None, verifies=False) is NOT_IN
 
 
 def test_of_a_coordinator_epoch_and_guard_are_checked_and_no_sequences():
-    assert told(begun(), data(1, 0), None, of_client=False) is None, "it may repeat sequence 0"
-    assert told(ended(), data(1, 0), None, of_client=False) is NOT_IN
+    assert outcome(begun(), data(1, 0), None, of_client=False) is None, "it may repeat sequence 0"
+    assert outcome(ended(), data(1, 0), None, of_client=False) is NOT_IN
     state = ended()
-    assert told(state, data(1, 9), state.transactions.guard(7, 1, 0, False, NOW), of_client=False) is None
-    assert told(state, data(0, 0), state.transactions.guard(7, 1, 0, False, NOW), of_client=False) is OLD
+    assert outcome(state, data(1, 9), state.transactions.guard(7, 1, 0, False, NOW), of_client=False) is None
+    assert outcome(state, data(0, 0), state.transactions.guard(7, 1, 0, False, NOW), of_client=False) is OLD
 
 
 # --- guards ----------------------------------------------------------------------------------------------------------
@@ -185,10 +185,10 @@ def test_a_guard_is_given_once_and_used_up_by_the_batch():
     guard = state.begin_verification(7, 1, 0, False, NOW)
     assert state.begin_verification(7, 1, 0, False, NOW) == guard, "asked again before the answer"
     assert state.begin_verification(8, 1, 0, False, NOW) != guard
-    assert told(state, data(1, 0), 100) is NOT_IN
+    assert outcome(state, data(1, 0), 100) is NOT_IN
     state.note(data(1, 0, offset=5))
     marked(state, 1, 7)
-    assert told(state, data(1, 2), guard) is NOT_IN
+    assert outcome(state, data(1, 2), guard) is NOT_IN
     assert state.begin_verification(7, 1, 2, False, NOW) != guard
 
 
@@ -197,7 +197,7 @@ def test_an_answer_from_before_a_marker_opens_nothing():
     state = unknown()
     guard = state.begin_verification(7, 1, 0, False, NOW)
     marked(state, 1, 0, commit=False)
-    assert told(state, data(1, 0), guard) is NOT_IN
+    assert outcome(state, data(1, 0), guard) is NOT_IN
 
 
 @pytest.mark.parametrize(("tv2", "marker_epoch", "stays"), [(True, 2, True), (True, 3, False), (False, 2, False)])
@@ -206,7 +206,7 @@ def test_the_marker_of_the_transaction_before_leaves_the_guard_of_a_new_epoch(tv
     state = begun()
     guard = state.begin_verification(7, 2, 0, tv2, NOW)
     marked(state, marker_epoch, 102)
-    assert told(state, data(3, 0), guard) is (None if stays else NOT_IN)
+    assert outcome(state, data(3, 0), guard) is (None if stays else NOT_IN)
 
 
 def test_a_later_sequence_waits_for_the_lowest_that_was_seen():
@@ -216,8 +216,8 @@ def test_a_later_sequence_waits_for_the_lowest_that_was_seen():
     assert state.begin_verification(7, 1, 6, False, NOW) == guard
     state.producers[7].batches.clear()
     state.producers[7].epoch = -1  # unknown: any sequence would do
-    assert told(state, data(1, 4), guard) is GAP
-    assert told(state, data(1, 2), guard) is None
+    assert outcome(state, data(1, 4), guard) is GAP
+    assert outcome(state, data(1, 2), guard) is None
 
 
 def test_the_lowest_sequence_is_of_the_newest_epoch():
@@ -225,16 +225,16 @@ def test_the_lowest_sequence_is_of_the_newest_epoch():
     state.begin_verification(7, 1, 4, False, NOW)
     guard = state.begin_verification(7, 2, 6, False, NOW)
     state.begin_verification(7, 1, 0, False, NOW)
-    assert told(state, data(2, 6), guard) is None
+    assert outcome(state, data(2, 6), guard) is None
 
 
 def test_a_guard_is_forgotten_with_time():
     state = unknown()
     guard = state.begin_verification(7, 1, 0, False, NOW)
     state.expire(NOW + HOUR - 1, HOUR)
-    assert told(state, data(1, 0), guard) is None
+    assert outcome(state, data(1, 0), guard) is None
     state.expire(NOW + HOUR, HOUR)
-    assert told(state, data(1, 0), guard) is NOT_IN
+    assert outcome(state, data(1, 0), guard) is NOT_IN
 
 
 # --- markers ---------------------------------------------------------------------------------------------------------

@@ -51,10 +51,10 @@ def _fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> Generator[Non
     # Among very many partitions, one that was read some slices ago may have grown since. Its new records then wait
     # until the fetch's timeout.
     again = partial(_read_again, here, plan, request, call.version)
-    looks = request.isolation_level == READ_COMMITTED and any(
+    measures = request.isolation_level == READ_COMMITTED and any(
         data.last_stable_offset < data.high_watermark for _, data in results
     )
-    waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again, looks)
+    waiting = ParkedFetch(here.reader, request, plan, call, request.min_bytes - size, again, measures)
     if here.fetches.park(waiting, here.loop):
         if size:
             here.reader.not_sent(results)

@@ -2,9 +2,9 @@
 
 A fetch that would get less than min_bytes is parked until appends bring that much, or until max_wait_ms is over.
 
-Appends are counted in bytes, without a look at the log, once they are before the high watermark. For a read_committed
-fetch that is too early while a transaction is open, and too little when a marker ends it. So where the last stable
-offset of one of its partitions is before the high watermark, it looks into its logs from then on.
+Appends count in bytes once they are below the high watermark. A read_committed fetch cannot read them while a
+transaction is open, and a marker releases more bytes than its own. So once the last stable offset of one of its
+partitions lags behind the high watermark, such a fetch measures its logs instead.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ParkedFetch:
         "_call",
         "_done",
         "_fetches",
-        "_looks",
+        "_measures",
         "_plan",
         "_reader",
         "_request",
@@ -73,10 +73,10 @@ class ParkedFetch:
         call: Call,
         missing: int,
         answer: Callable[[], Generator[None, None, FetchResponse]],
-        looks: bool = False,
+        measures: bool = False,
     ) -> None:
         self._reader = reader
-        self._looks = looks
+        self._measures = measures
         self._fetches: ParkedFetches | None = None
         self._answer = answer
         self._request = request
@@ -129,18 +129,18 @@ class ParkedFetch:
             self._timer.cancel()
 
     def note(self, size: int, log: PartitionLog | None) -> None:
-        """Take note of `size` bytes more before the high watermark of a log. None: the partition is gone."""
+        """Count `size` more bytes below the high watermark of a log; None if the partition was deleted."""
         is_stable = True
         if self._request.isolation_level == READ_COMMITTED and log is not None:
             is_stable = log.last_stable_offset >= log.high_watermark
-            self._looks = self._looks or not is_stable
-        if self._looks and not self.is_large:
-            self.missing = self._look()
-        elif is_stable:  # to look at each partition of a large fetch would take too long
+            self._measures = self._measures or not is_stable
+        if self._measures and not self.is_large:
+            self.missing = self._measure()
+        elif is_stable:  # measuring every partition of a large fetch takes too long
             self.missing -= size
 
-    def _look(self) -> int:
-        """The bytes that are missing, by what is in the logs. None if one cannot be read: the answer says why."""
+    def _measure(self) -> int:
+        """The missing bytes, measured in the logs; 0 if one cannot be read: the answer reports why."""
         missing = self._request.min_bytes
         for partition in self._plan.partitions.values():
             log, asked = self._reader.log_of(partition), partition.asked
