@@ -23,7 +23,7 @@ if str(ROOT / "src") not in sys.path:  # another copy of muster may be installed
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 MODULES = {
-    "broker/groups": "service",
+    "broker/groups": "on_loop service",
     "broker/net": "calls connection_core connections slices",
     "broker/topics": "durability",
     "coordinator": "parts runtime",

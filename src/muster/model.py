@@ -20,10 +20,13 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 """The internal topic in which coordinators keep groups and their offsets."""
 
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+"""The internal topic in which coordinators keep transactional ids."""
+
 GROUP_EVENTS_TOPIC = "__group_events"
 """The internal topic in which muster's brokers record what happened to groups, and why."""
 
-INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state", GROUP_EVENTS_TOPIC})
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state", GROUP_EVENTS_TOPIC})
 """The brokers' own topics: listed only on request; clients cannot write to them."""
 
 

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import UnsupportedVersionError
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from muster.broker.broker import Broker
 from tests.support.brokers import BrokerProcess
@@ -335,8 +334,20 @@ def test_all_clients_in_one_group_to_which_the_coordinator_assigns(java: str, tm
         story.handled(count)
 
 
-async def test_a_transactional_producer_is_told_that_there_are_no_transactions(muster_broker: Broker) -> None:
+async def test_a_transactional_producer_of_aiokafka(muster_broker: Broker) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=muster_broker.bootstrap, transactional_id="x")
-    with pytest.raises(UnsupportedVersionError):
-        await producer.start()
-    await producer.stop()
+    consumer = AIOKafkaConsumer(
+        "of-transactions",
+        bootstrap_servers=muster_broker.bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    )
+    async with producer, consumer:
+        for value in (b"first", b"aborted", b"last"):
+            await producer.begin_transaction()
+            await producer.send_and_wait("of-transactions", value)
+            if value == b"aborted":
+                await producer.abort_transaction()
+            else:
+                await producer.commit_transaction()
+        assert [(await consumer.getone()).value for _ in range(2)] == [b"first", b"last"]

@@ -24,7 +24,7 @@ from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.dynamic_settings import DynamicSettings
 from muster.broker.group_server import Shell
-from muster.broker.groups.coordination import Alone, ByLeaders, Coordination
+from muster.broker.groups.coordination import OF_TRANSACTIONS, Alone, ByLeaders, Coordination
 from muster.broker.groups.event_topic import EventTopic
 from muster.broker.groups.service import Groups, GroupTopics
 from muster.broker.identity import Identity, load_identity, read_identity
@@ -38,6 +38,8 @@ from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.log_reads import Reader
 from muster.broker.topics.partitions import Partitions, log_config, warn_of_unusable
 from muster.broker.topics.producer_ids import ProducerIds
+from muster.broker.transactions.markers import MarkerWriter
+from muster.broker.transactions.service import Transactions
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
 from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore, put_whole
@@ -87,6 +89,8 @@ class Broker(Shell):
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
         self._events: EventTopic | None = None
+        self.transactions: Transactions | None = None
+        """The coordinator of transactions; a broker in a cluster has none yet."""
         self._turn_done: Callable[[], None]
         self.broken = asyncio.Event()
         """Set when a sync has failed: records not yet synced are never acknowledged. The owner stops the broker."""
@@ -152,11 +156,15 @@ class Broker(Shell):
             return
         self.side_thread.stop()
         self.groups.stop()
+        if self.transactions is not None:
+            self.transactions.stop()
         if self._events is not None:
             self._events.stop()
         await self.durability.stop()
-        self.groups.runtime.release_durable()
+        self._release_durable()
         self.groups.runtime.close()
+        if self.transactions is not None:
+            self.transactions.runtime.close()
         await self._server.close()
         if self._among is not None:
             await self._among.leave()
@@ -257,9 +265,27 @@ class Broker(Shell):
             self._listeners,
         )
         self.changes.groups = self.groups
+        if self._among is None:
+            self.transactions = self.changes.transactions = self._start_transactions(written)
         if self.config.flag("group.events.enable"):
             self._keep_events(written)
         self.groups.start()
+        if self.transactions is not None:
+            self.transactions.start()
+            self.transactions.reconcile(self.partitions)
+
+    def _start_transactions(self, written: Callable[[], None]) -> Transactions:
+        parts = (self.config, self.topics, self.partitions, self.changes, self.cluster)
+        writer = MarkerWriter(self.partitions, self.groups, self.durability, self.fetches, written)
+        return Transactions(
+            self.config,
+            self._clock,
+            Alone(*parts, OF_TRANSACTIONS),
+            writer,
+            written,
+            self.producer_ids.take,
+            lambda where: 0 <= where.partition < self.topics.partition_count(where.topic),
+        )
 
     def _keep_events(self, written: Callable[[], None]) -> None:
         parts = (self.config, self.topics, self.changes, self.partitions, self.fetches, written, self._among)
@@ -305,6 +331,7 @@ class Broker(Shell):
             producer_ids=self._among or self.producer_ids,
             given=self.given,
             elsewhere=self._among,
+            transactions=self.transactions,
         )
 
     async def _listen(self) -> None:
@@ -355,9 +382,14 @@ class Broker(Shell):
 
     def _flushed(self) -> None:
         """The logs have been synced."""
-        self.groups.runtime.release_durable()
+        self._release_durable()
         if self._fsync is FsyncPolicy.ALWAYS:
             self.fetches.wake(self.partitions.get)
+
+    def _release_durable(self) -> None:
+        self.groups.runtime.release_durable()
+        if self.transactions is not None:
+            self.transactions.runtime.release_durable()
 
 
 def _warn_of_few_descriptors(partitions: int) -> None:

@@ -23,10 +23,12 @@ from muster.coordinator.groups.offsets import Granted
 from muster.coordinator.groups.shard import GroupCounts, GroupShard
 from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
-from muster.coordinator.shards.served_shard import Answer, ServedShard
+from muster.coordinator.shards.clocks import shift_between
+from muster.coordinator.shards.log_store import LogJournal
+from muster.coordinator.shards.served_shard import Answer, Reply, ServedShard
 from muster.coordinator.shards.shards import Shards
 from muster.coordinator.shards.store import Store
-from muster.errors import ErrorCode
+from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
 from muster.protocol.admin_messages import OffsetDeleteRequest
 from muster.protocol.group_partitions import group_partition, in_hash_order, java_hash, partition_hash
@@ -51,6 +53,8 @@ from muster.protocol.messages import (
     SyncGroupRequest,
 )
 from muster.protocol.primitives import Request, Response
+from muster.protocol.records.record_batch import BatchBuilder
+from muster.protocol.transaction_messages import TxnOffsetCommitRequest
 
 __all__ = ["Client", "CoordinatorRuntime", "GroupConfig", "group_partition"]
 
@@ -230,6 +234,79 @@ class CoordinatorRuntime(Shards[GroupShard]):
         who = (request.group_id, request.generation_id, request.member_id, request.group_instance_id)
         reply(HeartbeatResponse(error_code=self.heartbeat(*who)))
 
+    # --------------------------------------------------------------------------------------------------- transactions
+
+    def begin_verification(self, group_id: str, producer_id: int, producer_epoch: int, *, tv2: bool) -> int | None:
+        """A guard for a producer's commit to the group, whose transaction has to be verified first; None if that is
+        open already. Raises KafkaError."""
+        found = self._find(group_id)
+        if not isinstance(found, ServedShard):
+            raise KafkaError(found)
+        return _in_log(found).begin_verification(producer_id, producer_epoch, tv2=tv2, now=self._wall_clock())
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, error: ErrorCode, guard: int | None, reply: Answer
+    ) -> None:
+        """TxnOffsetCommit: the offsets become the group's when the transaction is committed. `error`: that of its
+        verification, `guard` what `begin_verification` returned."""
+        found = self._find(request.group_id)
+        if not isinstance(found, ServedShard):
+            reply(refused(request, found))
+            return
+        served, now = found, self._clock()
+        answer, commits = served.shard.transactional_commit(request, error, now)
+        if not commits:
+            served.answer([Reply(reply, answer)])
+            return
+
+        def append() -> int:
+            batch, shift = BatchBuilder(), shift_between(now, self._wall_clock())
+            served.shard.write_down([*commits], batch, now + shift, shift)
+            producer = (request.producer_id, request.producer_epoch)
+            end = _in_log(served).write_transactional(batch, now + shift, *producer, guard)
+            for each in commits:
+                served.shard.apply_transactional(request.producer_id, each)
+            return end
+
+        code = self._append_apart(served, append, Reply(reply, answer))
+        if code is not ErrorCode.NONE:
+            reply(spoiled(answer, code))
+
+    def write_marker(
+        self,
+        slot: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+        reply: Callable[[ErrorCode], None],
+    ) -> None:
+        """A producer's transaction has ended: its offsets become the groups', or are dropped. `reply` is called once
+        that is durable, or with the reason why not."""
+        found = self._serve(slot)
+        if not isinstance(found, ServedShard):
+            reply(found)
+            return
+        served = found
+
+        def append() -> int:
+            end = _in_log(served).write_marker(
+                producer_id,
+                producer_epoch,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                transaction_version=transaction_version,
+                now=self._wall_clock(),
+            )
+            served.shard.end_transaction(producer_id, commit)
+            return end
+
+        code = self._append_apart(served, append, Reply(reply, ErrorCode.NONE))
+        if code is not ErrorCode.NONE:
+            reply(code)
+
     def intervene(self, group_id: str, decide: Callable[[Group, int], Effects]) -> bool:
         """Do something to a group from outside (`groups/interventions.py`). Returns whether this coordinator has it."""
         served = self._served.get(self.partition_for(group_id))
@@ -246,27 +323,29 @@ class CoordinatorRuntime(Shards[GroupShard]):
         """The shards that are loaded now."""
         return [served.shard for _, served in sorted(self._served.items())]
 
-    def look_up(self, groups: Iterable[OffsetFetchRequestGroup], version: int) -> OffsetFetchResponse | None:
+    def look_up(
+        self, groups: Iterable[OffsetFetchRequestGroup], version: int, require_stable: bool = False
+    ) -> OffsetFetchResponse | None:
         """The fast path for an OffsetFetch: the answer, if everything that it could reveal is durable."""
         found = []
         for group in groups:
             served = self._served.get(group_partition(group.group_id, self.config.offsets_topic_num_partitions))
             if served is None or not served.is_all_durable:
                 return None
-            found.append(served.shard.fetch_offsets(group, version))
+            found.append(served.shard.fetch_offsets(group, version, require_stable))
         return fetched(found, version)
 
     # ---------------------------------------------------------------------------- requests that are about many groups
 
     def _fetch(self, request: OffsetFetchRequest, client: Client, reply: Answer) -> None:
-        version = client.api_version
+        version, require_stable = client.api_version, request.require_stable
         groups = fetched_groups(request, version)
         gather = Gather(len(groups), lambda found: reply(fetched(found, version)))
         for i, group in enumerate(groups):
             self._ask(
                 group.group_id,
                 gather.part(i),
-                lambda shard, group=group: shard.fetch_offsets(group, version),  # type: ignore[misc]
+                lambda shard, group=group: shard.fetch_offsets(group, version, require_stable),  # type: ignore[misc]
                 lambda error, group=group: refused(group, error),  # type: ignore[misc]
             )
 
@@ -372,8 +451,10 @@ class CoordinatorRuntime(Shards[GroupShard]):
         gone = frozenset(topics)
         self.topics_changed(gone)
         for served in list(self._served.values()):
-            for group_id in list(served.shard.offsets.by_group):
-                for topic in gone.intersection(served.shard.offsets.of_group(group_id)):
+            shard = served.shard
+            for group_id in list(shard.groups):
+                kept = shard.offsets.of_group(group_id).keys() | shard.pending.of_group(group_id).keys()
+                for topic in gone.intersection(kept):
                     yield from self._forget_offsets(served, group_id, topic)
                 yield
         if self._schedule_flush is None:
@@ -383,12 +464,20 @@ class CoordinatorRuntime(Shards[GroupShard]):
         self, served: ServedShard[GroupShard], group_id: str, topic: str
     ) -> Generator[None, None, None]:
         shard = served.shard
-        partitions = list(shard.offsets.of_group(group_id).get(topic, ()))
+        pending = shard.pending.of_group(group_id).get(topic, {})
+        partitions = list(dict.fromkeys([*shard.offsets.of_group(group_id).get(topic, ()), *pending]))
         for start in range(0, len(partitions), FORGOTTEN_AT_ONCE):
             if self._served.get(served.slot) is served:
                 some = partitions[start : start + FORGOTTEN_AT_ONCE]
                 self._settle(served, self._clock(), shard.forget_offsets, group_id, topic, some)
             yield
+
+
+def _in_log(served: ServedShard[GroupShard]) -> LogJournal:
+    """The journal of a shard that transactions are about. Raises KafkaError where groups are not kept in logs."""
+    if not isinstance(served.journal, LogJournal):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "groups that are kept in ZooKeeper have no transactions")
+    return served.journal
 
 
 def _decided(decide: Callable[[GroupShard], tuple[Any, Effects]], shard: GroupShard, part: Answer) -> Effects:

@@ -74,10 +74,10 @@ REQUESTS: dict[int, type[Request[Any]]] = {
 """The class of each request, by its key."""
 
 TRANSACTIONS = frozenset({24, 25, 26, 27, 28, 65, 66})
-"""Requests of transactions; no broker of muster's serves them yet."""
+"""Requests of transactions, which a broker in a cluster does not serve."""
 
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
-    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items()) if key not in TRANSACTIONS
+    ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())
 } | {
     # Kafka 4 reads Produce from v3 on, but advertises v0: old versions of librdkafka offer compression
     # only to brokers that do (KAFKA-18659).

@@ -23,11 +23,13 @@ READS = frozenset(
         "DescribeLogDirs",
         "DescribeProducers",
         "DescribeTopicPartitions",
+        "DescribeTransactions",
         "FindCoordinator",
         "ListConfigResources",
         "ListGroups",
         "ListOffsets",
         "ListPartitionReassignments",
+        "ListTransactions",
         "Metadata",
         "OffsetFetch",
         "OffsetForLeaderEpoch",
@@ -47,12 +49,18 @@ _SAME_PARTS = (
     ("resources", "responses"),
     ("coordinator_keys", "coordinators"),
     ("partition_indexes", "partitions"),
+    ("transactions", "results_by_transaction"),
+    ("v3_and_below_topics", "results_by_topic_v3_and_below"),
+    ("topics", "topic_results"),
+    ("partitions", "results_by_partition"),
 )
 """Parts of a request, and of its response, that are the same under different names."""
 _SAME_FIELDS = (("partition", "partition_index"), ("index", "partition_index"), ("partition_index", "index"))
 _KEYS = ("partition_index", "partition_id", "name", "group_id", "key")
 """What a plain element of a request (a partition's index, a group's id) is called in its response."""
 
+
+_ERRORS = ("error_code", "partition_error_code")
 
 WITHOUT_ERRORS = frozenset({"AlterReplicaLogDirs"})
 """Requests whose answers are laid out in another way than they are."""
@@ -76,8 +84,8 @@ def with_error(response: R, error: ErrorCode) -> R:
 def _overwrite(struct: Struct, error: ErrorCode) -> None:
     for name in struct.__slots__:
         value = getattr(struct, name)
-        if name == "error_code":
-            struct.error_code = error  # type: ignore[attr-defined]
+        if name in _ERRORS:
+            setattr(struct, name, error)
         elif isinstance(value, list):
             for each in value:
                 if isinstance(each, Struct):
@@ -100,8 +108,8 @@ def _parts(kind: Any) -> dict[str, type[Any]]:
 def _mirror(kind: Any, source: Any, error: ErrorCode) -> Any:
     answer = kind()
     for name in kind.__slots__:
-        if name == "error_code":
-            answer.error_code = error
+        if name in _ERRORS:
+            setattr(answer, name, error)
         elif name in _parts(kind):
             named = _counterpart(name, source)
             if named is not None:

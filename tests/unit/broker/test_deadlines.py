@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.groups import service as module
+from muster.broker.groups import on_loop as module
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from tests.support.brokers import running

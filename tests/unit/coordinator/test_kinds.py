@@ -49,6 +49,9 @@ class Team:
         self.wake_at = min(self.wake_at, now + SESSION_MS)
         return self._check(request.member_id, request.generation_id_or_member_epoch)
 
+    def check_transactional_commit(self, generation_id: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        return self._check(member_id, generation_id)
+
     def check_fetch(self, request: m.OffsetFetchRequestGroup) -> ErrorCode:
         return self._check(request.member_id, request.member_epoch)
 

@@ -273,7 +273,7 @@ def test_from_when_an_offset_of_an_empty_group_may_go(protocol_type, emptied, ow
     group = ClassicGroup("g", GroupConfig())
     group.protocol_type, group.state_timestamp, group.subscribed_topics = protocol_type, emptied, frozenset()
     committed = {"t": {0: (1, -1, "", 1_000, own, bytes(16))}}
-    tombstones, none_left = expired(group, committed, 1_000, now)
+    tombstones, none_left = expired(group, committed, {}, 1_000, now)
     assert (len(tombstones), none_left) == (int(goes), goes)
 
 

@@ -55,7 +55,7 @@ def _codes(struct: Any) -> list[int]:
     found = []
     for name in struct.__slots__:
         value = getattr(struct, name)
-        if name == "error_code":
+        if name in ("error_code", "partition_error_code"):
             found.append(value)
         elif isinstance(value, list):
             found += [code for each in value if isinstance(each, Struct) for code in _codes(each)]

@@ -9,7 +9,7 @@ that partition's leader, under its leader epoch.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from muster.broker.cluster_view import LEADER_EPOCH, ClusterView
 from muster.broker.config import BrokerConfig
@@ -20,12 +20,32 @@ from muster.coordinator.shards.log_store import ShardLogStore
 from muster.coordinator.shards.store import Store
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.log import PartitionLog
-from muster.model import GROUP_METADATA_TOPIC, Node
+from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, append_records, most_bytes
 from muster.protocol.records.record_batch import BatchBuilder
 
 log = logging.getLogger("muster.broker")
+
+
+class Home(NamedTuple):
+    """The topic in which coordinators keep their shards, of which a partition is a slot."""
+
+    topic: str
+    partitions: str
+    """The setting for its number of partitions."""
+    segment_bytes: str
+    """The setting for the size of its segments."""
+    compression: str
+
+
+OF_GROUPS = Home(GROUP_METADATA_TOPIC, "offsets.topic.num.partitions", "offsets.topic.segment.bytes", "producer")
+OF_TRANSACTIONS = Home(
+    TRANSACTION_STATE_TOPIC,
+    "transaction.state.log.num.partitions",
+    "transaction.state.log.segment.bytes",
+    "uncompressed",
+)
 
 
 class Slots(Protocol):
@@ -119,7 +139,9 @@ class InTopic(Coordination):
         partitions: Partitions,
         changes: TopicChanges,
         cluster: ClusterView,
+        home: Home = OF_GROUPS,
     ) -> None:
+        self._home = home
         self._config = config
         self._topics = topics
         self._partitions = partitions
@@ -141,34 +163,34 @@ class InTopic(Coordination):
         return batch.size <= found.config.max_message_bytes
 
     def ensure(self) -> bool:
-        """Create the groups' topic if it does not exist, on the first request of any group."""
-        if self._topics.get(GROUP_METADATA_TOPIC) is not None:
+        """Create the topic if it does not exist, on the first request that needs it."""
+        if self._topics.get(self._home.topic) is not None:
             return True
         settings = {
             "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(self._config.integer("offsets.topic.segment.bytes")),
+            "compression.type": self._home.compression,
+            "segment.bytes": str(self._config.integer(self._home.segment_bytes)),
         }
         try:
-            count = self._config.integer("offsets.topic.num.partitions")
-            self._changes.create_topic(GROUP_METADATA_TOPIC, count, settings)
+            count = self._config.integer(self._home.partitions)
+            self._changes.create_topic(self._home.topic, count, settings)
         except TopicPendingError:
             return False
         except (OSError, MusterError) as error:
-            log.error("%s could not be created: %s", GROUP_METADATA_TOPIC, error)
+            log.error("%s could not be created: %s", self._home.topic, error)
             return False
         return True
 
     def topic_deleted(self, name: str) -> None:
         """All groups are deleted with their topic."""
-        if name == GROUP_METADATA_TOPIC:
+        if name == self._home.topic:
             self._groups.leave()
 
     def _open_log(self, slot: int) -> PartitionLog:
-        found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
+        found = self._partitions.get(self._home.topic, slot)
         if found is None:
-            place = f"{GROUP_METADATA_TOPIC}-{slot}"
-            offline = self._partitions.is_offline(GROUP_METADATA_TOPIC, slot)
+            place = f"{self._home.topic}-{slot}"
+            offline = self._partitions.is_offline(self._home.topic, slot)
             why = f"{place} cannot be opened" if offline else f"there is no {place}"
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
         return found
@@ -184,7 +206,7 @@ class Alone(InTopic):
     def start(self, groups: Slots) -> None:
         """Serve the groups in the topic, if it exists."""
         self._groups = groups
-        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        topic = self._topics.get(self._home.topic)
         if topic is not None:
             logs = [self._partitions.get(topic.name, slot) for slot in range(topic.partitions)]
             written = [slot for slot, found in enumerate(logs) if found is not None and found.log_end_offset]
@@ -196,7 +218,7 @@ class Alone(InTopic):
 
     def topic_created(self, topic: Topic) -> None:
         """Groups can be coordinated once their topic exists."""
-        if topic.name == GROUP_METADATA_TOPIC:
+        if topic.name == self._home.topic:
             self._groups.serve_all(topic.partitions, [], LEADER_EPOCH)
 
 
@@ -212,11 +234,11 @@ class ByLeaders(InTopic):
         self._groups = groups
         self._slots = 0
         """The topic's number of partitions; 0 while it is unknown."""
-        groups.serve(self._config.integer("offsets.topic.num.partitions"))
+        groups.serve(self._config.integer(self._home.partitions))
 
     def followed(self) -> None:
         """Even a broker that leads none of the added partitions must look up groups by the new number of partitions."""
-        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        topic = self._topics.get(self._home.topic)
         if topic is not None:
             self._serve(topic)
 
@@ -231,7 +253,7 @@ class ByLeaders(InTopic):
 
     def coordinator(self, group_id: str) -> Node | None:
         """The leader of the group's partition, as far as this broker knows."""
-        topic = self._topics.get(GROUP_METADATA_TOPIC)
+        topic = self._topics.get(self._home.topic)
         if topic is None:
             return None
         slot = group_partition(group_id, topic.partitions)
@@ -239,17 +261,17 @@ class ByLeaders(InTopic):
 
     def leads(self, topic: Topic, index: int, epoch: int) -> None:
         """A partition of the groups' topic is a slot."""
-        if topic.name == GROUP_METADATA_TOPIC:
+        if topic.name == self._home.topic:
             self._serve(topic)
             self._groups.lead(index, epoch)
 
     def resigns(self, name: str, index: int, epoch: int) -> None:
         """As `leads`."""
-        if name == GROUP_METADATA_TOPIC:
+        if name == self._home.topic:
             self._groups.resign(index, epoch)
 
     def topic_deleted(self, name: str) -> None:
         """As after the start: the topic may be created again."""
         super().topic_deleted(name)
-        if name == GROUP_METADATA_TOPIC:
+        if name == self._home.topic:
             self.start(self._groups)

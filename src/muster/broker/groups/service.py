@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -13,13 +11,11 @@ from muster.broker.cluster_view import NO_LEADER, ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.groups.coordination import Coordination
 from muster.broker.groups.events import GroupLines
+from muster.broker.groups.on_loop import ShardsOnLoop
 from muster.broker.topics.catalogue import Topic
 from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
 from muster.model import Node
-
-LOAD_BEFORE_START_S = 1.0
-"""How long the start waits for the groups to load."""
 
 
 class KnownTopics(Protocol):
@@ -61,7 +57,7 @@ class GroupTopics:
         return [name for name in before.keys() | self._led.keys() if before.get(name) != self._led.get(name)]
 
 
-class Groups:
+class Groups(ShardsOnLoop):
     """Coordinates groups on the running loop. `on_written` is called after records of groups are appended, `listeners`
     with each event of a group."""
 
@@ -78,21 +74,15 @@ class Groups:
         """Whether the coordinator serves: everything that groups need exists."""
         self.may_serve = coordination.may_serve if coordination.is_leased else None
         """Whether this broker still has its slots; called before each request. None: always."""
-        self._loop = asyncio.get_running_loop()
-        self._clock = clock
+        super().__init__(clock, on_written)
         self._topics = topics
         self._coordination = coordination
-        self._on_written = on_written
         self._lines = GroupLines()
         self._listeners = listeners
-        self._deadline: asyncio.TimerHandle | None = None
-        self._deadline_at: int | None = None
-        self._arming = False
-        self._flush_due = False
         group_config = _group_config(config)
         group_config.record_fits = coordination.record_fits
         group_config.record_too_large = coordination.record_too_large
-        self.runtime = CoordinatorRuntime(
+        self._shards = self.runtime = CoordinatorRuntime(
             group_config,
             coordination.store(),
             clock=clock,
@@ -109,17 +99,12 @@ class Groups:
         """Serve the groups that this broker coordinates. Those that load quickly are loaded before the first request,
         the rest between requests."""
         self._coordination.start(self)
-        until = time.monotonic() + LOAD_BEFORE_START_S
-        while self.runtime.is_loading and time.monotonic() < until:
-            self.runtime.load_a_piece()
-        self._arm_deadline()
+        self._load_at_once()
 
     def stop(self) -> None:
         """Stop the deadlines; write the pending records."""
         self._coordination.stop()
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._flush()
+        self._stop()
 
     def ensure(self) -> bool:
         """Create what groups need, before the first request of one. Returns whether it exists; without it the
@@ -185,66 +170,12 @@ class Groups:
         """Remove the committed offsets of deleted topics, a slice at a time."""
         yield from self.runtime.topics_deleted(names)
 
-    # ------------------------------------------------------------------------------------- turns of the loop, and time
+    # ------------------------------------------------------------------------------------- events
 
     def _on_event(self, event: GroupEvent) -> None:
         self._lines(event)
         for listener in self._listeners:
             listener(event)
-
-    def _load_later(self, load: Callable[[], None]) -> None:
-        """Read a piece of the groups' store in the next turn of the loop, so that requests are served in between."""
-
-        def load_and_arm() -> None:
-            load()
-            self._arm_deadline()
-
-        self._loop.call_soon(load_and_arm)
-
-    def _schedule_flush(self) -> None:
-        """The coordinator has records: write all those of this turn of the loop together."""
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_due = False
-        self.runtime.flush()
-        self._on_written()
-
-    def _arm_deadline(self) -> None:
-        """Set the timer for the earliest deadline of a group."""
-        due = self.runtime.next_deadline()
-        if due == self._deadline_at:
-            return
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        self._deadline_at = due
-        if due is not None:
-            self._deadline = self._loop.call_later(max(due - self._clock(), 0) / 1000 + 0.001, self._on_deadline)
-
-    def _deadline_moved(self) -> None:
-        """There is an earlier deadline: set the timer once in this turn of the loop, after all its reads."""
-        if not self._arming:
-            self._arming = True
-            self._loop.call_soon(self._arm_moved)
-
-    def _arm_moved(self) -> None:
-        self._arming = False
-        self._arm_deadline()
-
-    def skip(self, ms: int) -> None:
-        """Let that much time pass at once for all groups, and do what is due then: for tests."""
-        self._clock.skip(ms)
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._on_deadline()
-
-    def _on_deadline(self) -> None:
-        self._deadline = self._deadline_at = None
-        self.runtime.on_deadlines(self._clock())
-        self._arm_deadline()
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

@@ -29,6 +29,7 @@ from muster.broker.handlers import (
     produce_short,
     producer_ids,
     replicas,
+    transactions,
 )
 from muster.broker.handlers import cluster as cluster_apis
 from muster.broker.net.calls import Api, Fast, Unsupported
@@ -40,7 +41,9 @@ from muster.broker.topics.fetch_sessions import FetchSessions
 from muster.broker.topics.fetches import Loop, ParkedFetches
 from muster.broker.topics.log_reads import Reader
 from muster.broker.topics.partitions import Partitions
-from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
+from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.verification import Verifier
+from muster.protocol.api import ADVERTISED, REQUESTS, TRANSACTIONS, ApiKey
 
 
 class Elsewhere(
@@ -67,6 +70,7 @@ class Rooms(NamedTuple):
     producer_ids: producer_ids.Source
     given: DynamicSettings
     elsewhere: Elsewhere | None = None
+    transactions: Transactions | None = None
 
 
 def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
@@ -87,37 +91,61 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     if rooms.elsewhere is not None:
         create = partial(cluster_topics.create_topics, rooms.elsewhere, admin)
         delete = partial(cluster_topics.delete_topics, rooms.elsewhere, admin)
-    return _of_groups(cluster, rooms.groups) | {
-        ApiKey.PRODUCE: partial(produce.produce, produced),
-        ApiKey.FETCH: partial(fetch.fetch, fetched),
-        ApiKey.LIST_OFFSETS: partial(list_offsets.list_offsets, listed),
-        ApiKey.METADATA: partial(metadata.metadata, metadata.MetadataNeeds(cluster, topics, changes)),
-        ApiKey.CREATE_TOPICS: create,
-        ApiKey.DELETE_TOPICS: delete,
-        ApiKey.ALTER_CONFIGS: partial(alter_configs.alter_configs, altered),
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: partial(alter_configs.incremental_alter_configs, altered),
-        ApiKey.CREATE_PARTITIONS: partial(create_partitions.create_partitions, rooms.elsewhere, admin),
-        ApiKey.DELETE_RECORDS: partial(logs.delete_records, of_logs),
-        ApiKey.ALTER_REPLICA_LOG_DIRS: partial(logs.alter_replica_log_dirs, of_logs),
-        ApiKey.DESCRIBE_LOG_DIRS: partial(logs.describe_log_dirs, of_logs),
-        ApiKey.DESCRIBE_PRODUCERS: partial(logs.describe_producers, of_logs),
-        ApiKey.ELECT_LEADERS: partial(replicas.elect_leaders, of_replicas),
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: partial(replicas.alter_partition_reassignments, of_replicas),
-        ApiKey.LIST_PARTITION_REASSIGNMENTS: replicas.list_partition_reassignments,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(leader_epochs.offset_for_leader_epoch, epochs),
-        ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids),
-        ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, described),
-        ApiKey.LIST_CONFIG_RESOURCES: partial(configs.list_config_resources, described),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(
-            cluster_apis.describe_topic_partitions, cluster_apis.DescribeTopicNeeds(cluster, topics)
-        ),
+    return (
+        _of_groups(cluster, rooms.groups, rooms.transactions)
+        | _of_transactions(rooms)
+        | {
+            ApiKey.PRODUCE: partial(produce.produce, produced),
+            ApiKey.FETCH: partial(fetch.fetch, fetched),
+            ApiKey.LIST_OFFSETS: partial(list_offsets.list_offsets, listed),
+            ApiKey.METADATA: partial(metadata.metadata, metadata.MetadataNeeds(cluster, topics, changes)),
+            ApiKey.CREATE_TOPICS: create,
+            ApiKey.DELETE_TOPICS: delete,
+            ApiKey.ALTER_CONFIGS: partial(alter_configs.alter_configs, altered),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: partial(alter_configs.incremental_alter_configs, altered),
+            ApiKey.CREATE_PARTITIONS: partial(create_partitions.create_partitions, rooms.elsewhere, admin),
+            ApiKey.DELETE_RECORDS: partial(logs.delete_records, of_logs),
+            ApiKey.ALTER_REPLICA_LOG_DIRS: partial(logs.alter_replica_log_dirs, of_logs),
+            ApiKey.DESCRIBE_LOG_DIRS: partial(logs.describe_log_dirs, of_logs),
+            ApiKey.DESCRIBE_PRODUCERS: partial(logs.describe_producers, of_logs),
+            ApiKey.ELECT_LEADERS: partial(replicas.elect_leaders, of_replicas),
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: partial(replicas.alter_partition_reassignments, of_replicas),
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: replicas.list_partition_reassignments,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(leader_epochs.offset_for_leader_epoch, epochs),
+            ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, described),
+            ApiKey.LIST_CONFIG_RESOURCES: partial(configs.list_config_resources, described),
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(
+                cluster_apis.describe_topic_partitions, cluster_apis.DescribeTopicNeeds(cluster, topics)
+            ),
+        }
+    )
+
+
+def _of_transactions(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
+    """The functions for producers with ids; without a coordinator of transactions, for those without transactions."""
+    if rooms.transactions is None:
+        return {ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids)}
+    verifier = Verifier(rooms.config, rooms.transactions)
+    needs = transactions.TransactionNeeds(rooms.topics, rooms.partitions, rooms.groups, rooms.transactions, verifier)
+    return {
+        ApiKey.INIT_PRODUCER_ID: partial(transactions.init_producer_id, rooms.transactions),
+        ApiKey.ADD_PARTITIONS_TO_TXN: partial(transactions.add_partitions_to_txn, needs),
+        ApiKey.ADD_OFFSETS_TO_TXN: partial(transactions.add_offsets_to_txn, needs),
+        ApiKey.END_TXN: partial(transactions.end_txn, needs),
+        ApiKey.WRITE_TXN_MARKERS: partial(transactions.write_txn_markers, needs),
+        ApiKey.TXN_OFFSET_COMMIT: partial(transactions.txn_offset_commit, needs),
+        ApiKey.DESCRIBE_TRANSACTIONS: partial(transactions.describe_transactions, needs),
+        ApiKey.LIST_TRANSACTIONS: partial(transactions.list_transactions, needs),
     }
 
 
-def _of_groups(cluster: ClusterView, groups: Groups) -> dict[ApiKey, Callable[..., Any]]:
+def _of_groups(
+    cluster: ClusterView, groups: Groups, transactions: Transactions | None = None
+) -> dict[ApiKey, Callable[..., Any]]:
     """The functions that need neither topics nor logs."""
+    found = coordinators.CoordinatorNeeds(cluster, groups, transactions)
     return {
-        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, coordinators.CoordinatorNeeds(cluster, groups)),
+        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, found),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
         ApiKey.OFFSET_FETCH: partial(offsets.offset_fetch, groups),
         ApiKey.DESCRIBE_GROUPS: partial(coordinators.describe_groups, groups),
@@ -136,7 +164,13 @@ _TO_COORDINATORS = (
 
 def _produced(rooms: Rooms) -> produce.ProduceNeeds:
     return produce.ProduceNeeds(
-        rooms.cluster, rooms.topics, rooms.partitions, rooms.durability, rooms.fetches, rooms.side_thread
+        rooms.cluster,
+        rooms.topics,
+        rooms.partitions,
+        rooms.durability,
+        rooms.fetches,
+        rooms.side_thread,
+        None if rooms.transactions is None else Verifier(rooms.config, rooms.transactions),
     )
 
 
@@ -186,7 +220,9 @@ def table(rooms: Rooms) -> dict[int, Api]:
         ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
     }
     group_request = partial(coordinators.group_request, rooms.groups)
-    return _apis(rooms.groups, dict.fromkeys(ADVERTISED, group_request) | _handlers(rooms), fast)
+    keys = ADVERTISED if rooms.transactions is not None else [key for key in ADVERTISED if key not in TRANSACTIONS]
+    version = None if rooms.transactions is None else rooms.config.integer("transaction.version")
+    return _apis(rooms.groups, dict.fromkeys(keys, group_request) | _handlers(rooms), fast, version)
 
 
 class _NoChanges:
@@ -207,9 +243,14 @@ def groups_table(cluster: ClusterView, topics: metadata.Topics, groups: Groups) 
     return _apis(groups, serve | {ApiKey.METADATA: partial(metadata.metadata, described)}, {})
 
 
-def _apis(groups: Groups, serve: Mapping[ApiKey, Callable[..., Any]], fast: dict[ApiKey, Fast]) -> dict[int, Api]:
+def _apis(
+    groups: Groups,
+    serve: Mapping[ApiKey, Callable[..., Any]],
+    fast: dict[ApiKey, Fast],
+    transaction_version: int | None = None,
+) -> dict[int, Api]:
     apis = {}
-    spoken = api_versions.spoken([*serve, ApiKey.API_VERSIONS])
+    spoken = api_versions.spoken([*serve, ApiKey.API_VERSIONS], transaction_version)
     serve = {**serve, ApiKey.API_VERSIONS: partial(api_versions.api_versions, spoken)}
     fast = {
         **fast,

@@ -14,8 +14,17 @@ from muster.broker.net.calls import SMALL, Call, Fast
 from muster.errors import ErrorCode
 from muster.protocol import codec
 from muster.protocol.api import ADVERTISED, ApiKey
-from muster.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from muster.protocol.messages import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from muster.protocol.primitives import TooManyElementsError
+
+TRANSACTION_VERSION = "transaction.version"
+NEWEST_TRANSACTION_VERSION = 2
 
 _HEADER = Struct(">ii")
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
@@ -24,9 +33,16 @@ _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 _REFUSED = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
 
 
-def spoken(keys: Iterable[int] = ADVERTISED) -> ApiVersionsResponse:
-    """The answer of a listener that serves these requests."""
-    return ApiVersionsResponse(api_keys=[ApiVersion(int(key), *ADVERTISED[ApiKey(key)]) for key in sorted(keys)])
+def spoken(keys: Iterable[int] = ADVERTISED, transaction_version: int | None = None) -> ApiVersionsResponse:
+    """The answer of a listener that serves these requests. Clients take a finalized feature only with an epoch."""
+    served = ApiVersionsResponse(api_keys=[ApiVersion(int(key), *ADVERTISED[ApiKey(key)]) for key in sorted(keys)])
+    if transaction_version is not None:
+        served.supported_features = [SupportedFeatureKey(TRANSACTION_VERSION, 0, NEWEST_TRANSACTION_VERSION)]
+        served.finalized_features_epoch = 0
+        if transaction_version:
+            finalized = FinalizedFeatureKey(TRANSACTION_VERSION, transaction_version, transaction_version)
+            served.finalized_features = [finalized]
+    return served
 
 
 def api_versions(served: ApiVersionsResponse, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:

@@ -17,8 +17,10 @@ from muster.broker.cluster_view import ClusterView
 from muster.broker.groups.service import Groups
 from muster.broker.handlers.configs import MALFORMED
 from muster.broker.net.calls import Call, Fast, Sliced, at_once
+from muster.broker.transactions.service import Transactions
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
+from muster.model import Node
 from muster.protocol import codec
 from muster.protocol.messages import (
     Coordinator,
@@ -49,6 +51,7 @@ class CoordinatorNeeds(NamedTuple):
 
     cluster: ClusterView
     groups: Groups
+    transactions: Transactions | None = None
 
 
 def find_coordinator(
@@ -56,8 +59,8 @@ def find_coordinator(
 ) -> FindCoordinatorResponse | Sliced:
     """The coordinator of groups; share groups have none here.
 
-    For transactions it is this broker, although it then refuses them (`producer_ids`): without a coordinator, clients
-    would retry until their timeout, and never learn the reason.
+    For transactions it is this broker, even if it refuses them (`producer_ids`): without a coordinator, clients would
+    retry until their timeout, and never learn the reason.
     """
     if call.version >= 4:
         steps = _coordinators(here, request, call.version)
@@ -89,9 +92,10 @@ _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 def _coordinator(here: CoordinatorNeeds, key: str, key_type: int, version: int) -> Coordinator:
     if key_type in (GROUP, TRANSACTION):
-        if key_type == GROUP and not here.groups.ensure():
-            return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-        node = here.groups.coordinator(key) if key_type == GROUP else here.cluster.node
+        coordinates = here.groups if key_type == GROUP else here.transactions
+        node: Node | None = here.cluster.node
+        if coordinates is not None:
+            node = coordinates.coordinator(key) if coordinates.ensure() else None
         if node is None:
             return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")

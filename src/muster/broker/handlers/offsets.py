@@ -134,7 +134,7 @@ def fast_offset_fetch(groups: Groups) -> Fast:
         for group in request.groups:
             if group.topics is None:
                 return None
-        response = look_up(request.groups, version)
+        response = look_up(request.groups, version, request.require_stable)
         if response is None:
             return None
         return b"".join(framing.encode_response(response, OffsetFetchRequest, version, correlation_id))

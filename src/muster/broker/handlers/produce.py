@@ -8,9 +8,9 @@ durable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from muster.broker.clock import now_ms
 from muster.broker.cluster_view import LEADER_ELSEWHERE, ClusterView, LeaderHint
@@ -20,10 +20,12 @@ from muster.broker.topics.catalogue import TopicCatalogue
 from muster.broker.topics.durability import Durability
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
+from muster.broker.transactions.verification import Operation, Verifier, of_produce
+from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError, validation
 from muster.log.recompression import recompressed
-from muster.model import INTERNAL_TOPICS
+from muster.model import INTERNAL_TOPICS, TopicPartition
 from muster.protocol.messages import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -37,7 +39,7 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import Buffer
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, TRANSACTIONAL_FLAG
+from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, TRANSACTIONAL_FLAG, BatchHeader
 
 if TYPE_CHECKING:
     from muster.log import PartitionLog
@@ -80,21 +82,21 @@ ACKS = (-1, 0, 1)
 class Append:
     """A partition's batch on its way into the log. `result` is its part of the answer."""
 
-    __slots__ = ("batch", "examined", "log", "result")
+    __slots__ = ("batch", "examined", "guard", "log", "result")
 
     def __init__(self, log: PartitionLog, batch: Buffer, result: PartitionProduceResponse) -> None:
         self.log = log
         self.batch = batch
         self.result = result
         self.examined: validation.Examined | LogError | None = None
+        self.guard: int | None = None
+        """Of a transaction that is verified before this, its first batch here."""
 
     def examine(self, now: int, *, at_once: bool) -> None:
         """Examine the batch. With `at_once` a batch that would take long is left for the thread."""
         try:
             config = self.log.config
             examined = validation.examine(self.batch, config, now, "client", self.log.topic_partition, at_once=at_once)
-            if examined.headers[0].attributes & TRANSACTIONAL_FLAG:  # there is no coordinator of transactions yet
-                raise LogError(ErrorCode.INVALID_TXN_STATE, "the record batch is not part of an ongoing transaction")
             if config.compression is not None:
                 self.batch, examined = recompressed(self.batch, examined, config, at_once=at_once)
             self.examined = examined
@@ -116,6 +118,13 @@ class ProduceNeeds(NamedTuple):
     durability: Durability
     fetches: ParkedFetches
     side_thread: SideThread
+    verifier: Verifier | None = None
+    """Asks the coordinator of transactions; None if this broker has none."""
+
+
+Write: TypeAlias = Callable[
+    [ProduceNeeds, ProduceRequest, Call, ProduceResponse, list["Append"]], ProduceResponse | None
+]
 
 
 def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceResponse | None:
@@ -132,18 +141,25 @@ def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceR
             _accept(here, name, partition, request, call, appends, response) for partition in asked.partition_data
         ]
         response.responses.append(TopicProduceResponse(asked.name, bytes(asked.topic_id), results))
-    now, costly = now_ms(), False
+    now, costly, transactional = now_ms(), False, 0
     for append in appends:
+        transactional |= append.batch[_ATTRIBUTES] & TRANSACTIONAL_FLAG
         append.examine(now, at_once=True)
         costly = costly or append.examined is None
+    write = _verify if transactional else _write
     if not costly:
-        return _write(here, request, call, response, appends)
-    _examine_beside(here, request, call, response, appends)
+        return write(here, request, call, response, appends)
+    _examine_beside(here, request, call, response, appends, write)
     return None
 
 
 def _examine_beside(
-    here: ProduceNeeds, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+    here: ProduceNeeds,
+    request: ProduceRequest,
+    call: Call,
+    response: ProduceResponse,
+    appends: list[Append],
+    write_all: Write,
 ) -> None:
     """Let the thread examine the remaining batches, and then write all."""
     call.blocks = True
@@ -155,16 +171,115 @@ def _examine_beside(
                 yield
 
     def write() -> None:
-        try:
-            answer = _write(here, request, call, response, appends)
-        except CloseConnectionError as error:
-            call.close(str(error))
-        else:
-            if answer is not None:
-                call.reply(answer)
+        _answer(call, lambda: write_all(here, request, call, response, appends))
 
     topic = appends[0].log.topic_partition.topic
     here.side_thread.run(call, topic, examine(), write, unanswered=request.acks == 0)
+
+
+def _answer(call: Call, write: Callable[[], ProduceResponse | None]) -> None:
+    """Write after the handler has returned, and reply."""
+    try:
+        answer = write()
+    except CloseConnectionError as error:
+        call.close(str(error))
+    else:
+        if answer is not None:
+            call.reply(answer)
+
+
+# -------------------------------------------------------------------------------------------------------- transactions
+
+
+def _verify(
+    here: ProduceNeeds, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
+) -> ProduceResponse | None:
+    """Write batches of which some are part of a transaction. Where it is not open yet, the coordinator is asked first;
+    the connection waits, so that no later request overtakes."""
+    if here.verifier is None:
+        return _write(here, request, call, response, _without_transactions(appends))
+    if request.transactional_id is None:
+        return _refuse_all(response, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    headers = {
+        append: append.examined.headers[0]
+        for append in appends
+        if isinstance(append.examined, validation.Examined) and append.batch[_ATTRIBUTES] & TRANSACTIONAL_FLAG
+    }
+    producers = {Producer(header.producer_id, header.producer_epoch) for header in headers.values()}
+    if len(producers) > 1:
+        return _refuse_all(response, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    operation = of_produce(call.version)
+    asked = _to_be_verified(headers, operation)
+    if not asked:
+        return _write(here, request, call, response, _accepted(appends))
+
+    def verified(errors: Mapping[TopicPartition, ErrorCode]) -> None:
+        for partition, error in errors.items():
+            _not_verified(asked[partition].result, error, operation)
+        if not call.over:  # the batches are in the memory of its connection
+            _answer(call, lambda: _write(here, request, call, response, _accepted(appends)))
+
+    call.blocks = True
+    transactional_id, partitions = request.transactional_id, frozenset(asked)
+    here.verifier.ask(transactional_id, producers.pop(), partitions, operation, verified, patient=True)
+    return None
+
+
+def _to_be_verified(headers: Mapping[Append, BatchHeader], operation: Operation) -> dict[TopicPartition, Append]:
+    """Begin to verify those batches whose transaction is not open where they go."""
+    asked = {}
+    for append, header in headers.items():
+        producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+        try:
+            append.guard = append.log.begin_verification(*producer, tv2=operation is Operation.ADD, now=now_ms())
+        except LogError as error:
+            _not_verified(append.result, error.code, operation)
+        if append.guard is not None:
+            asked[append.log.topic_partition] = append
+    return asked
+
+
+def _accepted(appends: list[Append]) -> list[Append]:
+    return [append for append in appends if not append.result.error_code]
+
+
+def _without_transactions(appends: list[Append]) -> list[Append]:
+    """This broker has no coordinator of transactions."""
+    for append in appends:
+        if append.batch[_ATTRIBUTES] & TRANSACTIONAL_FLAG:
+            append.examined = LogError(ErrorCode.INVALID_TXN_STATE)
+    return appends
+
+
+def _refuse_all(response: ProduceResponse, error: ErrorCode) -> ProduceResponse:
+    for topic in response.responses:
+        topic.partition_responses = [
+            PartitionProduceResponse(each.index, error, base_offset=-1) for each in topic.partition_responses
+        ]
+    response.node_endpoints = []
+    return response
+
+
+_COORDINATOR_ERRORS = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def _not_verified(result: PartitionProduceResponse, error: ErrorCode, operation: Operation) -> None:
+    """Clients repeat what NOT_ENOUGH_REPLICAS refuses, also those that do not know the coordinator's errors here."""
+    result.error_code = error
+    concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and operation is not Operation.ADD
+    if error in _COORDINATOR_ERRORS or concurrent:
+        result.error_code = ErrorCode.NOT_ENOUGH_REPLICAS
+        text = "Unable to verify the partition has been added to the transaction. Underlying error: "
+        result.error_message = text + error.name
+    elif error is ErrorCode.INVALID_TXN_STATE:
+        result.error_message = "Partition was not added to the transaction"
 
 
 def _write(
@@ -262,9 +377,9 @@ def _append(here: ProduceNeeds, append: Append, request: ProduceRequest, waits: 
     try:
         if isinstance(append.examined, LogError):
             raise append.examined
-        appended = partition_log.append(append.batch, now=now, examined=append.examined)
+        appended = partition_log.append(append.batch, now=now, examined=append.examined, guard=append.guard)
     except KafkaError as error:
-        refused(result, error, partition_log, request.transactional_id)
+        refused(here, result, error, partition_log, request.transactional_id)
         return
     end = appended.last_offset + 1
     here.fetches.appended(partition_log.topic_partition.topic, result.index, len(append.batch), end)
@@ -318,6 +433,7 @@ def _batch_size(records: Buffer, position: int) -> int | None:
 _KNOWN_START = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.INVALID_RECORD,
     ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -326,15 +442,19 @@ _KNOWN_START = (
 
 
 def refused(
-    result: PartitionProduceResponse, error: KafkaError, log: PartitionLog, transactional_id: str | None
+    here: ProduceNeeds,
+    result: PartitionProduceResponse,
+    error: KafkaError,
+    log: PartitionLog,
+    transactional_id: str | None,
 ) -> None:
     result.error_code = error.code
     log.traffic.refused_appends += 1
-    if error.code is ErrorCode.INVALID_TXN_STATE:
+    if error.code is ErrorCode.INVALID_TXN_STATE and here.verifier is None:
         # No transaction can have begun here: this is Kafka's answer for a transactional id that it does not know.
         known = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         result.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transactional_id is None else known
-    if error.code in _KNOWN_START:
+    if result.error_code in _KNOWN_START:
         result.log_start_offset = log.log_start_offset
     if isinstance(error, LogError) and error.record_errors:
         result.record_errors = [BatchIndexAndErrorMessage(index, text) for index, text in error.record_errors]

@@ -124,7 +124,7 @@ def fast_produce(here: ProduceNeeds) -> Fast:
         try:
             appended = log.append(batch, now=now, examined=examined)
         except KafkaError as error:
-            return _refusal(target, error, version, correlation_id)
+            return _refusal(here, target, error, version, correlation_id)
         appended_to(target.name, target.partition, len(batch), appended.last_offset + 1)
         return b"".join(
             (
@@ -162,8 +162,8 @@ def _target(here: ProduceNeeds, head: bytes, version: int) -> Target | None:
     return Target(name, topic_id, index, log, b"\x02" + topic + b"\x02" + head[-4:] + b"\0\0")
 
 
-def _refusal(target: Target, error: KafkaError, version: int, correlation_id: int) -> bytes:
+def _refusal(here: ProduceNeeds, target: Target, error: KafkaError, version: int, correlation_id: int) -> bytes:
     result = PartitionProduceResponse(target.partition, base_offset=-1)
-    refused(result, error, target.log, None)
+    refused(here, result, error, target.log, None)
     response = ProduceResponse([TopicProduceResponse(target.name, target.topic_id, [result])])
     return b"".join(framing.encode_response(response, ProduceRequest, version, correlation_id))

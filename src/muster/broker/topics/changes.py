@@ -13,7 +13,7 @@ from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
 from muster.errors import ErrorCode, KafkaError, MusterError
-from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC, TopicPartition
+from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
 log = logging.getLogger("muster.broker")
 
@@ -38,6 +38,19 @@ class GroupsOfTopics(Protocol):
 
     def topics_deleted(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Topics were deleted: forget their committed offsets, a slice at a time."""
+
+
+class TransactionsOfTopics(Protocol):
+    """The transactions, whose topic may be created or deleted (transactions/service.py)."""
+
+    def ensure(self) -> bool:
+        """Create their topic. Returns whether it exists; a failure is logged."""
+
+    def topic_created(self, topic: Topic) -> None:
+        """A topic was created, and its partitions are open."""
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is being deleted; its logs still exist."""
 
 
 class EventsTopic(Protocol):
@@ -88,6 +101,7 @@ class TopicChanges:
         self, config: BrokerConfig, topics: TopicCatalogue, partitions: Partitions, fetches: ParkedFetches
     ) -> None:
         self.groups: GroupsOfTopics
+        self.transactions: TransactionsOfTopics | None = None
         self.elsewhere: RequestedTopicsElsewhere | None = None
         self.events: EventsTopic | None = None
         """Writes events of groups; None if they are turned off."""
@@ -128,6 +142,8 @@ class TopicChanges:
             log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
             if self._partitions.is_there(topic):
                 self.groups.topic_created(topic)
+                if self.transactions is not None:
+                    self.transactions.topic_created(topic)
         self.groups.topics_changed([topic.name for topic in topics])
         return topics
 
@@ -167,11 +183,8 @@ class TopicChanges:
         partitions = self._config.integer("num.partitions")
         wanted: dict[str, TopicToCreate] = {}  # by what would collide: metrics know no difference between '.' and '_'
         for name in names:
-            if name == GROUP_METADATA_TOPIC:
-                self.groups.ensure()
-            elif name == GROUP_EVENTS_TOPIC:
-                if self.events is not None:
-                    self.events.ensure()
+            if name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, GROUP_EVENTS_TOPIC):
+                self._ensure(name)
             elif (len(wanted) + 1) * partitions <= MOST_CREATED_PARTITIONS and not self._taken(name):
                 wanted.setdefault(name.replace(".", "_"), TopicToCreate(name, partitions, {}))
         if not wanted:
@@ -184,6 +197,15 @@ class TopicChanges:
         except (OSError, MusterError) as error:
             some = next(iter(wanted.values())).name
             log.error("%d topic(s), %s the first, could not be created: %s", len(wanted), some, error)
+
+    def _ensure(self, name: str) -> None:
+        """Create an internal topic, with its own settings."""
+        if name == GROUP_METADATA_TOPIC:
+            self.groups.ensure()
+        elif name == TRANSACTION_STATE_TOPIC and self.transactions is not None:
+            self.transactions.ensure()
+        elif name == GROUP_EVENTS_TOPIC and self.events is not None:
+            self.events.ensure()
 
     def _taken(self, name: str) -> bool:
         return self._topics.get(name) is not None or self._topics.colliding(name) is not None
@@ -206,6 +228,8 @@ class TopicChanges:
         groups = [topic for topic in topics if topic.name == GROUP_METADATA_TOPIC]
         for topic in topics:
             self.groups.topic_deleted(topic.name)
+            if self.transactions is not None:
+                self.transactions.topic_deleted(topic.name)
         # The topic of the groups by itself: a group's next request creates it again, and must not wait for the rest.
         for some in (groups, [topic for topic in topics if topic not in groups]):
             clean_up = self._clean_up(some)

@@ -203,6 +203,7 @@ def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
         message_timestamp_after_max_ms=_number(values["message.timestamp.after.max.ms"]),
         message_timestamp_before_max_ms=_number(values["message.timestamp.before.max.ms"]),
         producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
+        transaction_partition_verification_enable=config.flag("transaction.partition.verification.enable"),
         compression=compression,
         compression_level=_level(compression, values),
     )

@@ -49,6 +49,16 @@ class ClassicGroup(ClassicGroupBase):
             self.renew_session(self.members[member_id], now)
         return error
 
+    def check_transactional_commit(self, generation_id: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        """As `Group.check_transactional_commit`: a client of before KIP-447 names no member, and is let through in any
+        state. A member may commit during a rebalance, and its session is not renewed."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        names_no_member = not member_id and instance_id is None
+        if generation_id < 0 and (names_no_member or self.state is GroupState.EMPTY):
+            return NONE
+        return check_generation(self, member_id, instance_id, generation_id)
+
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
         """As `Group.check_fetch`: any client may read a classic group's offsets."""
         return NONE

@@ -30,6 +30,12 @@ from muster.protocol.messages import (
     SyncGroupResponse,
 )
 from muster.protocol.primitives import Struct
+from muster.protocol.transaction_messages import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 GroupRequest = (
     OffsetCommitRequest
@@ -38,6 +44,7 @@ GroupRequest = (
     | SyncGroupRequest
     | LeaveGroupRequest
     | OffsetDeleteRequest
+    | TxnOffsetCommitRequest
 )
 
 
@@ -56,6 +63,16 @@ def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -
                         topic.name,
                         topic.topic_id,
                         [OffsetCommitResponsePartition(p.partition_index, error) for p in topic.partitions],
+                    )
+                    for topic in request.topics
+                ]
+            )
+        case TxnOffsetCommitRequest():
+            return TxnOffsetCommitResponse(
+                topics=[
+                    TxnOffsetCommitResponseTopic(
+                        topic.name,
+                        [TxnOffsetCommitResponsePartition(p.partition_index, error) for p in topic.partitions],
                     )
                     for topic in request.topics
                 ]
@@ -100,9 +117,11 @@ _SPOILED: dict[type[Any], Callable[[Any, ErrorCode], Struct]] = {
 }
 
 
-def spoiled(answer: Any, error: ErrorCode) -> Struct:
+def spoiled(answer: Any, error: ErrorCode) -> Any:
     """The answer to send instead of one whose records were lost. May modify `answer`."""
-    if isinstance(answer, OffsetCommitResponse | OffsetFetchResponseGroup):
+    if isinstance(answer, ErrorCode):
+        return error
+    if isinstance(answer, OffsetCommitResponse | OffsetFetchResponseGroup | TxnOffsetCommitResponse):
         for topic in answer.topics:
             for partition in topic.partitions:
                 partition.error_code = partition.error_code or error

@@ -30,6 +30,9 @@ class Group(Protocol):
     def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
         """Whether the sender may commit for the group; a member's commit may renew its session."""
 
+    def check_transactional_commit(self, generation_id: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Whether the sender may commit for the group as part of a transaction (KIP-447)."""
+
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
         """Whether the member that the request names may read the group's offsets."""
 

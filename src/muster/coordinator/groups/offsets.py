@@ -13,7 +13,7 @@ A commit of version 2 to 4 may carry a retention time of its own, which then cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.coordinator.groups.config import GroupConfig
@@ -43,6 +43,12 @@ from muster.protocol.messages import (
     OffsetFetchResponseTopics,
 )
 from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.transaction_messages import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 NO_OFFSET = -1
 DEFAULT_RETENTION = -1
@@ -143,6 +149,32 @@ def commit(
     return OffsetCommitResponse(0, answers), records
 
 
+def transactional_commit(
+    request: TxnOffsetCommitRequest, error: ErrorCode, config: GroupConfig, topics: TopicResolver, now: int
+) -> tuple[TxnOffsetCommitResponse, list[OffsetCommits]]:
+    """The answer and records of a commit in a transaction; `error` is the group's or the transaction's own error for
+    it. As in `commit`, a nonexistent partition gets its own error first."""
+    records: list[OffsetCommits] = []
+    answers: list[TxnOffsetCommitResponseTopic] = []
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for topic in request.topics:
+        count = topics.partition_count(topic.name)
+        partitions: list[TxnOffsetCommitResponsePartition] = []
+        values: list[tuple[int, CommittedOffset]] = []
+        for each in topic.partitions:
+            index, metadata = each.partition_index, each.committed_metadata or ""
+            code = _refusal(index, metadata, count, missing, error, config.offset_metadata_max_bytes)
+            if code is NONE:
+                value = (each.committed_offset, each.committed_leader_epoch, metadata, now, NO_TIMESTAMP, ZERO_UUID)
+                values.append((index, value))
+            partitions.append(TxnOffsetCommitResponsePartition(index, code))
+        if partitions:
+            answers.append(TxnOffsetCommitResponseTopic(topic.name, partitions))
+        if values:
+            records.append(OffsetCommits(request.group_id, topic.name, values))
+    return TxnOffsetCommitResponse(0, answers), records
+
+
 def _refusal(
     index: int, metadata: str, count: int, missing: ErrorCode, error: ErrorCode, longest_metadata: int
 ) -> ErrorCode:
@@ -197,16 +229,25 @@ def _resolve(topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, topics:
 # -------------------------------------------------------------------------------------------------------------- fetch
 
 
-def fetch(
-    offsets: GroupOffsets, request: OffsetFetchRequestGroup, topics: TopicResolver, version: int
-) -> OffsetFetchResponseGroup:
-    """A group's committed offsets, for the requested partitions or for all.
+OpenPartitions = Mapping[str, Collection[int]]
+"""Partitions whose offsets are part of a transaction that is still open, by topic."""
 
-    `require_stable` (KIP-447) asks for offsets without pending transactions; there are no transactions here.
-    """
+
+def fetch(
+    offsets: GroupOffsets,
+    request: OffsetFetchRequestGroup,
+    topics: TopicResolver,
+    version: int,
+    unstable: OpenPartitions | None = None,
+) -> OffsetFetchResponseGroup:
+    """A group's committed offsets, for the requested partitions or for all; an error for those that are `unstable`."""
     if request.topics is None:
         answers = [
-            OffsetFetchResponseTopics(name, topics.topic_id(name), [_fetched(p, v) for p, v in partitions.items()])
+            OffsetFetchResponseTopics(
+                name,
+                topics.topic_id(name),
+                [_fetched(p, v, unstable.get(name, ()) if unstable else ()) for p, v in partitions.items()],
+            )
             for name, partitions in offsets.items()
         ]
         if version >= TOPIC_IDS_SINCE:
@@ -214,25 +255,29 @@ def fetch(
             answers = [each for each in answers if each.topic_id != ZERO_UUID]
         return OffsetFetchResponseGroup(request.group_id, answers)
     return OffsetFetchResponseGroup(
-        request.group_id, [_fetch_topic(offsets, topic, topics, version) for topic in request.topics]
+        request.group_id, [_fetch_topic(offsets, topic, topics, version, unstable) for topic in request.topics]
     )
 
 
 def _fetch_topic(
-    offsets: GroupOffsets, topic: OffsetFetchRequestTopics, topics: TopicResolver, version: int
+    offsets: GroupOffsets,
+    topic: OffsetFetchRequestTopics,
+    topics: TopicResolver,
+    version: int,
+    unstable: OpenPartitions | None,
 ) -> OffsetFetchResponseTopics:
     name = _resolve(topic, topics, version)
     if not name and version >= TOPIC_IDS_SINCE:
         unknown = ErrorCode.UNKNOWN_TOPIC_ID
         partitions = [OffsetFetchResponsePartitions(p, NO_OFFSET, error_code=unknown) for p in topic.partition_indexes]
         return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
-    committed = offsets.get(name, {})
-    partitions = []
+    committed, partitions = offsets.get(name, {}), []
+    unstable_here: Collection[int] = unstable.get(name, ()) if unstable else ()
     for index in topic.partition_indexes:
         value = committed.get(index)
         if value is not None and is_of_another_topic(value, topic.topic_id):
             value = None
-        partitions.append(_fetched(index, value))
+        partitions.append(_fetched(index, value, unstable_here))
     return OffsetFetchResponseTopics(name, topic.topic_id, partitions)
 
 
@@ -242,7 +287,9 @@ def is_of_another_topic(value: CommittedOffset, topic_id: bytes) -> bool:
     return ZERO_UUID not in (committed_for, topic_id) and committed_for != topic_id
 
 
-def _fetched(index: int, value: CommittedOffset | None) -> OffsetFetchResponsePartitions:
+def _fetched(index: int, value: CommittedOffset | None, unstable: Collection[int]) -> OffsetFetchResponsePartitions:
+    if index in unstable:
+        return OffsetFetchResponsePartitions(index, NO_OFFSET, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
     if value is None:
         return OffsetFetchResponsePartitions(index, NO_OFFSET)
     offset, leader_epoch, metadata, *_ = value
@@ -257,7 +304,11 @@ def tombstone(group_id: str, topic: str, partition: int) -> OffsetCommitRecord:
 
 
 def delete(
-    request: OffsetDeleteRequest, group: Group, committed: GroupOffsets, topics: TopicResolver
+    request: OffsetDeleteRequest,
+    group: Group,
+    committed: GroupOffsets,
+    pending: OpenPartitions,
+    topics: TopicResolver,
 ) -> tuple[OffsetDeleteResponse, list[OffsetCommitRecord]]:
     """The answer and records of an OffsetDelete. Offsets of subscribed topics stay; deleting a missing offset is not an
     error.
@@ -278,22 +329,29 @@ def delete(
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif read:
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            elif index in committed.get(name, ()):
+            elif index in committed.get(name, ()) or index in pending.get(name, ()):
                 doomed[name, index] = tombstone(group.group_id, name, index)
             answer.partitions.append(OffsetDeleteResponsePartition(index, code))
     return response, list(doomed.values())
 
 
-def expired(group: Group, offsets: GroupOffsets, retention_ms: int, now: int) -> tuple[list[OffsetCommitRecord], bool]:
-    """Tombstones for the expired offsets, and whether no offsets are left."""
+def expired(
+    group: Group, offsets: GroupOffsets, pending: OpenPartitions, retention_ms: int, now: int
+) -> tuple[list[OffsetCommitRecord], bool]:
+    """Tombstones for the expired offsets, and whether no offsets are left, nor any that are part of a transaction."""
     if not group.may_expire:
-        return [], not offsets
+        return [], not offsets and not pending
     emptied_at = group.emptied_at
     tombstones: list[OffsetCommitRecord] = []
-    left = False
+    left = bool(pending)
     for topic, partitions in offsets.items():
+        open_here = pending.get(topic, ())
         for partition, value in partitions.items():
-            if not group.is_subscribed_to(topic) and _is_expired(value, emptied_at, retention_ms, now):
+            if (
+                not group.is_subscribed_to(topic)
+                and partition not in open_here
+                and _is_expired(value, emptied_at, retention_ms, now)
+            ):
                 tombstones.append(tombstone(group.group_id, topic, partition))
             else:
                 left = True

@@ -20,6 +20,7 @@ from muster.coordinator.groups.group import GroupState
 from muster.coordinator.groups.group_pattern import GroupPattern
 from muster.coordinator.groups.kinds import Group
 from muster.coordinator.groups.offsets import Granted, OffsetStore
+from muster.coordinator.groups.pending_offsets import PendingOffsets
 from muster.coordinator.groups.server_assignment import ServerAssignment
 from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.groups.wall_time import shifted
@@ -50,8 +51,8 @@ from muster.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from muster.protocol.primitives import Struct
 from muster.protocol.records.record_batch import BatchBuilder
+from muster.protocol.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 MAX_NAME_LENGTH = 8_000
 """The longest name in characters that a record can hold: its strings have 32,767 bytes. Requests can carry longer
@@ -83,6 +84,7 @@ class GroupShard:
         "first_alarm",
         "groups",
         "offsets",
+        "pending",
         "topics",
     )
 
@@ -91,6 +93,7 @@ class GroupShard:
         self.topics = topics
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
+        self.pending = PendingOffsets()
         self.counts = GroupCounts() if counts is None else counts
         self._assigned_groups = GroupPattern(config.server_assigned_groups)
         self._assignment = ServerAssignment(topics)
@@ -230,13 +233,45 @@ class GroupShard:
             self._arm(group)
         return error
 
-    def fetch_offsets(self, request: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-        """One group of an OffsetFetch. A nonexistent group has no committed offsets; that is not an error."""
+    def transactional_commit(
+        self, request: TxnOffsetCommitRequest, error: ErrorCode, now: int
+    ) -> tuple[TxnOffsetCommitResponse, list[OffsetCommits]]:
+        """The answer to a TxnOffsetCommit, and what it writes; nothing is applied yet, as the log may refuse the
+        producer. `error`: the transaction's own error."""
+        group = self.groups.get(request.group_id)
+        if not request.group_id or len(request.group_id) > MAX_NAME_LENGTH:
+            error = ErrorCode.INVALID_GROUP_ID
+        elif error is NONE and group is not None:
+            who = (request.generation_id, request.member_id, request.group_instance_id)
+            error = group.check_transactional_commit(*who)
+        elif error is NONE and request.generation_id >= 0:
+            error = ErrorCode.ILLEGAL_GENERATION
+        return offsets.transactional_commit(request, error, self.config, self.topics, now)
+
+    def apply_transactional(self, producer_id: int, commits: OffsetCommits) -> None:
+        """A producer's commit is in the log: it is pending until `end_transaction`."""
+        if commits.group not in self.groups:
+            self.groups[commits.group] = self._new_group(commits.group)
+        self.pending.add(producer_id, commits)
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """A marker is in the log: the producer's pending offsets become the groups', or are dropped."""
+        for (group_id, topic, partition), value in self.pending.end(producer_id, committed):
+            self.offsets.commit(OffsetCommits(group_id, topic, [(partition, value)]))
+            self.counts.offsets_committed += 1
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, version: int, require_stable: bool = False
+    ) -> OffsetFetchResponseGroup:
+        """One group of an OffsetFetch. A nonexistent group has no committed offsets; that is not an error.
+
+        `require_stable` (KIP-447): an offset that a transaction may still change is an error."""
         if request.member_id is not None and (group := self.groups.get(request.group_id)) is not None:
             error = group.check_fetch(request)
             if error is not NONE:
                 return OffsetFetchResponseGroup(request.group_id, error_code=error)
-        return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version)
+        unstable = self.pending.of_group(request.group_id) if require_stable else None
+        return offsets.fetch(self.offsets.of_group(request.group_id), request, self.topics, version, unstable)
 
     def delete_offsets(self, request: OffsetDeleteRequest, origin: Origin, now: int) -> Effects:
         """OffsetDelete (KIP-496): remove committed offsets of topics that no member reads."""
@@ -246,7 +281,8 @@ class GroupShard:
             error = ErrorCode.INVALID_GROUP_ID
         if group is None or error is not NONE:
             return Effects().reply(origin.ticket, OffsetDeleteResponse(error))
-        response, tombstones = offsets.delete(request, group, self.offsets.of_group(group.group_id), self.topics)
+        committed, pending = self.offsets.of_group(group.group_id), self.pending.of_group(group.group_id)
+        response, tombstones = offsets.delete(request, group, committed, pending, self.topics)
         effects = Effects().reply(origin.ticket, response)
         self._write_all(tombstones, effects)
         return effects
@@ -256,7 +292,7 @@ class GroupShard:
         effects = Effects()
         committed = self.offsets.of_group(group_id).get(topic, {})
         for partition in partitions:
-            if partition in committed:
+            if partition in committed or self.pending.is_open(group_id, topic, partition):
                 self.counts.offsets_deleted += 1
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
         return effects
@@ -305,9 +341,11 @@ class GroupShard:
         return DeletableGroupResult(group_id, error), effects
 
     def _delete(self, group: Group, effects: Effects) -> None:
-        for topic, partitions in list(self.offsets.of_group(group.group_id).items()):
-            for partition in list(partitions):
-                self._write(offsets.tombstone(group.group_id, topic, partition), effects)
+        group_id = group.group_id
+        for found in (self.offsets.of_group(group_id), self.pending.of_group(group_id)):
+            places = [(topic, partition) for topic, partitions in found.items() for partition in partitions]
+            for topic, partition in places:
+                self._write(offsets.tombstone(group_id, topic, partition), effects)
         self._write_all(group.tombstones(), effects)
 
     # -------------------------------------------------------------------------------------------- records and loading
@@ -316,12 +354,21 @@ class GroupShard:
         """Apply a record of the log, its times shifted by `shift` ms."""
         self.apply(shifted(decode_coordinated(key, value), shift))
 
+    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> None:
+        """As `replay`, for a record of a transaction."""
+        record = shifted(decode_coordinated(key, value), shift)
+        if isinstance(record, OffsetCommitRecord) and record.value is not None:
+            (group_id, topic, partition), of = (record.key.group, record.key.topic, record.key.partition), record.value
+            times = (of.commit_timestamp, of.expire_timestamp)
+            kept = (of.offset, of.leader_epoch, of.metadata, *times, of.topic_id)
+            self.apply_transactional(producer_id, OffsetCommits(group_id, topic, [(partition, kept)]))
+
     def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Add records to a batch, their times shifted by `shift` ms."""
         for record in records:
             append_records(batch, timestamp, shifted(record, shift) if shift else record)
 
-    def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
+    def spoiled(self, answer: Any, error: ErrorCode) -> Any:
         """The answer to send instead of one whose records were lost."""
         return spoiled(answer, error)
 
@@ -331,11 +378,17 @@ class GroupShard:
             if record.group not in self.groups:
                 self.groups[record.group] = self._new_group(record.group)
             self.offsets.commit(record)
+            if self.pending.by_producer:
+                self.pending.supersede(record.group, record.topic, [partition for partition, _ in record.values])
         elif isinstance(record, OffsetCommitRecord):
             key, value = record
             if value is not None and key.group not in self.groups:
                 self.groups[key.group] = self._new_group(key.group)
             self.offsets.apply(key, value)
+            if value is None:
+                self.pending.forget(key.group, key.topic, key.partition)
+            elif self.pending.by_producer:
+                self.pending.supersede(key.group, key.topic, [key.partition])
         elif isinstance(record, GroupMetadataRecord):
             self._apply_group(record)
 
@@ -360,6 +413,9 @@ class GroupShard:
         for group_id, topic, partition, value in list(self.offsets):
             topic_id = self.topics.topic_id(topic)
             if self.topics.is_gone(topic) or offsets.is_of_another_topic(value, topic_id):
+                self._write(offsets.tombstone(group_id, topic, partition), effects)
+        for group_id, topic, partition in self.pending.places():
+            if self.topics.is_gone(topic):
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
         self._expiry_check_at = now + self.config.offsets_retention_check_interval_ms
         for group in self.groups.values():
@@ -428,7 +484,8 @@ class GroupShard:
         """Remove expired offsets, and empty groups that have no offsets left."""
         for group in list(self.groups.values()):
             committed = self.offsets.of_group(group.group_id)
-            tombstones, none_left = offsets.expired(group, committed, self.config.offsets_retention_ms, now)
+            pending, retention_ms = self.pending.of_group(group.group_id), self.config.offsets_retention_ms
+            tombstones, none_left = offsets.expired(group, committed, pending, retention_ms, now)
             self.counts.offsets_expired += len(tombstones)
             self._write_all(tombstones, effects)
             if none_left and group.is_empty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Generic
 
 from muster.coordinator.shards.served_shard import S
@@ -32,6 +33,10 @@ class Loading(Generic[S]):
         store is still fetching it. Raises what the store raises."""
         piece = self.journal.read(most)
         replay, shift = self.shard.replay, self._shift
+        if piece.producer_id is not None:
+            replay = partial(self.shard.replay_transactional, producer_id=piece.producer_id)
+        if piece.marker is not None:
+            self.shard.end_transaction(*piece.marker)
         for where, key, value in piece.records:
             try:
                 replay(key, value, shift)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from muster.coordinator.shards.store import FencedError, Piece, Stored
+from muster.coordinator.shards.store import FencedError, Marker, Piece, Stored
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
 from muster.protocol.primitives import Buffer
+from muster.protocol.records.control_records import read_marker
 from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, check_batch, iter_headers, read_records
 
 READ_BYTES = 4 * 1024 * 1024
@@ -23,6 +24,8 @@ SLICE = 256
 """How many records of a large batch are returned at a time."""
 
 Skipped = tuple[object, Exception]
+Found = list[Stored] | Skipped | Piece
+"""What a log has next: records, what was skipped, or something of a transaction."""
 
 
 class Log(Protocol):
@@ -48,6 +51,39 @@ class Log(Protocol):
 
     def read(self, offset: int, max_bytes: int) -> Any:
         """Returns an object with `data` (whole batches, possibly none) and `next_offset`."""
+
+
+class TransactionalLog(Log, Protocol):
+    """What it needs besides where offsets may be committed in transactions."""
+
+    def append(
+        self,
+        batches: bytearray,
+        *,
+        now: int,
+        leader_epoch: int = 0,
+        origin: Any = "coordinator",
+        guard: int | None = None,
+    ) -> Any:
+        """As `Log.append`; a transaction's first batch needs the guard of its verification."""
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, *, tv2: bool, now: int
+    ) -> int | None:
+        """A guard for the first batch of a producer's transaction; None if one is open."""
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+        now: int,
+        leader_epoch: int | None = None,
+    ) -> Any:
+        """Returns an object with `error`, `base_offset` and `message`."""
 
 
 class ShardLogStore:
@@ -93,6 +129,7 @@ class LogJournal:
         self._refusal: KafkaError | None = None
         self._newest_epoch = 0
         self._slices = self._read_all()
+        self._of_transaction: Piece | None = None  # read, but not returned yet
 
     @property
     def is_empty(self) -> bool:
@@ -128,30 +165,97 @@ class LogJournal:
             epoch = max(self.epoch, self._newest_epoch)
             appended = self.log.append(batch.build(), now=now, leader_epoch=epoch, origin="coordinator")
         except KafkaError as error:
-            if error.code is ErrorCode.FENCED_LEADER_EPOCH:
-                self._refusal = FencedError(error.message or "the log is led under a newer epoch")
-                raise self._refusal from error
-            raise
+            raise self._refused(error) from None
         # The log returns the position: the coordinator may not be its only writer.
         end: int = appended.last_offset + 1
+        return end
+
+    def _refused(self, error: KafkaError) -> KafkaError:
+        """What to raise for an error of the log."""
+        if error.code is not ErrorCode.FENCED_LEADER_EPOCH:
+            return error
+        self._refusal = FencedError(error.message or "the log is led under a newer epoch")
+        return self._refusal
+
+    @property
+    def writing_epoch(self) -> int:
+        """The epoch under which it writes: none that the log has is newer."""
+        return max(self.epoch, self._newest_epoch)
+
+    @property
+    def _transactional(self) -> TransactionalLog:
+        return cast(TransactionalLog, self.log)
+
+    def begin_verification(self, producer_id: int, producer_epoch: int, *, tv2: bool, now: int) -> int | None:
+        """As `PartitionLog.begin_verification`."""
+        return self._transactional.begin_verification(producer_id, producer_epoch, 0, tv2=tv2, now=now)
+
+    def write_transactional(
+        self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
+    ) -> int:
+        """As `write`, for records of a producer's transaction. Raises what the log refuses a producer with, too."""
+        if self._refusal is not None:
+            raise self._refusal
+        built = batch.build(producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=0, transactional=True)
+        try:
+            appended = self._transactional.append(
+                built, now=now, leader_epoch=self.writing_epoch, origin="coordinator", guard=guard
+            )
+        except KafkaError as error:
+            raise self._refused(error) from None
+        end: int = appended.last_offset + 1
+        return end
+
+    def write_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+        now: int,
+    ) -> int:
+        """As `write`, for the marker that ends a producer's transaction."""
+        if self._refusal is not None:
+            raise self._refusal
+        result = self._transactional.append_marker(
+            producer_id,
+            producer_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+            now=now,
+            leader_epoch=self.writing_epoch,
+        )
+        if result.error is not ErrorCode.NONE:
+            raise self._refused(KafkaError(result.error, result.message))
+        end: int = result.base_offset + 1
         return end
 
     # ----------------------------------------------------------------------------------------------------------- read
 
     def read(self, most: int) -> Piece:
-        """As `Journal.read`. Transactional batches are left out: the coordinator does not write them, and whether they
-        were committed is not tracked. Damaged data is skipped."""
+        """As `Journal.read`. Damaged data is skipped."""
+        if self._of_transaction is not None:
+            piece, self._of_transaction = self._of_transaction, None
+            return piece
         records: list[Stored] = []
         while len(records) < most:
             found = next(self._slices, None)
             if found is None:
                 return Piece(records, is_last=True)
+            if isinstance(found, Piece):
+                if not records:
+                    return found
+                self._of_transaction = found
+                break
             if isinstance(found, tuple):
                 return Piece(records, found)
             records += found
         return Piece(records)
 
-    def _read_all(self) -> Iterator[list[Stored] | Skipped]:
+    def _read_all(self) -> Iterator[Found]:
         log = self.log
         offset = log.log_start_offset
         while offset < log.high_watermark:
@@ -161,13 +265,18 @@ class LogJournal:
             yield from self._batches(read.data, offset)
             offset = read.next_offset
 
-    def _batches(self, data: Buffer, offset: int) -> Iterator[list[Stored] | Skipped]:
+    def _batches(self, data: Buffer, offset: int) -> Iterator[Found]:
         try:
             for position, header in iter_headers(data):
                 offset = header.base_offset
                 if self._is_of_a_fenced_epoch(header):
                     yield offset, FencedError(f"written under epoch {header.partition_leader_epoch} after a newer one")
-                elif not (header.is_control or header.is_transactional):
+                elif header.is_control:
+                    yield from self._marker(data, position, header)
+                elif header.is_transactional:
+                    for found in self._records(data, position, header):
+                        yield Piece(found, producer_id=header.producer_id) if isinstance(found, list) else found
+                else:
                     yield from self._records(data, position, header)
         except CorruptRecordError as error:
             yield offset, error  # a damaged header: where the next batch begins is unknown
@@ -179,6 +288,15 @@ class LogJournal:
         is_fenced = epoch < self._newest_epoch and not self._alone
         self._newest_epoch = max(epoch, self._newest_epoch)
         return is_fenced
+
+    def _marker(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[Found]:
+        try:
+            marker = read_marker(data, position, header)
+        except CorruptRecordError as error:
+            yield header.base_offset, error
+            return
+        if marker is not None:
+            yield Piece((), marker=Marker(header.producer_id, marker.commit))
 
     def _records(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[list[Stored] | Skipped]:
         try:

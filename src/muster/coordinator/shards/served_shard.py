@@ -9,7 +9,6 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from muster.coordinator.shards.store import Journal
 from muster.errors import ErrorCode
-from muster.protocol.primitives import Struct
 from muster.protocol.records.record_batch import BatchBuilder
 
 Answer = Callable[[Any], None]
@@ -47,6 +46,12 @@ class Shard(Protocol):
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
         """Apply a record of the store, its times shifted by `shift` ms. Raises if the record cannot be decoded."""
 
+    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> None:
+        """As `replay`, for a record of a producer's transaction: it counts only if that is committed."""
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """A producer's transaction ended in this slot."""
+
     def write_down(self, records: list[Any], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Add the records it decided to write to a batch, their times shifted by `shift` ms."""
 
@@ -56,7 +61,7 @@ class Shard(Protocol):
     def unload(self, error: ErrorCode) -> Decision:
         """The shard is being dropped: every request that waits in it is answered."""
 
-    def spoiled(self, answer: Any, error: ErrorCode) -> Struct:
+    def spoiled(self, answer: Any, error: ErrorCode) -> Any:
         """The answer to send instead of one whose records were lost."""
 
     def next_deadline(self) -> int | None:

@@ -47,8 +47,8 @@ from typing import Any, Generic
 from muster.coordinator.shards.clocks import NEVER, shift_between
 from muster.coordinator.shards.loading import Loading
 from muster.coordinator.shards.served_shard import Answer, Decision, Reply, S, ServedShard
-from muster.coordinator.shards.store import FencedError, Store
-from muster.errors import ErrorCode, MusterError
+from muster.coordinator.shards.store import PRODUCER_ERRORS, FencedError, Store
+from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.protocol.records.record_batch import BatchBuilder
 
 log = logging.getLogger("muster.groups")
@@ -198,6 +198,11 @@ class Shards(Generic[S]):
         loading = self._loading.pop(slot)
         loading.journal.close()
         loading.shard.unload(ErrorCode.NOT_COORDINATOR)
+
+    @property
+    def is_all_loaded(self) -> bool:
+        """Whether every shard that was to be read could be, and is loaded."""
+        return self._state_error is ErrorCode.NONE and not self._loading and not self._unavailable
 
     @property
     def is_loading(self) -> bool:
@@ -359,6 +364,27 @@ class Shards(Generic[S]):
         elif self._schedule_flush is not None and not self._flush_is_due:
             self._flush_is_due = True
             self._schedule_flush()
+
+    def _append_apart(self, served: ServedShard[S], append: Callable[[], int], reply: Reply) -> ErrorCode:
+        """Append something that cannot be part of the open batch, after that; `reply` goes out once it is durable.
+
+        `append` writes to the journal, applies what it has written, and returns the position after it. What the store
+        refuses its producer with is returned: nothing was written then, and the shard is as it was. The caller has to
+        answer any error."""
+        self._write(served)
+        if self._served.get(served.slot) is not served:
+            return ErrorCode.NOT_COORDINATOR
+        try:
+            end = append()
+        except Exception as error:
+            if isinstance(error, KafkaError) and error.code in PRODUCER_ERRORS:
+                return error.code
+            self._store_failed(served, "writing partition %d of %s failed: %s", error)
+            return ErrorCode.NOT_COORDINATOR
+        served.wrote(end)
+        served.answer([reply])
+        self._after_deciding(served)
+        return ErrorCode.NONE
 
     def flush(self) -> None:
         """Write all open batches, and send the answers that are durable. The journal of a dropped shard accepts nothing

@@ -23,6 +23,17 @@ Stored = tuple[object, bytes | None, bytes | None]
 """A record: its place in the store, for log messages; its key; its value."""
 
 
+PRODUCER_ERRORS = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""What a store refuses a transaction's producer with, or its coordinator: the slot is not affected."""
+
+
 class FencedError(KafkaError):
     """Another coordinator has the slot, under a newer epoch."""
 
@@ -30,17 +41,29 @@ class FencedError(KafkaError):
         super().__init__(ErrorCode.FENCED_LEADER_EPOCH, message)
 
 
+class Marker(NamedTuple):
+    """The end of a producer's transaction in a slot."""
+
+    producer_id: int
+    committed: bool
+
+
 class Piece(NamedTuple):
-    """Some of a slot's contents: `records`, then perhaps something that was skipped, with its place and the error."""
+    """Some of a slot's contents: `records`, then perhaps something that was skipped, with its place and the error.
+
+    `producer_id`: the records are of this producer's transaction, which a later `marker` ends.
+    """
 
     records: Sequence[Stored]
     skipped: tuple[object, Exception] | None = None
     is_last: bool = False
+    producer_id: int | None = None
+    marker: Marker | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether the store is still fetching what comes next."""
-        return not (self.records or self.skipped or self.is_last)
+        return not (self.records or self.skipped or self.is_last or self.marker)
 
 
 class Journal(Protocol):

@@ -1,0 +1,274 @@
+"""The requests of transactions: AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28),
+WriteTxnMarkers (27), DescribeTransactions (65), ListTransactions (66).
+
+PRODUCER_FENCED is known to clients since v2 of the first three. AddPartitionsToTxn v4: from brokers, several
+transactions at once. EndTxn v5: the ids for the next transaction. TxnOffsetCommit v3: the member (KIP-447); v5: the
+broker adds the group to the transaction. WriteTxnMarkers v2: the transaction version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from muster.broker.groups.service import Groups
+from muster.broker.net.calls import Call
+from muster.broker.topics.catalogue import TopicCatalogue
+from muster.broker.topics.partitions import Partitions
+from muster.broker.transactions.markers import Marker
+from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.verification import Operation, Verifier, of_offset_commit
+from muster.coordinator.parts import Gather
+from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.shard import fenced_error
+from muster.errors import ErrorCode, KafkaError
+from muster.model import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
+from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from muster.protocol.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+_FROM_BROKERS_SINCE = 4
+"""The version of AddPartitionsToTxn from which on brokers send it."""
+_FENCED_SINCE = 2
+_LOADING_SINCE = 2
+"""The version of TxnOffsetCommit whose clients understand that a coordinator is loading (KAFKA-7296)."""
+
+
+class TransactionNeeds(NamedTuple):
+    """What these handlers need."""
+
+    topics: TopicCatalogue
+    partitions: Partitions
+    groups: Groups
+    transactions: Transactions
+    verifier: Verifier
+
+
+def init_producer_id(here: Transactions, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse | None:
+    """InitProducerId (22): ids for a producer, of a transactional id or of none. A producer without transactions that
+    asks again gets a new id, as in Kafka."""
+    error = ErrorCode.NONE
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        error = ErrorCode.INVALID_REQUEST
+    elif request.transactional_id is not None:
+        if not here.ensure():
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        else:
+            here.runtime.init_producer_id(request, call.version, call.reply)
+            return None
+    else:
+        try:
+            return InitProducerIdResponse(producer_id=here.new_id(), producer_epoch=0)
+        except KafkaError as failure:
+            error = failure.code
+    return InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
+
+
+# -------------------------------------------------------------------------------------------------- AddPartitionsToTxn
+
+
+def add_partitions_to_txn(here: TransactionNeeds, request: AddPartitionsToTxnRequest, call: Call) -> None:
+    """Add partitions to transactions, or verify that they are in them."""
+    version, transactions = call.version, request.transactions
+    if version < _FROM_BROKERS_SINCE:
+        transactions = [
+            AddPartitionsToTxnTransaction(
+                request.v3_and_below_transactional_id,
+                request.v3_and_below_producer_id,
+                request.v3_and_below_producer_epoch,
+                False,
+                request.v3_and_below_topics,
+            )
+        ]
+
+    def reply(found: list[AddPartitionsToTxnResult]) -> None:
+        if version < _FROM_BROKERS_SINCE:
+            call.reply(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=found[0].topic_results))
+        else:
+            call.reply(AddPartitionsToTxnResponse(results_by_transaction=found))
+
+    gather = Gather(len(transactions), reply)
+    for i, asked in enumerate(transactions):
+        _add_partitions(here, asked, version, gather.part(i))
+
+
+def _add_partitions(
+    here: TransactionNeeds,
+    asked: AddPartitionsToTxnTransaction,
+    version: int,
+    take: Callable[[AddPartitionsToTxnResult], None],
+) -> None:
+    partitions = frozenset(TopicPartition(t.name, p) for t in asked.topics for p in t.partitions)
+    producer = Producer(asked.producer_id, asked.producer_epoch)
+
+    def added(error: ErrorCode) -> None:
+        take(_result(asked, dict.fromkeys(partitions, fenced_error(error, version, _FENCED_SINCE))))
+
+    refused = _not_to_be_added(here, partitions, from_client=version < _FROM_BROKERS_SINCE)
+    if refused:
+        # One that is refused, and nothing is added.
+        take(_result(asked, dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused))
+    elif not here.transactions.ensure():
+        added(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    elif asked.verify_only:
+        here.transactions.runtime.verify_partitions(
+            asked.transactional_id, producer, partitions, lambda found: take(_result(asked, found))
+        )
+    else:
+        client_version = 2 if version >= _FROM_BROKERS_SINCE else 0
+        here.transactions.runtime.add_partitions(asked.transactional_id, producer, partitions, client_version, added)
+
+
+def _not_to_be_added(
+    here: TransactionNeeds, partitions: Iterable[TopicPartition], *, from_client: bool
+) -> dict[TopicPartition, ErrorCode]:
+    refused = {}
+    for partition in partitions:
+        if from_client and partition.topic in INTERNAL_TOPICS:
+            refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not 0 <= partition.partition < here.topics.partition_count(partition.topic):
+            refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return refused
+
+
+def _result(
+    asked: AddPartitionsToTxnTransaction, errors: Mapping[TopicPartition, ErrorCode]
+) -> AddPartitionsToTxnResult:
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for topic in asked.topics:
+        found = topics.setdefault(topic.name, AddPartitionsToTxnTopicResult(topic.name))
+        found.results_by_partition += [
+            AddPartitionsToTxnPartitionResult(index, errors[TopicPartition(topic.name, index)])
+            for index in topic.partitions
+        ]
+    return AddPartitionsToTxnResult(asked.transactional_id, list(topics.values()))
+
+
+def add_offsets_to_txn(here: TransactionNeeds, request: AddOffsetsToTxnRequest, call: Call) -> None:
+    """Add the partition of `__consumer_offsets` that keeps a group."""
+
+    def reply(error: ErrorCode) -> None:
+        call.reply(AddOffsetsToTxnResponse(0, fenced_error(error, call.version, _FENCED_SINCE)))
+
+    if not here.groups.ensure() or not here.transactions.ensure():
+        reply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return
+    partitions = frozenset((_partition_of(here, request.group_id),))
+    producer = Producer(request.producer_id, request.producer_epoch)
+    here.transactions.runtime.add_partitions(request.transactional_id, producer, partitions, 0, reply)
+
+
+def _partition_of(here: TransactionNeeds, group_id: str) -> TopicPartition:
+    return TopicPartition(GROUP_METADATA_TOPIC, here.groups.runtime.partition_for(group_id))
+
+
+def end_txn(here: TransactionNeeds, request: EndTxnRequest, call: Call) -> None:
+    """Commit or abort."""
+    here.transactions.ensure()
+    here.transactions.runtime.end(request, call.version, call.reply)
+
+
+# ----------------------------------------------------------------------------------------------------- TxnOffsetCommit
+
+
+def txn_offset_commit(here: TransactionNeeds, request: TxnOffsetCommitRequest, call: Call) -> None:
+    """Commit offsets as part of a transaction."""
+    version, runtime = call.version, here.groups.runtime
+    operation = of_offset_commit(version)
+
+    def reply(response: TxnOffsetCommitResponse) -> None:
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _LOADING_SINCE:
+                    partition.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        call.reply(response)
+
+    def commit(guard: int | None, error: ErrorCode) -> None:
+        runtime.commit_in_transaction(request, error, guard, reply)
+
+    if not here.groups.serving:
+        here.groups.ensure()
+    producer = Producer(request.producer_id, request.producer_epoch)
+    try:
+        tv2 = operation is Operation.ADD
+        guard = runtime.begin_verification(request.group_id, *producer, tv2=tv2) if request.group_id else None
+    except KafkaError as error:
+        commit(None, error.code)
+        return
+    if guard is None:
+        commit(None, ErrorCode.NONE)
+        return
+    where = _partition_of(here, request.group_id)
+
+    def verified(errors: Mapping[TopicPartition, ErrorCode]) -> None:
+        commit(guard, errors.get(where, ErrorCode.NONE))
+
+    here.verifier.ask(request.transactional_id, producer, frozenset((where,)), operation, verified)
+
+
+# -------------------------------------------------------------------------------------------------- markers, describing
+
+
+def write_txn_markers(here: TransactionNeeds, request: WriteTxnMarkersRequest, call: Call) -> None:
+    """Write markers into partitions of this broker: for operators, to end a transaction that hangs (KIP-664)."""
+    gather = Gather(len(request.markers), lambda found: call.reply(WriteTxnMarkersResponse(found)))
+    for i, marker in enumerate(request.markers):
+        _write_marker(here, marker, gather.part(i))
+
+
+def _write_marker(
+    here: TransactionNeeds, asked: WritableTxnMarker, take: Callable[[WritableTxnMarkerResult], None]
+) -> None:
+    places = [TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partition_indexes]
+    marker = Marker(
+        asked.producer_id,
+        asked.producer_epoch,
+        asked.transaction_result,
+        asked.coordinator_epoch,
+        asked.transaction_version,
+    )
+
+    def done(errors: list[ErrorCode]) -> None:
+        found = iter(errors)
+        topics = [
+            WritableTxnMarkerTopicResult(
+                topic.name, [WritableTxnMarkerPartitionResult(index, next(found)) for index in topic.partition_indexes]
+            )
+            for topic in asked.topics
+        ]
+        take(WritableTxnMarkerResult(asked.producer_id, topics))
+
+    gather = Gather(len(places), done)
+    for i, place in enumerate(places):
+        here.transactions.writer.write(marker, place, gather.part(i))
+
+
+def describe_transactions(here: TransactionNeeds, request: DescribeTransactionsRequest, call: Call) -> None:
+    """The state of transactional ids."""
+    here.transactions.ensure()
+    here.transactions.runtime.describe(request, call.reply)
+
+
+def list_transactions(here: TransactionNeeds, request: ListTransactionsRequest, call: Call) -> None:
+    """The transactional ids of this broker."""
+    here.transactions.ensure()
+    here.transactions.runtime.list_transactions(request, call.reply)
