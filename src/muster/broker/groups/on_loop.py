@@ -44,12 +44,7 @@ class ShardsOnLoop:
 
     def _load_later(self, load: Callable[[], None]) -> None:
         """Read a piece of the store in the next turn of the loop, so that requests are served in between."""
-
-        def load_and_arm() -> None:
-            load()
-            self._arm_deadline()
-
-        self._loop.call_soon(load_and_arm)
+        self._loop.call_soon(load)
 
     def _schedule_flush(self) -> None:
         """The coordinator has records: write all those of this turn of the loop together."""
