@@ -10,7 +10,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from confluent_kafka import Producer as ConfluentProducer
 import muster.testing
 from muster import CommitFailedError, Consumer, CorruptRecordError, KafkaError, MusterError, Producer
 from muster.testing import Kafka, WaitTimeoutError
+from muster.testing.backends import BrokerAwayError, TestBroker
 from muster.testing.control_port import ControlPort
 from tests.support.alive import processes_of
 from tests.support.peers import find_java, require
@@ -289,6 +292,20 @@ def test_a_typing_error_is_an_error(kafka: Kafka, fault: dict[str, Any], error: 
     assert kafka.requests(api="Fetsh") == 0
 
 
+@pytest.mark.parametrize("name", ["orders/eu", "two words", "50%2F?a=b#c", "grün"])
+def test_groups_and_faults_may_have_any_name(kafka: Kafka, name: str) -> None:
+    topic = kafka.topic(records=[b"a"])
+    with member(kafka, topic, name, "m1") as handled, kafka.delay("Heartbeat", 1, name=name) as fault:
+        kafka.until_lag_zero(name, topic)
+        assert handled == [b"a"]
+        assert [each["client_id"] for each in kafka.group(name).now()["members"]] == ["m1"]
+        generation = kafka.until_stable(name)["generation"]
+        kafka.group(name).rebalance()
+        kafka.until_stable(name, generation=generation + 1)
+        assert fault.held == 0
+        assert f"Group {name}: " in kafka.account()
+
+
 def test_a_strict_kit_wants_each_fault_to_strike() -> None:
     strict = muster.testing.kafka(in_process=True, strict=True)
     with pytest.raises(AssertionError, match="never struck: idle"), strict as kafka:
@@ -332,6 +349,23 @@ def test_a_wait_outlasts_a_restart_in_another_thread() -> None:
         kafka.kill()
         with pytest.raises(MusterError, match="does not answer on its control port"):
             kafka.until_empty("patient", timeout_s=0.1)
+
+
+def test_a_control_port_that_ends_in_the_middle_of_an_answer_is_a_broker_that_is_away(tmp_path: Path) -> None:
+    broker = TestBroker(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        broker.log_file.write_text(f"control on 127.0.0.1:{port.getsockname()[1]}, token abc\n")
+
+        def answer() -> None:
+            connection, _ = port.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(answer)
+            with pytest.raises(BrokerAwayError, match="does not answer on its control port"):
+                broker.ask("GET", "groups", None)
 
 
 def test_several_brokers_share_groups_and_faults(tmp_path: Any) -> None:

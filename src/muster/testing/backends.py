@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -144,7 +145,7 @@ class TestBroker(LocalBroker):
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise BrokerAwayError(f"{self.name} does not answer on its control port: {error}") from None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 from muster.broker.broker import Broker
 from muster.broker.clock import now_ms
@@ -81,12 +82,13 @@ class Control:
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """Carry out a command; the answer is an HTTP status and a JSON object."""
+        parts = [unquote(part) for part in path.strip("/").split("/")]
         try:
-            match method, *path.strip("/").split("/"):
+            match method, *parts:
                 case "POST", "wait":
                     return await self._wait(body or {})
                 case _:
-                    return HTTPStatus.OK, self._answer(method, path.strip("/").split("/"), dict(body or {}))
+                    return HTTPStatus.OK, self._answer(method, parts, dict(body or {}))
         except UnknownError as error:
             return HTTPStatus.NOT_FOUND, {"error": str(error)}
         except (ConfigError, KeyError, TypeError) as error:

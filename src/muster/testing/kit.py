@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
 
 import muster
 from muster import MusterError, TopicPartition
@@ -89,7 +90,7 @@ class Fault:
         return str(self.body["name"])
 
     def _now(self, method: str = "GET", path: str = "") -> dict[str, int]:
-        found = [each for each in self._kafka.ask_all(method, f"faults/{self.name}{path}") if each]
+        found = [each for each in self._kafka.ask_all(method, f"faults/{quote(self.name, safe='')}{path}") if each]
         keys = {key for each in found for key, value in each.items() if isinstance(value, int)}
         return {key: sum(each[key] for each in found) for key in keys}
 
@@ -159,7 +160,7 @@ class Group:
 
     def _do(self, what: str, **body: str | None) -> None:
         given = {name: value for name, value in body.items() if value is not None}
-        self._kafka.ask_coordinator(self.group_id, "POST", f"groups/{self.group_id}/{what}", given)
+        self._kafka.ask_coordinator(self.group_id, "POST", f"groups/{quote(self.group_id, safe='')}/{what}", given)
 
 
 class Clock:
@@ -562,7 +563,7 @@ class Kafka:
         """End a fault (`Fault.remove`)."""
         if fault in self._faults:
             self._faults.remove(fault)
-            ended = self.ask_all("DELETE", f"faults/{fault.name}")
+            ended = self.ask_all("DELETE", f"faults/{quote(fault.name, safe='')}")
             if self.strict and not sum(each["struck"] for each in ended):
                 self._idle.append(fault.name)
 
@@ -582,7 +583,7 @@ class Kafka:
 
     def view(self, group_id: str) -> dict[str, Any]:
         """As `Group.now`."""
-        return self.ask_coordinator(group_id, "GET", f"groups/{group_id}")
+        return self.ask_coordinator(group_id, "GET", f"groups/{quote(group_id, safe='')}")
 
     def groups(self) -> list[str]:
         """The groups of all brokers."""
@@ -640,7 +641,7 @@ class Kafka:
         for place, server in enumerate(servers):
             if server.pid is None or server.is_frozen:
                 continue
-            _, found = self._backend.ask(place, "GET", f"groups/{group_id}", None)
+            _, found = self._backend.ask(place, "GET", f"groups/{quote(group_id, safe='')}", None)
             if found.get("state") != "Dead":
                 return place
         return None
