@@ -44,7 +44,7 @@ settings.load_profile("quick" if peers.is_quick() else "untimed")
 
 # What a test that asks for one of these needs beside Python: `make quick` leaves it out.
 OTHERS = {"chromium", "java", "kcat", "postgres", "kafka_broker", "kafka_cluster", "secure_kafka"}
-OTHERS |= {"zookeeper", "own_zookeeper"}
+OTHERS |= {"zookeeper", "own_zookeeper", "transactional_kafka"}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -118,6 +118,14 @@ def kafka_broker(run_folder: Path) -> Iterator[peers.KafkaBroker]:
     """Apache Kafka 4.2 on a free port, shared by all tests of the run: name topics and groups for the test alone, and
     change neither the brokers' settings nor the group of the empty name."""
     with peers.shared_kafka(run_folder / "kafka") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def transactional_kafka(run_folder: Path) -> Iterator[peers.KafkaBroker]:
+    """As `kafka_broker`, for tests that commit offsets in transactions: while one of these is open, readers of stable
+    records see nothing of other tests' groups in that partition of `__consumer_offsets`."""
+    with peers.shared_kafka(run_folder / "transactional-kafka") as broker:
         yield broker
 
 

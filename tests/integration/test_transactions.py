@@ -40,7 +40,7 @@ def told_by_java(bootstrap: str, java: str) -> list[str]:
 
 @pytest.mark.parametrize("version", [2, 0])
 def test_javas_producer_sees_what_it_sees_with_kafka(
-    tmp_path: Path, kafka_broker: KafkaBroker, java: str, version: int
+    tmp_path: Path, transactional_kafka: KafkaBroker, java: str, version: int
 ) -> None:
     """With `transaction.version` 0 Java's producer speaks as older ones do."""
     with BrokerProcess(tmp_path / "data", {**QUICK, "transaction.version": version}) as broker:
@@ -58,7 +58,7 @@ def test_javas_producer_sees_what_it_sees_with_kafka(
     assert listed.stdout.count("Complete") == 2, listed.stdout
     assert len(hanging.stdout.strip().splitlines()) == 1, hanging.stdout
     if version == 2:
-        theirs = told_by_java(kafka_broker.bootstrap, java)
+        theirs = told_by_java(transactional_kafka.bootstrap, java)
         assert ours == theirs
 
 

@@ -57,6 +57,7 @@ class Pair:
             act(side)
             mask(side.told)
             told.append(side.told)
+            side.begin()  # nothing stays open
         ours, theirs = told
         assert [name for name, _ in ours] == [name for name, _ in theirs], label
         return [
@@ -79,8 +80,8 @@ def ready(client: RawClient, topic: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def pair(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[Pair]:
-    pair = Pair((shared_muster.bootstrap, kafka_broker.bootstrap))
+def pair(shared_muster: BrokerProcess, transactional_kafka: KafkaBroker) -> Iterator[Pair]:
+    pair = Pair((shared_muster.bootstrap, transactional_kafka.bootstrap))
     yield pair
     for client in pair.clients:
         client.close()

@@ -58,7 +58,7 @@ def _element(module: ModuleType, member: Field, version: int, modest: bool) -> s
         return st.binary(min_size=16, max_size=16)
     if kind == "bool":
         return st.booleans()
-    if modest and member.name == "error_code":
+    if modest and member.name.endswith("error_code"):
         return st.integers(0, 100)
     if modest and kind == "int64":
         return st.integers(0, 10**12)

@@ -161,7 +161,7 @@ DYNAMIC = frozenset({
     "log.cleaner.backoff.ms", "log.cleaner.min.cleanable.ratio", "log.cleaner.min.compaction.lag.ms",
     "log.cleaner.max.compaction.lag.ms",
     "log.cleaner.delete.retention.ms", "log.local.retention.ms", "log.local.retention.bytes",
-    "producer.id.expiration.ms",
+    "producer.id.expiration.ms", "transaction.partition.verification.enable",
 })  # fmt: skip
 """The settings that can be changed at run time: as in Kafka 4.2, except listeners and max.connections."""
 

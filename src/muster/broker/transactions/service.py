@@ -46,7 +46,7 @@ class Transactions(ShardsOnLoop):
         super().__init__(clock, on_written)
         self.serving = False
         """Whether the coordinator serves: its topic exists."""
-        self.verifies = config.flag("transaction.partition.verification.enable")
+        self._config = config
         self.writer = writer
         self._coordination = coordination
         self._take_id = take_id
@@ -63,6 +63,11 @@ class Transactions(ShardsOnLoop):
             later=self._load_later,
             wall_clock=now_ms,
         )
+
+    @property
+    def verifies(self) -> bool:
+        """Whether partitions are verified; can be changed at run time."""
+        return self._config.flag("transaction.partition.verification.enable")
 
     def new_id(self) -> int:
         """An unused producer id. Raises KafkaError if there is none now."""
