@@ -71,6 +71,19 @@ def test_all_offsets_of_a_group_are_as_stable_as_each() -> None:
     assert sorted((p.partition_index, p.committed_offset, p.error_code) for p in found) == [(0, -1, 88), (1, 3, 0)]
 
 
+@pytest.mark.parametrize("first", [P1, P2])
+def test_of_two_transactions_the_later_record_counts(first: int) -> None:
+    """Whichever of them ends first; and one that is voided is still open."""
+    shard = a_shard()
+    shard.apply_transactional(P1, commits(0, 5))
+    shard.apply_transactional(P2, commits(0, 7))
+    shard.end_transaction(first, True)
+    assert offset(shard) == (5 if first == P1 else 7, "NONE")
+    assert offset(shard, stable=True) == UNSTABLE
+    shard.end_transaction(P1 if first == P2 else P2, True)
+    assert offset(shard, stable=True) == (7, "NONE")
+
+
 def test_a_tombstone_drops_what_is_pending() -> None:
     shard = a_shard()
     shard.apply_transactional(P1, commits(0, 5))
