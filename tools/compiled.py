@@ -24,9 +24,10 @@ if str(ROOT / "src") not in sys.path:  # another copy of muster may be installed
 
 MODULES = {
     "broker/groups": "on_loop service",
+    "broker/transactions": "service",
     "broker/net": "calls connection_core connections slices",
     "broker/topics": "durability",
-    "coordinator": "parts runtime",
+    "coordinator": "parts runtime transaction_runtime",
     "coordinator/groups": "classic classic_group classic_join config effects failures group kinds offsets shard topics"
     " wall_time",
     "coordinator/shards": "clocks loading log_store served_shard shards store",
