@@ -53,10 +53,12 @@ compare: $(VENV)/.stamp-dev $(VENV)/.stamp-java
 test: class-data $(if $(MUSTER_REQUIRE_ALL),$(VENV)/.stamp-jre)
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
 
-# Rules, wire, short simulations, and clients beside our own broker; no program but Python.
+# Rules, wire, short simulations, and clients beside our own broker; no program but Python. Libraries of macOS break in a
+# forked process.
+QUICK_WORKERS := $(if $(filter Darwin,$(shell uname)),-n 2 --dist worksteal,-p tests.support.forks --forks 3)
 QUICK_TESTS := $(addprefix tests/,unit wire simulation architecture) $(addprefix tests/integration/test_,broken_clients.py broken_drafts.py group_events.py group_topic.py serve.py any_requests.py)
 quick: $(VENV)/.stamp-dev
-	@MUSTER_QUICK=1 MUSTER_FIRST_SEED=0 MUSTER_SEEDS=2 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not peers" $(QUICK_TESTS) $(ARGS)
+	@MUSTER_QUICK=1 MUSTER_FIRST_SEED=0 MUSTER_SEEDS=2 $(BIN)/python -m pytest -q $(QUICK_WORKERS) -m "not slow and not peers" $(QUICK_TESTS) $(ARGS)
 
 # Have the class data made that Kafka's JVMs in tests share.
 class-data: $(VENV)/.stamp-dev $(VENV)/.stamp-java

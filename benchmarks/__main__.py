@@ -7,6 +7,7 @@ sink       the Spark sink compared with the connector's
 pipeline   the demo's pipeline compared with the same on the connector
 columns    what the Spark source's option `columns` saves
 clients    the consumer and the producer compared with other Python clients
+transactions  transactions on muster and on Apache Kafka, in turn
 concurrent concurrent consumers compared with one record at a time and with Confluent's parallel consumer
 hostile    well-behaved clients while hostile ones attack
 history    the history of a large topic of groups, in Spark
@@ -32,6 +33,7 @@ OTHERS = {
     "columns": "benchmarks.spark_columns",
     "clients": "benchmarks.clients",
     "concurrent": "benchmarks.concurrent",
+    "transactions": "benchmarks.transactions",
     "hostile": "benchmarks.hostile",
     "decoding": "benchmarks.decoding",
     "folding": "benchmarks.folding",

@@ -52,7 +52,7 @@ CASES = {
     "plain": Case("100 B, by key, the connector not tuned", tuned={}),
     "tuned": Case("100 B, by key"),
     "keyless": Case("100 B, without a key", (TEXT.format(size=100),)),
-    "big": Case("10 KB, by key", (KEY, TEXT.format(size=10_000)), share=0.05),
+    "big": Case("10 KB, by key", (KEY, TEXT.format(size=10_000)), share=0.25),
     "headers": Case("100 B, by key, one header", (KEY, TEXT.format(size=100), HEADERS)),
     "topics": Case("100 B, by key, three topics in a column", (KEY, TEXT.format(size=100), "{topics} as topic")),
     "lz4": Case("100 B, by key, lz4", both={"kafka.compression.type": "lz4"}),
@@ -97,7 +97,7 @@ def main() -> int:
     path = report.save_as("spark-sink", {"records": arguments.records, "rounds": arguments.rounds, "cases": results})
     print(f"\n{report.machine()}; all figures: {path}")
     if arguments.write_docs:
-        note = f"{arguments.records:,} rows (a twentieth as many of 10 KB), medians of {arguments.rounds} rounds, on "
+        note = f"{arguments.records:,} rows (a quarter as many of 10 KB), medians of {arguments.rounds} rounds, on "
         table = report.markdown_table(HEAD, rows, (0,))
         report.put_on_page("spark-sink", f"{note}{report.machine()}.\n\n{table}")
     return 0

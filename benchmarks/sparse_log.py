@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.log.producer_state import PartitionProducers
-from muster.log.segment import segment_name
+from muster.log.producers.producer_state import PartitionProducers
+from muster.log.segments.segment import segment_name
 from tests.support.written import build_batch
 
 RECORDS = 16

@@ -4,16 +4,21 @@ Each broker in turn, several rounds: the time until a client has an answer from 
 time of one test, which writes ten records to a new topic and reads and commits them as the only member of a new group.
 The client is confluent-kafka for all, so the difference is the broker's. `--kfake` is a program that serves kfake on
 `-port`; without it that row is left out.
+
+Then a whole suite: pytest with the kit's fixtures and 100 such tests, with muster's clients and with confluent-kafka:
+how long two processes of pytest-xdist take for it, and how long one test takes in one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import os
 import subprocess
+import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +34,44 @@ from tests.support import peers
 
 RECORDS = 10
 _NUMBERS = itertools.count()
+
+SUITE = """
+import pytest
+from confluent_kafka import Consumer, Producer
+
+VALUES = [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_with_muster(muster_topic, muster_producer, muster_consumer, number):
+    topic, producer = muster_topic(), muster_producer()
+    for value in VALUES:
+        producer.send(topic, value)
+    producer.flush()
+    consumer = muster_consumer(topic, enable_auto_commit=False)
+    assert [next(consumer).value for _ in VALUES] == VALUES
+    consumer.commit()
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_with_confluent_kafka(muster_broker, muster_topic, number):
+    topic, producer = muster_topic(), Producer({"bootstrap.servers": muster_broker.bootstrap})
+    for value in VALUES:
+        producer.produce(topic, value)
+    producer.flush()
+    settings = {"bootstrap.servers": muster_broker.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    assert [consumer.poll(60).value() for _ in VALUES] == VALUES
+    consumer.commit(asynchronous=False)
+    consumer.close()
+"""
+"""Both clients with their own settings."""
+ABOUT_SUITES = (
+    "A suite of 100 tests with the kit's fixtures, one broker for each process of pytest-xdist. A test writes ten\n"
+    "records to a new topic, reads them in a new group and commits. Both clients have their own defaults."
+)
+SUITES = {"muster's clients": "test_with_muster", "confluent-kafka": "test_with_confluent_kafka"}
 
 
 @contextmanager
@@ -97,37 +140,73 @@ def one_test(bootstrap: str) -> None:
     consumer.close()
 
 
+def suite(folder: Path, test: str, processes: int) -> tuple[float, float]:
+    """Run the suite's tests of one client: the seconds that pytest takes, and those of a test (the median)."""
+    command = [sys.executable, "-m", "pytest", "-q", "-k", test, "-n", str(processes), "--junitxml=report.xml"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    plugins = ["-p", "muster.testing.pytest_plugin", "-p", "xdist", "-p", "no:cacheprovider", "-c", os.devnull]
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    began = time.perf_counter()
+    subprocess.run([*command, *plugins, "--rootdir", "."], cwd=folder, env=environment, check=True, capture_output=True)
+    took = time.perf_counter() - began
+    cases = xml.etree.ElementTree.parse(folder / "report.xml").iter("testcase")
+    return took, median(float(case.attrib["time"]) for case in cases)
+
+
+def suites(rounds: int) -> dict[str, dict[str, list[float]]]:
+    """The figures of each suite."""
+    found: dict[str, dict[str, list[float]]] = {name: {"two_processes_s": [], "test_s": []} for name in SUITES}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "test_suite.py").write_text(SUITE)
+        for _ in range(rounds):
+            for name, test in SUITES.items():
+                found[name]["two_processes_s"].append(suite(Path(folder), test, 2)[0])
+                found[name]["test_s"].append(suite(Path(folder), test, 0)[1])
+    return found
+
+
 def main() -> int:
-    """Measure and print the table."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tests", type=int, default=10, help="tests on each broker, the first of which is not counted")
     parser.add_argument("--kfake", help="a program that serves kfake")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     arguments = parser.parse_args()
-    brokers: dict[str, Callable[[], object]] = {
+    of_brokers = brokers(arguments)
+    of_suites = suites(arguments.rounds)
+    head = ("", "up", "one test", "down")
+    rows = [(name, *(f"{1000 * median(times):.0f} ms" for times in of.values())) for name, of in of_brokers.items()]
+    suite_head = ("100 tests", "in two processes", "one test, in one process")
+    suite_rows = [
+        (name, f"{median(of['two_processes_s']):.1f} s", f"{1000 * median(of['test_s']):.0f} ms")
+        for name, of in of_suites.items()
+    ]
+    print(report.plain_table(head, rows, (0,)), report.plain_table(suite_head, suite_rows, (0,)), sep="\n\n")
+    figures = {"rounds": arguments.rounds, "tests": arguments.tests, "brokers": of_brokers, "suites": of_suites}
+    print(f"{report.machine()}; all figures: {report.save_as('testing', figures)}")
+    if arguments.write_docs:
+        note = f"Medians of {arguments.rounds} rounds, {arguments.tests} tests each, on {report.machine()}."
+        parts = (note, report.markdown_table(head, rows, (0,)), ABOUT_SUITES)
+        report.put_on_page("testing", "\n\n".join((*parts, report.markdown_table(suite_head, suite_rows, (0,)))))
+    return 0
+
+
+def brokers(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """The figures of each broker."""
+    starts: dict[str, Callable[[], object]] = {
         "muster, in a thread": in_thread,
         "muster, in a process": in_process,
         "librdkafka's mock": librdkafka_mock,
         "Apache Kafka 4.2": apache_kafka,
     }
     if arguments.kfake:
-        brokers["kfake"] = lambda: kfake(arguments.kfake)
-    found: dict[str, dict[str, list[float]]] = {name: {"up_s": [], "test_s": [], "down_s": []} for name in brokers}
+        starts["kfake"] = lambda: kfake(arguments.kfake)
+    found: dict[str, dict[str, list[float]]] = {name: {"up_s": [], "test_s": [], "down_s": []} for name in starts}
     for _ in range(arguments.rounds):
-        for name, begin in brokers.items():
+        for name, begin in starts.items():
             measure(begin, arguments.tests, found[name])
-    medians = {name: {what: median(times) for what, times in of.items()} for name, of in found.items()}
-    head = ("", "up", "one test", "down")
-    rows = [(name, *(f"{1000 * seconds:.0f} ms" for seconds in of.values())) for name, of in medians.items()]
-    print(report.plain_table(head, rows, (0,)))
-    print(json.dumps(medians))
-    path = report.save_as("testing", {"rounds": arguments.rounds, "tests": arguments.tests, "brokers": found})
-    print(f"{report.machine()}; all figures: {path}")
-    if arguments.write_docs:
-        note = f"Medians of {arguments.rounds} rounds, {arguments.tests} tests each, on {report.machine()}."
-        report.put_on_page("testing", f"{note}\n\n{report.markdown_table(head, rows, (0,))}")
-    return 0
+    return found
 
 
 def measure(begin: Callable[[], object], tests: int, into: dict[str, list[float]]) -> None:

@@ -33,13 +33,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 # Every Spark that a test starts, in whatever process, has these options of its JVM.
-if not peers.is_quick():
+if not scale.is_quick():
     os.environ.setdefault("SPARK_SUBMIT_OPTS", shlex.join(peers.spark_java_options()))
 
 # Hypothesis is to find what is wrong, not how busy the machine is: a process that is held up for 200 ms is no failure.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("untimed"), max_examples=10)
-settings.load_profile("quick" if peers.is_quick() else "untimed")
+settings.load_profile("quick" if scale.is_quick() else "untimed")
 
 
 # What a test that asks for one of these needs beside Python: `make quick` leaves it out.

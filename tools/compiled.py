@@ -31,7 +31,10 @@ MODULES = {
     "coordinator/groups": "classic classic_group classic_join config effects failures group kinds offsets shard topics"
     " wall_time",
     "coordinator/shards": "clocks loading log_store served_shard shards store",
-    "log": "due index partition placing positions producer_state record_walk segment validation",
+    "log": "due partition",
+    "log/batches": "placing record_walk validation",
+    "log/producers": "producer_state",
+    "log/segments": "index positions segment",
     "protocol": "admin_messages api codec draft_messages group_messages group_partitions group_records messages"
     " primitives ready_codecs sasl_messages transaction_messages",
     "protocol/records": "record_batch varints",

@@ -35,6 +35,10 @@ BANNED = {
     r"\bnot to be had\b": "not available",
     r"\bback-offs?\b": "backoff",
     r"\bno more\b(?= [.,;:)])|\bis no more\b|\bare no more\b": "no longer exists",
+    r"\bany more\b(?! than)": "no longer",
+    r"\bso often\b(?! that)": "this many times",
+    r"\bheard of (?:it|ZooKeeper|them)\b": "heard from",
+    r"\btells? so\b": "says so",
 }
 """Patterns, each with what to write instead. `There is no leader` is English; `it is no leader` is not."""
 

@@ -47,6 +47,7 @@ class Mutant:
     name: str
     before: str
     after: str
+    """Empty where the code just goes."""
     harm: str
     tests: tuple[str, ...]
     where: str = ""
@@ -98,13 +99,18 @@ def load(folder: Path = MUTANTS) -> list[Mutant]:
     """
     found: list[Mutant] = []
     for path in sorted(folder.glob("*.toml")):
-        for entry in tomllib.loads(path.read_text()).get("mutant", []):
-            try:
-                found.append(Mutant(**{**entry, "tests": tuple(entry["tests"])}))
-            except (TypeError, KeyError) as error:
-                raise ValueError(f"{path.name}: {entry.get('name')}: {error}") from None
-            if not (found[-1].tests and found[-1].before.strip() and (found[-1].where or found[-1].file)):
-                raise ValueError(f"{path.name}: {found[-1].name}: it names no tests, no code or no place")
+        read = tomllib.loads(path.read_text())
+        tests = read.pop("tests", ())
+        for place, entries in read.items():
+            file, _, where = (place, "", "") if place.endswith(".py") else place.rpartition("::")
+            for entry in entries:
+                given = {"after": "", "tests": tests} | entry
+                try:
+                    found.append(Mutant(**given | {"tests": tuple(given["tests"])}, where=where, file=file))
+                except TypeError as error:
+                    raise ValueError(f"{path.name}: {entry.get('name')}: {error}") from None
+                if not (found[-1].tests and found[-1].before.strip()):
+                    raise ValueError(f"{path.name}: {found[-1].name}: it names no tests or no code")
     twice = [name for name, count in Counter(mutant.name for mutant in found).items() if count > 1]
     if twice:
         raise ValueError(f"mutants with the same name: {', '.join(twice)}")

@@ -114,7 +114,7 @@ def module_source() -> str:
         packers |= encoder.packers | decoder.packers
         table.append(f"    ({name}, {version}): (encode_{name}_{version}, decode_{name}_{version}),")
     body = "\n\n".join(functions)
-    words = set(re.findall(r"\w+", f"{body} packer"))
+    words = set(re.findall(r"\w+", f"{body} packer uvarint"))
     classes = [name for name, value in vars(messages).items() if isinstance(value, type) and issubclass(value, Struct)]
     head = HEAD.format(
         messages=", ".join(sorted(words.intersection(classes))),

@@ -1,4 +1,4 @@
-"""Twelve things that go wrong with a Kafka consumer, each as a test: copy the one that you need.
+"""Things that go wrong with a Kafka consumer or producer, each as a test: copy the one that you need.
 
 They need `pip install 'muster-kafka[testing]' confluent-kafka`, and nothing that runs. `muster_broker` is a fixture of
 muster's pytest plugin. The consumers here are muster's or confluent-kafka's; to the broker all clients are alike.
@@ -17,7 +17,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from muster import CommitFailedError, Consumer, ConsumerRecord, KafkaError, Producer
+from muster import CommitFailedError, Consumer, ConsumerRecord, KafkaError, Producer, TopicPartition, exactly_once
 from muster.testing import Kafka, assert_handled_once
 
 Handle = Callable[[ConsumerRecord], None]
@@ -298,3 +298,132 @@ def test_a_dead_member_s_partitions_move_when_its_session_ends(muster_broker: Ka
     assert view["members"][0]["client_id"] != "dead-one"
     assert time.monotonic() - began < 60
     dead.close()
+
+
+# ------------------------------------------------------------------------------------------------ 13. incidents
+
+
+def test_what_went_wrong_on_tuesday_goes_right_now(tmp_path: Path) -> None:
+    """A recording of production (`muster.testing.record_past`): an order was billed twice, as the member's session had
+    ended before its commit. It happens again, at the same record, and this time a bill is written once."""
+    bills: dict[tuple[str, int, int], int] = {}
+    seen: list[int] = []
+
+    def bill(record: ConsumerRecord) -> None:
+        seen.append(record.offset)
+        bills[record.topic, record.partition, record.offset] = int(record.value or 0)
+
+    path = Path(__file__).with_name("billed_twice.recording")
+    with Kafka() as kafka, kafka.replay(path, pace=0) as replay:
+        with worker(kafka, "orders", "billing", bill):
+            replay.until_over()
+        assert replay.differences == []
+    assert seen == [0, 1, 1]
+    assert sum(bills.values()) == 30
+
+
+# ------------------------------------------------------------------------------------------------ 14. transactions
+
+
+def transactional(kafka: Kafka, transactional_id: str) -> confluent_kafka.Producer:
+    """A producer whose records count when it says so."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": transactional_id})
+    producer.init_transactions(30)
+    return producer
+
+
+def committed_values(kafka: Kafka, topic: str) -> list[bytes | None]:
+    """What a reader of committed records sees."""
+    config = {"bootstrap_servers": kafka.bootstrap, "isolation_level": "read_committed", "fetch_max_wait_ms": 20}
+    with Consumer(config) as reader:
+        partition = TopicPartition(topic, 0)
+        reader.assign([partition])
+        (end,) = reader.end_offsets([partition]).values()
+        reader.seek_to_beginning()
+        found: list[bytes | None] = []
+        while reader.position(partition) < end:
+            found += [record.value for batch in reader.poll(100).values() for record in batch]
+        return found
+
+
+def test_an_aborted_transaction_is_not_seen(muster_broker: Kafka) -> None:
+    kafka = muster_broker
+    topic = kafka.topic()
+    producer = transactional(kafka, topic)
+    producer.begin_transaction()
+    producer.produce(topic, b"half a bill")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"a bill")
+    producer.commit_transaction(30)
+    assert committed_values(kafka, topic) == [b"a bill"]
+
+
+def test_a_producer_that_comes_back_too_late_is_fenced(muster_broker: Kafka) -> None:
+    """A program that was paused for long, while another took over its transactional.id."""
+    kafka = muster_broker
+    topic = kafka.topic()
+    zombie = transactional(kafka, topic)
+    zombie.begin_transaction()
+    zombie.produce(topic, b"too late")
+    zombie.flush(30)
+    kafka.fence_producer(topic)
+    with pytest.raises(confluent_kafka.KafkaException) as fenced:
+        zombie.commit_transaction(30)
+    assert fenced.value.args[0].fatal()
+    assert committed_values(kafka, topic) == []
+
+
+# ------------------------------------------------------------------------------------------------ 15. exactly once
+
+
+def bill_orders(kafka: Kafka, orders: str, bills: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """The job under test: two orders become bills; bills and offsets are committed in one transaction (KIP-447)."""
+    consumer = Consumer(
+        bootstrap_servers=kafka.bootstrap,
+        group_id=orders,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+    producer = Producer(bootstrap_servers=kafka.bootstrap, transactional_id=f"bills-of-{orders}")
+    billed = 0
+
+    def bill(batch: dict[TopicPartition, list[ConsumerRecord]]) -> None:
+        for records in batch.values():
+            for record in records:
+                producer.send(bills, b"bill of " + (record.value or b""))
+        meanwhile()
+
+    def are_all_billed(count: int) -> bool:
+        nonlocal billed
+        billed += count
+        return billed == 2
+
+    with consumer, producer:
+        producer.init_transactions()
+        consumer.subscribe([orders])
+        exactly_once(consumer, producer, bill, until=are_all_billed)
+
+
+def test_each_order_is_billed_once_whatever_answers_are_lost(muster_broker: Kafka) -> None:
+    kafka = muster_broker
+    orders, bills = kafka.topic(records=[b"1", b"2"]), kafka.topic()
+    lost = [kafka.lose_answer(api, transactional_id="bills-*") for api in ("Produce", "TxnOffsetCommit", "EndTxn")]
+    bill_orders(kafka, orders, bills)
+    assert [fault.struck for fault in lost] == [1, 1, 1]
+    assert committed_values(kafka, bills) == [b"bill of 1", b"bill of 2"]
+    kafka.until_lag_zero(orders, orders)
+
+
+def test_a_job_that_another_has_replaced_bills_nothing(muster_broker: Kafka) -> None:
+    """A program that was paused for long: the platform has started another one meanwhile."""
+    kafka = muster_broker
+    orders, bills = kafka.topic(records=[b"1", b"2"]), kafka.topic()
+    with pytest.raises(KafkaError) as replaced:
+        bill_orders(kafka, orders, bills, meanwhile=lambda: kafka.fence_producer(f"bills-of-{orders}"))
+    assert replaced.value.fatal
+    assert committed_values(kafka, bills) == []
+    bill_orders(kafka, orders, bills)
+    assert committed_values(kafka, bills) == [b"bill of 1", b"bill of 2"]

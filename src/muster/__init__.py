@@ -52,6 +52,13 @@ if TYPE_CHECKING:
         ReplicaInfo,
     )
     from muster.client.core.admin.replicas import PartitionReassignment
+    from muster.client.core.admin.transactions import (
+        AbortTransactionSpec,
+        ProducerIdAndEpoch,
+        TransactionDescription,
+        TransactionListing,
+    )
+    from muster.client.exactly_once import async_exactly_once, exactly_once
     from muster.client.hooks import ConsumerHooks, Outbound, ProducerHooks
     from muster.client.producer.async_producer import AsyncProducer
     from muster.client.producer.producer import Producer
@@ -71,9 +78,11 @@ if TYPE_CHECKING:
         KafkaTimeoutError,
         LogTruncationError,
         MusterError,
+        ProducerFencedError,
         ProtocolError,
         RecordDeserializationError,
         SerializationError,
+        TransactionAbortedError,
         UnsupportedVersionError,
         WakeupError,
     )
@@ -89,78 +98,48 @@ if TYPE_CHECKING:
         TopicPartition,
     )
 
-_MODULES = {
-    "Admin": "muster.client.admin.admin",
-    "AdminError": "muster.errors",
-    "Assignor": "muster.assignors",
-    "AsyncAdmin": "muster.client.admin.async_admin",
-    "AsyncConcurrentConsumer": "muster.client.concurrent",
-    "AsyncConsumer": "muster.client.consumer.async_consumer",
-    "AsyncProducer": "muster.client.producer.async_producer",
-    "AuthenticationError": "muster.errors",
-    "ClosedError": "muster.errors",
-    "ClusterDescription": "muster.client.core.admin.admin",
-    "CommitFailedError": "muster.errors",
-    "ConcurrentConsumer": "muster.client.concurrent",
-    "ConfigChange": "muster.client.core.admin.configs",
-    "ConfigEntry": "muster.client.core.admin.admin",
-    "ConfigError": "muster.errors",
-    "ConfigOperation": "muster.client.core.admin.configs",
-    "ConfigResource": "muster.client.core.admin.admin",
-    "ConfigResourceType": "muster.client.core.admin.admin",
-    "Consumer": "muster.client.consumer.consumer",
-    "ConsumerHooks": "muster.client.hooks",
-    "ConsumerRecord": "muster.model",
-    "CorruptRecordError": "muster.errors",
-    "CreatedTopic": "muster.client.core.admin.admin",
-    "Deserializer": "muster.client.serde",
-    "ElectionType": "muster.client.core.admin.partitions",
-    "ErrorCode": "muster.errors",
-    "GroupDescription": "muster.client.core.admin.admin",
-    "GroupListing": "muster.client.core.admin.admin",
-    "GroupMember": "muster.client.core.admin.members",
-    "GroupMetadata": "muster.model",
-    "HandlerFailedError": "muster.client.concurrent",
-    "Headers": "muster.model",
-    "IllegalArgumentError": "muster.errors",
-    "IllegalStateError": "muster.errors",
-    "KafkaConnectionError": "muster.errors",
-    "KafkaError": "muster.errors",
-    "KafkaTimeoutError": "muster.errors",
-    "LogDirDescription": "muster.client.core.admin.partitions",
-    "LogTruncationError": "muster.errors",
-    "MemberDescription": "muster.client.core.admin.admin",
-    "MusterError": "muster.errors",
-    "NewPartitions": "muster.client.core.admin.partitions",
-    "NewTopic": "muster.client.core.admin.admin",
-    "Node": "muster.model",
-    "OffsetAndMetadata": "muster.model",
-    "OffsetAndTimestamp": "muster.model",
-    "Outbound": "muster.client.hooks",
-    "PartitionDescription": "muster.client.core.admin.admin",
-    "PartitionInfo": "muster.model",
-    "PartitionReassignment": "muster.client.core.admin.replicas",
-    "PoisonRecordError": "muster.client.concurrent",
-    "Producer": "muster.client.producer.producer",
-    "ProducerHooks": "muster.client.hooks",
-    "ProducerState": "muster.client.core.admin.partitions",
-    "ProtocolError": "muster.errors",
-    "RebalanceListener": "muster.client.consumer.listener",
-    "RecordDeserializationError": "muster.errors",
-    "RecordMetadata": "muster.model",
-    "ReplicaInfo": "muster.client.core.admin.partitions",
-    "Retry": "muster.client.concurrent",
-    "RetryLaterError": "muster.client.concurrent",
-    "SerializationError": "muster.errors",
-    "Serializer": "muster.client.serde",
-    "TopicDescription": "muster.client.core.admin.admin",
-    "TopicListing": "muster.client.core.admin.admin",
-    "TopicPartition": "muster.model",
-    "UnsupportedVersionError": "muster.errors",
-    "WakeupError": "muster.errors",
+_NAMES = {
+    "muster.assignors": "Assignor",
+    "muster.client.admin.admin": "Admin",
+    "muster.client.admin.async_admin": "AsyncAdmin",
+    "muster.client.concurrent": (
+        "AsyncConcurrentConsumer ConcurrentConsumer HandlerFailedError PoisonRecordError Retry RetryLaterError"
+    ),
+    "muster.client.consumer.async_consumer": "AsyncConsumer",
+    "muster.client.consumer.consumer": "Consumer",
+    "muster.client.consumer.listener": "RebalanceListener",
+    "muster.client.core.admin.admin": (
+        "ClusterDescription ConfigEntry ConfigResource ConfigResourceType CreatedTopic GroupDescription GroupListing "
+        "MemberDescription NewTopic PartitionDescription TopicDescription TopicListing"
+    ),
+    "muster.client.core.admin.configs": "ConfigChange ConfigOperation",
+    "muster.client.core.admin.members": "GroupMember",
+    "muster.client.core.admin.partitions": "ElectionType LogDirDescription NewPartitions ProducerState ReplicaInfo",
+    "muster.client.core.admin.replicas": "PartitionReassignment",
+    "muster.client.core.admin.transactions": (
+        "AbortTransactionSpec ProducerIdAndEpoch TransactionDescription TransactionListing"
+    ),
+    "muster.client.exactly_once": "async_exactly_once exactly_once",
+    "muster.client.hooks": "ConsumerHooks Outbound ProducerHooks",
+    "muster.client.producer.async_producer": "AsyncProducer",
+    "muster.client.producer.producer": "Producer",
+    "muster.client.serde": "Deserializer Serializer",
+    "muster.errors": (
+        "AdminError AuthenticationError ClosedError CommitFailedError ConfigError CorruptRecordError ErrorCode "
+        "IllegalArgumentError IllegalStateError KafkaConnectionError KafkaError KafkaTimeoutError LogTruncationError "
+        "MusterError ProducerFencedError ProtocolError RecordDeserializationError SerializationError "
+        "TransactionAbortedError UnsupportedVersionError WakeupError"
+    ),
+    "muster.model": (
+        "ConsumerRecord GroupMetadata Headers Node OffsetAndMetadata OffsetAndTimestamp PartitionInfo RecordMetadata "
+        "TopicPartition"
+    ),
 }
+"""The public names, by the module that has them."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
+    "AbortTransactionSpec",
     "Admin",
     "AdminError",
     "Assignor",
@@ -213,7 +192,9 @@ __all__ = [
     "PartitionReassignment",
     "PoisonRecordError",
     "Producer",
+    "ProducerFencedError",
     "ProducerHooks",
+    "ProducerIdAndEpoch",
     "ProducerState",
     "ProtocolError",
     "RebalanceListener",
@@ -227,9 +208,14 @@ __all__ = [
     "TopicDescription",
     "TopicListing",
     "TopicPartition",
+    "TransactionAbortedError",
+    "TransactionDescription",
+    "TransactionListing",
     "UnsupportedVersionError",
     "WakeupError",
     "__version__",
+    "async_exactly_once",
+    "exactly_once",
 ]
 
 

@@ -170,7 +170,7 @@ class ErrorCode(IntEnum):
 
     @property
     def stale_coordinator(self) -> bool:
-        """Whether the broker that answered does not coordinate the group (any more)."""
+        """Whether the broker that answered does not, or no longer, coordinate the group."""
         return self in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
@@ -243,6 +243,9 @@ class MusterError(Exception):
 
     fatal: bool = False
     """Whether the client that raised it is unusable: close it and create another."""
+
+    abortable: bool = False
+    """Whether the producer's transaction can no longer be committed: abort it, and the producer is usable again."""
 
     @property
     def retriable(self) -> bool:
@@ -388,6 +391,17 @@ class CommitFailedError(KafkaError):
 
     The new owners of the partitions will process the records since the last commit again.
     """
+
+
+class ProducerFencedError(KafkaError):
+    """Another producer with the same `transactional_id` has taken this one's place, or the transaction took longer than
+    `transaction_timeout_ms` and was aborted by its coordinator (KIP-98). What was not committed is not written."""
+
+    fatal = True
+
+
+class TransactionAbortedError(MusterError):
+    """The record, or the offsets, were part of a transaction that this producer has aborted."""
 
 
 class ClosedError(MusterError):

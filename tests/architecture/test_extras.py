@@ -36,6 +36,7 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from imported(child)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS)
 def test_all_that_is_imported_is_installed(room: str) -> None:
     found = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.anchors import Tree
-from tools.mutants import Mutant, check, report, try_one
+from tools.mutants import Mutant, check, load, report, try_one
 
 CODE = "def double(n):\n    return 2 * n\n"
 TEST = "from double import double\n\ndef test_double():\n    assert double(3) == 6\n"
@@ -39,6 +39,7 @@ def mutant(before: str, after: str, *tests: str, where: str = "double", file: st
     return Mutant("a", before, after, "wrong", tests or ("tests/test_double.py",), where, file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "caught", "why"),
     [
@@ -123,3 +124,20 @@ def test_what_has_lost_its_place_fails_the_check(tree: Tree, capsys: pytest.Capt
     assert check([mutant("2 * n", "3 * n")], tree) == 0
     assert check([mutant("2 * n", "3 * n"), mutant("4 * n", "3 * n")], tree) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("a: its code stands 0 times in double")
+
+
+def test_a_file_says_where_each_mutant_is_planted_and_which_tests_those_have_that_name_none(tmp_path: Path) -> None:
+    path = tmp_path / "some.toml"
+    entry = "[['{}']]\nname = '{}'\nharm = 'h'\nbefore = '1'\n"
+    path.write_text(
+        "tests = ['a']\n"
+        + entry.format("f", "of-the-file")
+        + entry.format("a.py::C.f", "its-own")
+        + "after = '2'\ntests = ['b']\n"
+        + entry.format("a.py", "outside")
+    )
+    found = [(each.file, each.where, each.after, each.tests) for each in load(tmp_path)]
+    assert found == [("", "f", "", ("a",)), ("a.py", "C.f", "2", ("b",)), ("a.py", "", "", ("a",))]
+    path.write_text(entry.format("f", "of-nothing"))
+    with pytest.raises(ValueError, match="of-nothing: it names no tests"):
+        load(tmp_path)

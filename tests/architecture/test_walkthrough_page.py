@@ -37,6 +37,7 @@ def test_the_tree_has_the_paths_of_the_code() -> None:
         OF_SCHEME_1.owner("flights", 0),
         OF_SCHEME_1.offset("flights", 0),
         GROUP_STORE,
+        znodes.TRANSACTION_VERSION,
         znodes.coordinator_path(1),
         znodes.slot_owner_path(SLOT),
         znodes.slot_epoch_path(SLOT),

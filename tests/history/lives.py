@@ -375,18 +375,15 @@ class _Life:
     # --- what is left
 
     def _raw(self) -> pa.Table:
-        columns: list[list[Any]] = [[], [], [], [], [], []]
-        for row in self._rows():
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
-        return pa.table([pa.array(column, f.type) for column, f in zip(columns, RAW, strict=True)], schema=RAW)
+        columns = [list(column) for column in zip(*self._rows(), strict=True)] or [[] for _ in RAW]
+        return pa.table(columns, schema=RAW)
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         log = self.cluster.brokers.coordinators.logs[0]
         data = log.read(0, 1 << 40).data
         for position, header in iter_headers(data):
             for offset, timestamp, key, value, _ in read_tuples(data, position, header):
-                yield 0, offset, timestamp, header.partition_leader_epoch, key, value
+                yield 0, offset, timestamp, header.partition_leader_epoch, key, value, header.is_transactional
 
 
 class _Playing:

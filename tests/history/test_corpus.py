@@ -49,7 +49,7 @@ def test_a_file_is_small_and_whole(name):
     assert kept["truth"] or kept["quiet"]
     places = [(partition, offset) for partition, offset, *_ in kept["records"]]
     assert places == sorted(set(places))
-    groups = {group_of(base64.b64decode(key)) for *_, key, _ in kept["records"]}
+    groups = {group_of(base64.b64decode(row[4])) for row in kept["records"]}
     assert {told["group"] for told in kept["truth"] + kept["quiet"]} <= groups
     assert all(group.startswith(f"{kept['scenario']}.") for group in groups)
 
@@ -92,9 +92,7 @@ def test_the_brokers_log_bears_the_truth_out(name):
         assert any(word in text for text in texts for word in words), told
 
 
-TOLD_OTHERWISE = {
-    "poll_interval_exceeded": {Cause.LEFT},
-}
+TOLD_OTHERWISE = {"poll_interval_exceeded": {Cause.LEFT}}
 """What muster's broker says of a client that gives no reason."""
 
 

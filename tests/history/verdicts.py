@@ -17,7 +17,7 @@ from muster.history.entries.chunks import chunks
 from muster.history.entries.decode import decode
 from muster.history.model import DEPARTURES, Cause, Limits, Rebalance, Rows
 from muster.history.rules import fold as rules
-from muster.history.tables import RAW
+from muster.history.tables import RAW, completed
 
 CORPUS = Path(__file__).parent / "corpus"
 NONE = "no rebalance"
@@ -115,7 +115,7 @@ def raw_table(records: Sequence[Sequence[Any]]) -> pa.Table:
     columns = [list(column) for column in zip(*records, strict=True)]
     columns[4] = [base64.b64decode(key) for key in columns[4]]
     columns[5] = [None if value is None else base64.b64decode(value) for value in columns[5]]
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, RAW, strict=True)], schema=RAW)
+    return completed(pa.table(columns, schema=pa.schema(list(RAW)[: len(columns)])), RAW)
 
 
 def verdicts(kept: Mapping[str, Any], rebalances: Sequence[Rebalance]) -> Iterator[Verdict]:

@@ -18,19 +18,14 @@ from muster.client.core.admin.admin import (
 )
 from muster.client.core.admin.members import GroupMember
 from muster.client.core.admin.partitions import ElectionType
+from muster.client.core.admin.transactions import AbortTransactionSpec
 from muster.client.producer.producer import Producer
 from muster.errors import AdminError, ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from tests.support.faces import Cluster, read, rest, until, until_known
+from tests.support.faces import read, rest, until, until_known
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 @pytest.fixture
@@ -113,8 +108,7 @@ def test_the_cluster_and_its_settings(admin, cluster):
 
 
 def test_offsets_are_listed(admin, cluster):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 10, partitions=2)
+    topic = cluster.written(10, partitions=2)
     zero, one, none = (TopicPartition(topic, number) for number in (0, 1, 9))
     ends = admin.list_offsets(
         {zero: LATEST_TIMESTAMP, one: EARLIEST_TIMESTAMP, none: LATEST_TIMESTAMP}, raise_errors=False
@@ -128,8 +122,7 @@ def test_offsets_are_listed(admin, cluster):
 
 
 def test_groups_are_listed_and_described(admin, cluster):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 10, partitions=2)
+    topic = cluster.written(10, partitions=2)
     settings = {"client_id": "reader", "group_instance_id": "one", "partition_assignment_strategy": ("roundrobin",)}
     with cluster.consumer("sync", enable_auto_commit=False, **settings) as consumer:
         consumer.subscribe([topic])
@@ -226,11 +219,16 @@ FAILING = {
     "alter_consumer_group_offsets": lambda a, **how: a.alter_consumer_group_offsets("not-there", {NONE: 1}, **how),
     "remove_consumer_group_members": lambda a, **how: a.remove_consumer_group_members("not-there", STRANGERS, **how),
     "delete_consumer_group_offsets": lambda a, **how: a.delete_consumer_group_offsets("not-there", [NONE], **how),
+    "describe_transactions": lambda a, **how: a.describe_transactions(["not-there"], **how),
+    "abort_transaction": lambda a, **how: a.abort_transaction(AbortTransactionSpec(NONE, 1, 0), **how),
+    "fence_producers": lambda a, **how: a.fence_producers([""], **how),
 }
 
 
 @pytest.mark.parametrize("call", FAILING.values(), ids=FAILING)
 async def test_a_call_that_failed_raises_unless_the_outcomes_are_asked_for(cluster, call):
+    async with AsyncAdmin(bootstrap_servers=cluster.bootstrap) as patient:
+        await patient.describe_transactions(["not-there"], raise_errors=False)  # waits for the coordinator's topic
     async with AsyncAdmin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=PATIENCE_MS) as admin:
         with pytest.raises(AdminError) as raised:
             await call(admin)

@@ -30,12 +30,6 @@ GROUP_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
-
-
 on_kafka = pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 
 
@@ -188,8 +182,7 @@ def test_offsets_that_cannot_be_reset(cluster: Cluster, muster: Commands) -> Non
 
 
 def test_records_are_deleted_by_a_file_or_not_at_all(cluster, muster, tmp_path):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 10, partitions=2)
+    topic = cluster.written(10, partitions=2)
     wanted = [{"topic": topic, "partition": 0, "offset": 2}, {"topic": topic, "partition": 1, "offset": 6}]
     file = tmp_path / "offsets.json"
     file.write_text(json.dumps({"partitions": wanted, "version": 1}))
@@ -210,8 +203,7 @@ def test_records_are_deleted_by_a_file_or_not_at_all(cluster, muster, tmp_path):
 
 def test_reading_alone_commits_to_no_group(cluster, muster, tmp_path):
     """The group of a file is that of the program that the file is for."""
-    topic = cluster.topic(1)
-    cluster.produce(topic, 3, partitions=1)
+    topic = cluster.written(3, partitions=1)
     file = tmp_path / "client.properties"
     file.write_text(f"group.id={cluster.group}\n")
     told = muster.run("consume", topic, "--from-beginning", "--until-end", "--command-config", str(file))
@@ -268,8 +260,7 @@ def test_members_are_removed(cluster, muster):
 
 
 def test_log_directories(cluster, muster):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 10, partitions=2)
+    topic = cluster.written(10, partitions=2)
     [broker] = muster.json("log-dirs", "describe", "--topic", topic)["brokers"]
     assert [part["partition"] for part in broker["logDirs"][0]["partitions"]] == [f"{topic}-0", f"{topic}-1"]
     assert all(part["size"] > 0 for part in broker["logDirs"][0]["partitions"])
@@ -374,8 +365,7 @@ def test_records_by_time_and_the_last_as_kcat_prints_them(cluster, muster, kcat)
 
 def test_an_offset_that_a_partition_has_not_is_the_nearest(cluster: Cluster, muster: Commands, kcat: str) -> None:
     """kcat goes to the end, and shows none of the records that are there."""
-    topic = cluster.topic(2)
-    cluster.produce(topic, 10, partitions=2)
+    topic = cluster.written(10, partitions=2)
     muster("records", "delete", f"{topic}:0", "--before", "3")
 
     def found(*words: str) -> tuple[list[str], str]:

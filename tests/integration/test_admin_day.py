@@ -15,15 +15,9 @@ from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP
-from tests.support.faces import Cluster, rest, until, until_known
+from tests.support.faces import rest, until, until_known
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = {"muster": "shared_muster", "kafka": "kafka_broker"}.get(request.param, request.param)
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 @pytest.fixture
@@ -66,8 +60,7 @@ def test_a_group_rebalances_to_new_partitions(admin, cluster):
 
 
 def test_records_are_deleted(admin, cluster):
-    topic = cluster.topic(3)
-    cluster.produce(topic, 30, partitions=3)
+    topic = cluster.written(30, partitions=3)
     first, second, third = (TopicPartition(topic, number) for number in range(3))
     missing = TopicPartition(topic, 9)
     found = admin.delete_records({first: 4, second: -1, third: 11, missing: 1}, raise_errors=False)
@@ -189,8 +182,7 @@ def test_members_are_removed(admin, cluster):
 
 
 def test_log_directories(admin, cluster):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 10, partitions=2)
+    topic = cluster.written(10, partitions=2)
     node = admin.describe_cluster().nodes[0].node_id
     found = admin.describe_log_dirs()
     assert set(found) == {node}

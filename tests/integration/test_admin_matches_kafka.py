@@ -6,8 +6,6 @@ As test_broker_matches_kafka.py; what is changed for good is changed in the same
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,31 +16,10 @@ from muster.protocol.api import ApiKey
 from muster.protocol.primitives import Request
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import read_header
-from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker
-from tests.support.same_answers import (
-    Step,
-    World,
-    compare,
-    connect,
-    list_offsets,
-    plain,
-    produce,
-    until_ready,
-    versions,
-)
+from tests.support.same_answers import Step, World, compare, list_offsets, plain, produce, until_ready, versions
 from tests.support.written import build_batch
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[tuple[World, World]]:
-    prefix = f"admin-{uuid.uuid4().hex[:8]}"
-    ours, theirs = connect(shared_muster.bootstrap, prefix), connect(kafka_broker.bootstrap, prefix)
-    yield ours, theirs
-    ours.client.close()
-    theirs.client.close()
 
 
 def messages_agree(steps: list[Step], worlds: tuple[World, World], version: int, results: str) -> None:

@@ -16,7 +16,7 @@ from muster.coordinator.groups.effects import EventCause, GroupEvent, RebalanceS
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.admin_messages import CreatePartitionsRequest, CreatePartitionsTopic
-from tests.support.brokers import broker_config
+from tests.support.brokers import broker_config, topic_of
 from tests.support.held_disk import Asked
 from tests.support.peers import free_ports
 
@@ -94,8 +94,7 @@ async def test_topics_that_come_and_go_are_shared_out_though_no_member_looks(wor
     assert world.causes()[-1] is EventCause.PARTITIONS_GAINED
     await world.consumer("a", "b")
     await world.shares_are({("a", 0), ("b", 0)}, {("a", 1), ("b", 1)})
-    topic = world.broker.topics.get("a")
-    assert topic is not None
+    topic = topic_of(world.broker, "a")
     world.broker.changes.delete_topic(topic)
     await world.shares_are({("b", 0)}, {("b", 1)})
     assert world.causes()[-1] is EventCause.TOPIC_DELETED

@@ -10,15 +10,9 @@ from muster import Admin
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
-from tests.support.faces import Cluster, Recorder, read, rest, until
+from tests.support.faces import Recorder, read, rest, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
@@ -82,8 +76,7 @@ def test_partitions_that_are_gone_are_taken_from_who_has_them(cluster):
 
 def test_groups_are_listed_described_and_deleted(cluster):
     """O1, O4: what kafka-consumer-groups.sh shows, from the client's own admin."""
-    topic = cluster.topic(2)
-    cluster.produce(topic, 10, partitions=2)
+    topic = cluster.written(10, partitions=2)
     places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         with cluster.consumer("sync", enable_auto_commit=False, client_id="reader") as consumer:
@@ -116,8 +109,7 @@ def test_groups_are_listed_described_and_deleted(cluster):
 
 def test_lag_is_seen_as_it_shrinks(cluster):
     """O4: by the consumer itself, while it reads."""
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     place = TopicPartition(topic, 0)
     with cluster.consumer("sync", max_poll_records=4) as consumer:
         consumer.subscribe([topic])

@@ -21,6 +21,7 @@ from muster.protocol.messages import RequestHeader
 from tests.support import brokers
 from tests.support.brokers import RawClient, in_thread
 from tests.support.said import said
+from tests.support.scale import examples
 
 
 def still_serves(bootstrap: str) -> None:
@@ -63,7 +64,9 @@ BYTES = st.one_of(
 
 @given(BYTES)
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_any_bytes(shared_muster: brokers.BrokerProcess, data: bytes) -> None:
     poke(shared_muster.bootstrap, data)

@@ -18,6 +18,7 @@ from muster.protocol.draft_messages import DraftJoinGroupRequest
 from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.outsiders import until
 from tests.support.peers import free_ports
+from tests.support.scale import examples
 
 GROUP = "assigned"
 
@@ -72,7 +73,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 @given(st.one_of(st.binary(max_size=100), st.binary(max_size=100).map(framed), requests()))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_bytes(listener: Listener, data: bytes) -> None:
     poke(listener.drafts, data)
     listener.still_serves()

@@ -6,8 +6,7 @@ Each case is a list of requests on a topic of its own, with the same records on 
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -18,15 +17,13 @@ from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.primitives import ZERO_UUID, Request
 from muster.protocol.records.compression import Compression
-from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker
+from tests.support.brokers import RawClient
 from tests.support.same_answers import (
     UNKNOWN_ID,
     Step,
     World,
     by_id,
     compare,
-    connect,
     list_offsets,
     plain,
     produce,
@@ -36,15 +33,6 @@ from tests.support.same_answers import (
 from tests.support.written import build_batch
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[tuple[World, World]]:
-    prefix = f"match-{uuid.uuid4().hex[:8]}"
-    ours, theirs = connect(shared_muster.bootstrap, prefix), connect(kafka_broker.bootstrap, prefix)
-    yield ours, theirs
-    ours.client.close()
-    theirs.client.close()
 
 
 def new_topic(world: World, name: str, **configs: str) -> bytes:
@@ -92,6 +80,16 @@ BATCHES: dict[str, bytes] = {
     "a new epoch": batch(producer_id=7, producer_epoch=2, base_sequence=0),
     "a new epoch that does not begin at 0": batch(producer_id=7, producer_epoch=3, base_sequence=4),
 }
+
+
+def test_a_produce_that_is_refused_without_acks_closes_the_connection(worlds: tuple[World, World]) -> None:
+    """It is of a transaction, and names no transactional id. An answer would be taken for that to the next request."""
+    for world in worlds:
+        host, port = world.client.socket.getpeername()
+        other = RawClient(f"{host}:{port}")
+        other.send(produce(world, BATCHES["of a transaction"], acks=0), 9)
+        with other.socket, pytest.raises((EOFError, ConnectionError)):
+            other.ask(m.ApiVersionsRequest(), 0)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.PRODUCE))
@@ -359,6 +357,7 @@ def test_metadata(worlds: tuple[World, World]) -> None:
         ("without creating", lambda w: metadata(named(name=w.topic), named(name=f"{w.prefix}-none"))),
         ("twice the same", lambda w: metadata(named(name=w.topic), named(name=w.topic), create=True)),
         ("with operations", lambda w: metadata(named(name=w.topic), create=True, operations=True)),
+        ("an internal topic that does not exist", lambda w: metadata(named(name="__share_group_state"))),
         ("an invalid name", lambda w: metadata(named(name="a b"), named(name=""), create=True)),
         ("by id", lambda w: metadata(named(w.topic_id, None), create=True)),
         ("by an unknown id", lambda w: metadata(named(UNKNOWN_ID, None), create=True)),

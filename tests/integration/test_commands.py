@@ -22,12 +22,6 @@ pytestmark = pytest.mark.slow
 GROUP_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
-
-
 def command(*arguments: str, bootstrap: str) -> list[str]:
     return [sys.executable, "-m", "muster", *arguments, "--bootstrap", bootstrap]
 
@@ -203,8 +197,7 @@ def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(shared_muster)
 
 def test_a_closed_pipe_ends_it_quietly(shared_muster):
     cluster = Cluster(shared_muster.bootstrap)
-    topic = cluster.topic(1)
-    cluster.produce(topic, 5000, partitions=1)
+    topic = cluster.written(5000, partitions=1)
     arguments = command("consume", topic, "--from-beginning", bootstrap=cluster.bootstrap)
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -217,8 +210,7 @@ def test_a_closed_pipe_ends_it_quietly(shared_muster):
 
 def test_a_closed_pipe_ends_it_on_a_quiet_topic(shared_muster):
     cluster = Cluster(shared_muster.bootstrap)
-    topic = cluster.topic(1)
-    cluster.produce(topic, 3, partitions=1)
+    topic = cluster.written(3, partitions=1)
     arguments = command("consume", topic, "--from-beginning", "--group", cluster.group, bootstrap=cluster.bootstrap)
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -233,8 +225,7 @@ def test_a_closed_pipe_ends_it_on_a_quiet_topic(shared_muster):
 def test_a_group_commits_what_has_been_written(shared_muster, ending):
     """A pipe has no room for all that was polled."""
     cluster = Cluster(shared_muster.bootstrap)
-    topic = cluster.topic(1)
-    cluster.produce(topic, 30_000, partitions=1)
+    topic = cluster.written(30_000, partitions=1)
     arguments = command("consume", topic, "--group", cluster.group, "--from-beginning", bootstrap=cluster.bootstrap)
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from muster.compare.checks import judge
-from muster.compare.results import from_json
+from muster.compare.rules.checks import judge
+from muster.compare.rules.results import from_json
 from tests.support.alive import processes_of
 from tests.support.peers import Chromium, find_java, require
 

@@ -35,12 +35,6 @@ Place = tuple[int, int]
 """Partition and offset."""
 
 
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = {"muster": "shared_muster", "kafka": "kafka_broker"}[request.param]
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
-
-
 @pytest.fixture
 def muster(shared_muster):
     """For what is about processes of ours, and the same with every broker."""
@@ -388,7 +382,7 @@ def told(cluster: Cluster, topic: str) -> set[Place]:
     return done
 
 
-@pytest.mark.parametrize("mode", ["threads", "async"])
+@pytest.mark.parametrize(("cluster", "mode"), [("muster", "async"), ("kafka", "threads")], indirect=["cluster"])
 def test_a_kill_repeats_only_what_the_last_commit_could_not_say(cluster, mode, tmp_path):
     """One record of each partition is stuck at the front, so that offsets alone say nothing."""
     topic, book = cluster.topic(PARTITIONS), tmp_path / "book"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,20 +9,9 @@ import pytest
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.primitives import Request
-from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker
-from tests.support.same_answers import Step, World, compare, connect, plain, versions
+from tests.support.same_answers import Step, World, compare, plain, versions
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[tuple[World, World]]:
-    prefix = f"configs-{uuid.uuid4().hex[:8]}"
-    ours, theirs = connect(shared_muster.bootstrap, prefix), connect(kafka_broker.bootstrap, prefix)
-    yield ours, theirs
-    ours.client.close()
-    theirs.client.close()
 
 
 def describe(

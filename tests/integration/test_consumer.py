@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.records.record_batch import iter_headers
 from tests.support.faces import FACES, Cluster, Recorder, flat, numbers, read, rest, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(100)
 
 
 @pytest.fixture(params=["muster", "kafka", "cluster"])
@@ -49,8 +49,7 @@ def partitions(topic, *which):
 
 
 def test_a_group_reads_everything_and_goes_on_where_it_was(cluster, face):
-    topic = cluster.topic()
-    cluster.produce(topic, 100)
+    topic = cluster.written(100)
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic])
         assert numbers(read(consumer, 100)) == list(range(100))
@@ -63,8 +62,7 @@ def test_a_group_reads_everything_and_goes_on_where_it_was(cluster, face):
 
 
 def test_auto_commit_on_close(cluster, face):
-    topic = cluster.topic()
-    cluster.produce(topic, 40)
+    topic = cluster.written(40)
     with cluster.consumer(face, auto_commit_interval_ms=10**6) as consumer:
         consumer.subscribe([topic])
         assert len(read(consumer, 40)) == 40
@@ -74,8 +72,7 @@ def test_auto_commit_on_close(cluster, face):
 
 
 def test_iteration_commits_no_further_than_it_went(cluster, face):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 50, partitions=1)
+    topic = cluster.written(50, partitions=1)
     with cluster.consumer(face) as consumer:
         consumer.subscribe([topic])
         for record in consumer:
@@ -90,8 +87,7 @@ def test_iteration_commits_no_further_than_it_went(cluster, face):
 
 def test_manual_assignment_seeks_pauses_and_asks(cluster, face):
     """J7."""
-    topic = cluster.topic(2)
-    cluster.produce(topic, 100, partitions=2)
+    topic = cluster.written(100, partitions=2)
     zero, one = partitions(topic, 0, 1)
     with cluster.consumer(face, group_id=None, enable_auto_commit=False) as consumer:
         consumer.assign([zero, one])
@@ -135,8 +131,7 @@ def test_a_call_that_does_not_fit_says_so(cluster, face):
 
 
 def test_no_offset_and_no_reset_policy_is_an_error_until_the_user_seeks(cluster, face):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 5, partitions=1)
+    topic = cluster.written(5, partitions=1)
     with cluster.consumer(face, auto_offset_reset="none") as consumer:
         consumer.subscribe([topic])
         with pytest.raises(KafkaError, match="nothing is committed"):
@@ -149,8 +144,7 @@ def test_no_offset_and_no_reset_policy_is_an_error_until_the_user_seeks(cluster,
 
 
 def test_records_that_cannot_be_deserialized_are_passed_by_a_seek_and_what_is_stored_is_committed(cluster, face):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 20, partitions=2)
+    topic = cluster.written(20, partitions=2)
 
     def number(of_topic, data):
         assert of_topic == topic
@@ -178,8 +172,7 @@ def test_records_that_cannot_be_deserialized_are_passed_by_a_seek_and_what_is_st
 
 
 def test_async_commits_call_back_in_order(cluster, face):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     zero = TopicPartition(topic, 0)
     done = []
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
@@ -195,8 +188,7 @@ def test_async_commits_call_back_in_order(cluster, face):
 
 
 def test_a_member_that_was_expelled_cannot_commit(cluster, face):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     listener = Recorder()
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic], listener=listener)
@@ -217,8 +209,7 @@ def test_a_member_that_was_expelled_cannot_commit(cluster, face):
 
 @pytest.mark.parametrize("strategy", ["range,cooperative-sticky", "cooperative-sticky", "sticky", "roundrobin"])
 def test_one_joins_and_leaves(cluster, face, strategy):
-    topic = cluster.topic()
-    cluster.produce(topic, 100)
+    topic = cluster.written(100)
     first_told, second_told = Recorder(), Recorder()
     with cluster.consumer(face, partition_assignment_strategy=strategy) as first:
         first.subscribe([topic], listener=first_told)
@@ -253,20 +244,30 @@ def test_one_joins_and_leaves(cluster, face, strategy):
         assert revoked[0] == set(partitions(topic, 0, 1, 2, 3))
 
 
-def test_a_crashed_members_partitions_go_to_the_rest(cluster, face):
-    """H5."""
+def test_a_crashed_members_partitions_go_to_the_rest(cluster):
+    """H5, of a group of each face: their sessions end at the same time."""
     topic = cluster.topic()
-    with cluster.consumer(face) as first, cluster.consumer(face, session_timeout_ms=6_000) as second:
-        first.subscribe([topic])
-        second.subscribe([topic])
+    with ExitStack() as held:
+        pairs = []
+        for face in FACES:
+            group = {"group_id": f"{cluster.group}-{face}"}
+            first = held.enter_context(cluster.consumer(face, **group))
+            pairs.append((first, held.enter_context(cluster.consumer(face, **group, session_timeout_ms=6_000))))
+        for each in (consumer for pair in pairs for consumer in pair):
+            each.subscribe([topic])
 
-        def both():
-            first.poll(50)
-            second.poll(50)
+        def all_poll():
+            for first, second in pairs:
+                first.poll(20)
+                second.poll(20)
 
-        until(lambda: len(first.assignment()) == len(second.assignment()) == 2, both)
-        second.abandon()
-        until(lambda: len(first.assignment()) == 4, lambda: first.poll(200))
+        until(lambda: all(len(each.assignment()) == 2 for pair in pairs for each in pair), all_poll)
+        for _, second in pairs:
+            second.abandon()
+        until(
+            lambda: all(len(first.assignment()) == 4 for first, _ in pairs),
+            lambda: [first.poll(50) for first, _ in pairs],
+        )
 
 
 def test_a_static_member_that_comes_back_finds_its_partitions_and_nobody_rebalances(cluster, face):
@@ -305,8 +306,7 @@ def test_a_pattern_finds_topics_to_come(cluster, face):
 
 
 def test_a_listener_may_commit_and_seek(cluster, face):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     zero = TopicPartition(topic, 0)
 
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
@@ -336,8 +336,7 @@ def test_a_listener_may_commit_and_seek(cluster, face):
 
 
 def test_a_listener_that_raises_does_not_stop_the_rebalance(cluster, face):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 3, partitions=1)
+    topic = cluster.written(3, partitions=1)
 
     class Broken(Recorder):
         def on_partitions_assigned(self, partitions):
@@ -414,8 +413,7 @@ def test_an_enforced_rebalance_is_a_new_generation(cluster, face):
 
 def test_a_topic_made_anew_is_read_from_its_beginning(cluster, face):
     """KIP-516: the old position is within the new topic, and would pass over what stands before it."""
-    topic = cluster.topic(1)
-    cluster.produce(topic, 20, partitions=1)
+    topic = cluster.written(20, partitions=1)
     settings = {"group_id": None, "enable_auto_commit": False, "allow_auto_create_topics": False}
     with cluster.consumer(face, **settings) as consumer:
         consumer.assign(partitions(topic, 0))
@@ -439,8 +437,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(cluster, face):
 def test_a_restart_of_the_broker_is_survived(muster_process, face):
     """J2, H3: positions, membership and commits go on when it is back."""
     cluster = Cluster(muster_process.bootstrap)
-    topic = cluster.topic()
-    cluster.produce(topic, 40)
+    topic = cluster.written(40)
     with cluster.consumer(face, auto_commit_interval_ms=100) as consumer:
         consumer.subscribe([topic])
         assert numbers(read(consumer, 40)) == list(range(40))

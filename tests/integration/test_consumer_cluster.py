@@ -41,7 +41,7 @@ from tests.support.cluster_chaos import (
 from tests.support.faces import PATIENCE_S, Cluster, numbers, read, rest, until, until_known
 from tests.support.peers import KafkaCluster
 
-pytestmark = pytest.mark.slow(65)
+pytestmark = pytest.mark.slow(105)
 
 PARTITIONS = 3
 

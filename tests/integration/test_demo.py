@@ -42,12 +42,8 @@ def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chrom
         "broker killed and started again",
     ]
     causes = " ".join(rebalance["cause"] for rebalance in figures["rebalances"])
-    for cause in (
-        "member joined (spark)",
-        "member joined (python-4)",
-        "session expired (python-2)",
-        "member left (python-1)",
-    ):
+    # Whether Spark joins alone or in the first rebalance with the Python members, the machine's load decides.
+    for cause in ("(spark)", "member joined (python-4)", "session expired (python-2)", "member left (python-1)"):
         assert cause in causes
     assert figures["causes_found"] == [
         {"step": "join", "cause": "joined", "found": True},

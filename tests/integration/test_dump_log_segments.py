@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer as ConfluentProducer
 
 from muster import Consumer, Producer
+from muster.coordinator.transactions.entry import COMPLETE_COMMIT, EMPTY, ONGOING, PREPARE_ABORT, PREPARE_COMMIT
 from muster.log import CleanupPolicy, LogConfig, LogStore
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
@@ -39,11 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, java: str) -> Path:
         record: RecordFields = (NOW + 7 * at - at % 5, b"key %d" % (at % 13), value, [("h", b"x")])
         records = [record] * (1 + at % 4)
         batch = build_batch(
-            records,
-            compression=Compression(at % 5),
-            producer_id=9,
-            producer_epoch=0,
-            base_sequence=sequence,
+            records, compression=Compression(at % 5), producer_id=9, producer_epoch=0, base_sequence=sequence
         )
         sequence += len(records)
         plain.append(bytes(batch), now=NOW)
@@ -109,6 +108,23 @@ def test_the_producer_snapshot_is_read(folder):
     last = sum(1 + at % 4 for at in range(BATCHES)) - 1
     assert "producerId: 9 producerEpoch: 0" in output
     assert f"lastSequence: {last} lastOffset: {last} offsetDelta: {(BATCHES - 1) % 4}" in output
+
+
+def test_the_topic_of_transactions_can_be_read_with_kafkas_decoder(muster_process: BrokerProcess, java: str) -> None:
+    """What `muster serve` has decided, decoded by Kafka's --transaction-log-decoder. The second transaction begins when
+    the first is complete."""
+    producer = ConfluentProducer({"bootstrap.servers": muster_process.bootstrap, "transactional.id": "decoded"})
+    producer.init_transactions(20)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce("t", b"value", partition=0)
+        producer.flush(20)
+        end(20)
+    muster_process.stop()
+    topic = [str(log) for log in sorted(muster_process.folder.glob("__transaction_state-*/*.log"))]
+    decoded = dump("--transaction-log-decoder", "--files", ",".join(topic))
+    states = [int(state) for state in re.findall(r'"transactionalId":"decoded".*"transactionStatus":(\d)', decoded)]
+    assert states[:6] == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING, PREPARE_ABORT], decoded
 
 
 def test_the_groups_topic_can_be_read_with_kafkas_decoder(muster_process: BrokerProcess, java: str) -> None:

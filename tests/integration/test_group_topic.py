@@ -120,8 +120,4 @@ async def test_it_may_be_made_by_hand(tmp_path: Path) -> None:
         await on(broker, story)
     async with brokers.running(tmp_path / "data") as broker:
         await on(broker, look)
-        assert (
-            broker.topics.partition_count(GROUP_METADATA_TOPIC)
-            == broker.groups.runtime.config.offsets_topic_num_partitions
-            == 50
-        )
+        assert broker.topics.partition_count(GROUP_METADATA_TOPIC) == broker.groups.runtime.slot_count == 50

@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from muster import Admin, Consumer, Producer
 from muster.client.core.admin.admin import NewTopic
-from muster.model import TopicPartition
+from muster.history.sources.cluster_lag import LagWatch
+from muster.model import OffsetAndMetadata, TopicPartition
 from tests.support.brokers import BrokerProcess, beside
 from tests.support.peers import KafkaBroker, run_kafka_class
 from tests.support.secure_kafka import PASSWORDS, SCRAM, SecureKafka, login
@@ -231,3 +232,16 @@ def test_a_group_that_is_not_there(tmp_path: Path) -> None:
     with beside(tmp_path) as bootstrap:
         done = lag(bootstrap, "--group", "none")
         assert (done.returncode, done.stderr) == (1, "muster: there is no group none\n")
+
+
+def test_groups_of_the_spark_sink_are_left_out_unless_they_are_named(shared_muster: BrokerProcess) -> None:
+    topic, name = f"sink-{uuid4().hex[:8]}", f"out-{uuid4().hex[:8]}"
+    with Admin(bootstrap_servers=shared_muster.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1)])
+        place = TopicPartition(topic, 0)
+        for group, metadata in ((f"{name}-0", "muster-sink:7"), (f"{name}-1", "")):
+            admin.alter_consumer_group_offsets(group, {place: OffsetAndMetadata(0, metadata=metadata)})
+        every = {each.group for each in LagWatch(admin).look().groups}
+        assert f"{name}-1" in every
+        assert f"{name}-0" not in every
+        assert [each.group for each in LagWatch(admin, [f"{name}-0"]).look().groups] == [f"{name}-0"]

@@ -21,7 +21,7 @@ from muster.client.core.admin.admin import NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import FetchSettings
 from muster.history.lag.groups import families
-from muster.history.lag.rows import Committed, Standing
+from muster.history.lag.rows import Committed, ExpiryState
 from muster.history.model import GroupKind, Lag, Limits
 from muster.history.rows import from_table
 from muster.history.sources.cluster_lag import LagWatch
@@ -42,12 +42,6 @@ TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 Told = dict[tuple[str, int], int | None]
 """The lag of each partition that is named; None where it is named without one."""
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 def command(bootstrap: str, *words: str) -> Any:
@@ -104,7 +98,7 @@ def by_spark_s_tasks(bootstrap: str, group: str) -> Told:
         if isinstance(at, OffsetAndMetadata)
     }
     settings = FetchSettings(ReaderConfig(bootstrap_servers=(bootstrap,)).narrowed(ClientConfig))
-    stands = pickle.dumps([Stand(group, committed, Standing(), GroupKind.CLASSIC)])
+    stands = pickle.dumps([Stand(group, committed, ExpiryState(), GroupKind.CLASSIC)])
     batch = pa.RecordBatch.from_pydict({"data": [stands]})
     told = lags.count(settings, 400)(lags.behind(settings, Limits(), 5, None)(iter([batch])))
     rows = from_table(Lag, pa.Table.from_batches(told, LAG))

@@ -6,15 +6,9 @@ import pyarrow as pa
 import pytest
 
 from muster.model import TopicPartition
-from tests.support.faces import Cluster, until
+from tests.support.faces import until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -38,8 +32,7 @@ def places(table):
 
 
 def test_a_group_reads_tables_and_commits_behind_them(cluster, face):
-    topic = cluster.topic()
-    cluster.produce(topic, 1_000)
+    topic = cluster.written(1_000)
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic])
         table = read(consumer, 1_000)
@@ -54,8 +47,7 @@ def test_a_group_reads_tables_and_commits_behind_them(cluster, face):
 
 
 def test_records_and_tables_in_turn(cluster, face):
-    topic = cluster.topic()
-    cluster.produce(topic, 400)
+    topic = cluster.written(400)
     with cluster.consumer(face, max_poll_records=30) as consumer:
         consumer.subscribe([topic])
         first = next(consumer)  # more wait in the iterator's buffer

@@ -20,14 +20,13 @@ from confluent_kafka import TopicPartition as Place
 
 from muster.client.admin.admin import Admin
 from muster.client.consumer.async_consumer import AsyncConsumer
-from muster.client.core.admin.admin import NewTopic
 from muster.client.core.produce.partitioner import partition_for_key
 from muster.client.producer.async_producer import AsyncProducer
 from muster.client.producer.producer import Producer
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import RecordMetadata
 from tests.support.brokers import BrokerProcess
-from tests.support.faces import PATIENCE_S, until_known
+from tests.support.faces import PATIENCE_S, new_topic, until_known
 from tests.support.peers import KafkaBroker, KafkaCluster, run_kafka_class
 
 with warnings.catch_warnings():
@@ -49,15 +48,6 @@ HEADERS = [("a", b"1"), ("é", None), ("a", b"")]
 def bootstrap(request: pytest.FixtureRequest) -> str:
     found: str = request.getfixturevalue(request.param).bootstrap
     return found
-
-
-def topic(bootstrap: str, partitions: int = 3, **configs: str) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    with Admin(bootstrap_servers=bootstrap) as admin:
-        settings = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topics([NewTopic(name, partitions, configs=settings)])
-    until_known(bootstrap, name, partitions)
-    return name
 
 
 def read_confluent(bootstrap: str, topic: str, partitions: int, count: int) -> list[list[Any]]:
@@ -98,7 +88,7 @@ def read_kafka_python(bootstrap: str, topic: str, partitions: int, count: int) -
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_others_read_what_it_wrote(bootstrap, codec):
-    name = topic(bootstrap)
+    name = new_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap, compression_type=codec, linger_ms=20) as producer:
         futures = [
             producer.send(name, value, key, partition=number % 3, timestamp_ms=timestamp, headers=HEADERS)
@@ -117,7 +107,7 @@ def test_others_read_what_it_wrote(bootstrap, codec):
 @pytest.mark.any_loop
 @pytest.mark.parametrize("acks", ["all", 1, 0])
 async def test_the_async_face_and_each_level_of_acks(bootstrap, acks):
-    name = await asyncio.to_thread(topic, bootstrap, 1)
+    name = await asyncio.to_thread(new_topic, bootstrap, 1)
     async with AsyncProducer(bootstrap_servers=bootstrap, acks=acks) as producer:
         futures = [await producer.send(name, b"%d" % number) for number in range(1000)]
         await producer.flush()
@@ -139,7 +129,7 @@ def test_a_topic_comes_into_being_when_it_is_written_to(bootstrap):
 
 def test_a_deleted_topic_is_not_brought_back_by_records_for_another(bootstrap):
     """Both clusters create the topics that a Metadata request names, where it does not forbid that."""
-    gone, other = topic(bootstrap, 1), topic(bootstrap)
+    gone, other = new_topic(bootstrap, 1), new_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap) as producer, Admin(bootstrap_servers=bootstrap) as admin:
         producer.send_and_wait(gone, b"before")
         assert admin.delete_topics([gone]) == {gone: None}
@@ -156,7 +146,7 @@ def test_an_invalid_topic_is_told(bootstrap):
 
 
 def test_batches_that_the_broker_finds_too_large_are_split(bootstrap):
-    name = topic(bootstrap, 1, max_message_bytes="1000")
+    name = new_topic(bootstrap, 1, max_message_bytes="1000")
     with Producer(bootstrap_servers=bootstrap, linger_ms=60_000) as producer:  # so that they are in few batches
         futures = [producer.send(name, b"%03d" % number + bytes(100)) for number in range(200)]
         alone = producer.send(name, bytes(2000))
@@ -172,7 +162,7 @@ def test_batches_that_the_broker_finds_too_large_are_split(bootstrap):
 
 def test_keys_are_where_javas_producer_puts_them(bootstrap):
     """The same keys written by Kafka's own producer into a topic of as many partitions."""
-    ours, javas = topic(bootstrap, 7), topic(bootstrap, 7)
+    ours, javas = new_topic(bootstrap, 7), new_topic(bootstrap, 7)
     keys = ["N14228", "ключ", "a", "", "x" * 300, *(f"key-{number}" for number in range(200))]
     lines = "".join(f"{key}\tv\n" for key in keys)
     properties = ["--property", "parse.key=true", "--property", "key.separator=\t"]
@@ -194,7 +184,7 @@ def test_keys_are_where_javas_producer_puts_them(bootstrap):
 
 
 def test_records_without_keys_spread_over_the_partitions(bootstrap):
-    name = topic(bootstrap, 6)
+    name = new_topic(bootstrap, 6)
     with Producer(bootstrap_servers=bootstrap, batch_size=1000) as producer:
         for _ in range(3000):
             producer.send(name, bytes(100))
@@ -205,7 +195,7 @@ def test_records_without_keys_spread_over_the_partitions(bootstrap):
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_leaving_with_means_that_all_is_written_and_told(bootstrap, idempotent):
     """The loop of the README. The first records of a producer wait for their topic, and for a producer id."""
-    name = topic(bootstrap, 8)
+    name = new_topic(bootstrap, 8)
     told: list[RecordMetadata | MusterError | None] = []
     with Producer(bootstrap_servers=bootstrap, enable_idempotence=idempotent) as producer:
         for number in range(1_000):
@@ -216,7 +206,7 @@ def test_leaving_with_means_that_all_is_written_and_told(bootstrap, idempotent):
 
 
 def test_without_acks_closing_loses_nothing_of_what_is_still_to_be_written(bootstrap):
-    name = topic(bootstrap, 2)
+    name = new_topic(bootstrap, 2)
     with Producer(bootstrap_servers=bootstrap, acks=0, batch_size=500_000) as producer:
         for number in range(400):
             producer.send(name, bytes(100_000), partition=number % 2)
@@ -224,7 +214,7 @@ def test_without_acks_closing_loses_nothing_of_what_is_still_to_be_written(boots
 
 
 def test_flush_means_that_all_before_it_is_told(bootstrap):
-    name = topic(bootstrap, 8)
+    name = new_topic(bootstrap, 8)
     with Producer(bootstrap_servers=bootstrap, linger_ms=100) as producer:
         for _ in range(20):
             futures = [producer.send(name, b"v", key=b"%d" % number) for number in range(50)]
@@ -300,7 +290,7 @@ def has_sent(producer: Producer, count: float) -> bool:
 
 
 def test_a_broker_killed_under_load_loses_doubles_and_reorders_nothing(mortal):
-    name = topic(mortal.bootstrap)
+    name = new_topic(mortal.bootstrap)
     with Producer(bootstrap_servers=mortal.bootstrap, linger_ms=2, delivery_timeout_ms=240_000) as producer:
         writer = Writer(producer, name)
         for _ in range(2):

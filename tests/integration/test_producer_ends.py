@@ -7,15 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import uuid
 from pathlib import Path
 
 import pytest
 
 from muster.client.admin.admin import Admin
-from muster.client.core.admin.admin import NewTopic
 from muster.model import OffsetAndTimestamp, TopicPartition
-from tests.support.faces import until_known
+from tests.support.faces import new_topic
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +30,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def topic(bootstrap: str) -> str:
-    name = f"ends-{uuid.uuid4().hex[:8]}"
-    with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topics([NewTopic(name, 2)])
-    until_known(bootstrap, name, 2)
-    return name
+    return new_topic(bootstrap, 2)
 
 
 def written(bootstrap: str, topic: str) -> int:

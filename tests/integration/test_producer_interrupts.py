@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import linecache
-import sys
 import threading
 import time
 import uuid
@@ -17,67 +15,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as Confluent
 from confluent_kafka import TopicPartition as Place
 
-import muster
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import NewTopic
 from muster.client.producer.producer import Producer
 from muster.errors import ClosedError, KafkaTimeoutError, MusterError
 from muster.model import RecordMetadata
+from tests.support.interrupts import interrupted
 from tests.support.rooms import taken
 
 pytestmark = pytest.mark.slow
 
-OURS = muster.__path__[0]
 PATIENCE_S = 180
-
-
-def interrupted(at: int, action: Callable[[], object]) -> bool:
-    """Run an action, raising KeyboardInterrupt at the line of muster's with this number; whether it got there.
-
-    At the end of a `with` block Python tells of its first line again, outside of what the block protects. No signal is
-    looked for there, so that no interrupt belongs there.
-    """
-    lines = itertools.count()
-    begun: set[tuple[FrameType, int]] = set()
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(OURS) or in_finalizer(frame):
-            return None
-        if event == "line":
-            place = (frame, frame.f_lineno)
-            if linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
-                if place in begun:
-                    return trace
-                begun.add(place)
-            if next(lines) == at:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-def in_finalizer(frame: FrameType | None) -> bool:
-    """Whether the collector runs, perhaps for another producer: out of a finalizer Python lets no interrupt come."""
-    while frame is not None:
-        if frame.f_code.co_name == "__del__":
-            return True
-        frame = frame.f_back
-    return False
 
 
 class Ledger:

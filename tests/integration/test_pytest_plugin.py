@@ -500,6 +500,12 @@ def test_a_cluster_without_java_is_skipped_and_says_why(
     assert "muster_cluster cannot run here: ZooKeeper needs Java 17 or newer" in told
 
 
+def test_a_cluster_without_kazoo_is_skipped_and_says_why(run: Run) -> None:
+    run.pytester.makeconftest("import sys\nsys.modules['kazoo'] = None")
+    told = run(CLUSTER, "-rs", skipped=2)
+    assert "muster_cluster cannot run here: a cluster on ZooKeeper needs kazoo: pip install" in told
+
+
 CLIENTS = """
     import asyncio, threading
     import pytest

@@ -5,8 +5,6 @@ As test_admin_matches_kafka.py. What is asked is what one broker can be asked: n
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,23 +13,12 @@ from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.primitives import Request, Struct
-from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker
-from tests.support.same_answers import Step, World, compare, connect, versions
+from tests.support.same_answers import Step, World, compare, versions
 
 pytestmark = pytest.mark.slow
 
 ELSEWHERE = "/no/folder"
 """A folder that neither broker has."""
-
-
-@pytest.fixture
-def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[tuple[World, World]]:
-    prefix = f"replicas-{uuid.uuid4().hex[:8]}"
-    ours, theirs = connect(shared_muster.bootstrap, prefix), connect(kafka_broker.bootstrap, prefix)
-    yield ours, theirs
-    ours.client.close()
-    theirs.client.close()
 
 
 def sentences(steps: list[Step], worlds: tuple[World, World], version: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.compare import page as comparison
-from muster.compare.checks import judge
+from muster.compare.rules.checks import judge
 from muster.demo.show.report import render
 from muster.history.show import page as doctor
 from tests.support import compare_results, history_report

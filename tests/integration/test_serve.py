@@ -19,7 +19,7 @@ from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from tests.support import brokers
-from tests.support.brokers import BrokerProcess, RawClient
+from tests.support.brokers import BrokerProcess, RawClient, topic_of
 from tests.support.written import build_batch
 
 
@@ -98,8 +98,7 @@ async def test_the_partitions_of_the_groups_cannot_be_changed(tmp_path: Path) ->
         async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 4}):
             pass
     async with brokers.running(tmp_path / "data") as broker:
-        topic = broker.topics.get(GROUP_METADATA_TOPIC)
-        assert topic is not None
+        topic = topic_of(broker, GROUP_METADATA_TOPIC)
         assert topic.partitions == 3
 
 
@@ -185,6 +184,7 @@ def test_without_descriptors_connections_wait_and_the_log_stays_short(tmp_path: 
         assert "Traceback" not in broker.log()
 
 
+@pytest.mark.slow
 def test_consumers_that_do_not_read_leave_descriptors_to_others(tmp_path: Path) -> None:
     prefix = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh"]
     with BrokerProcess(
@@ -210,6 +210,7 @@ def test_consumers_that_do_not_read_leave_descriptors_to_others(tmp_path: Path) 
         assert all(" INFO " in line for line in broker.log().splitlines())
 
 
+@pytest.mark.slow
 def test_the_broker_takes_as_many_descriptors_as_it_may(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", prefix=["sh", "-c", 'ulimit -S -n 90; exec "$@"', "sh"]) as broker:
         soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 import muster.testing
 from muster import Admin, Consumer, MusterError, Producer
 from muster.local.kept import ServerFailedError
+from muster.testing import WaitTimeoutError, kit
 from tests.support.alive import wait_until_gone
 
 
@@ -65,7 +69,9 @@ def test_the_first_member_of_a_group_reads_after_these_requests() -> None:
         assert {api: kafka.requests(api) for api in once} == dict.fromkeys(once, 1)
         assert kafka.requests("JoinGroup") == 2  # the first answer has the member id
         assert kafka.requests("Heartbeat") == 0
-        assert kafka.requests() - kafka.requests("Fetch") <= 13, kafka.story()
+        # Where the join takes long, the metadata is asked for once more.
+        assert kafka.requests() - kafka.requests("Fetch") - kafka.requests("Metadata") <= 11, kafka.story()
+        assert kafka.requests("Metadata") in (2, 3), kafka.story()
 
 
 def test_a_kit_has_no_client_and_no_log_before_its_broker_is_being_started() -> None:
@@ -75,6 +81,16 @@ def test_a_kit_has_no_client_and_no_log_before_its_broker_is_being_started() -> 
     loaded = done.stdout.split()
     assert "muster.testing.backends" in loaded
     assert [name for name in loaded if name.startswith(("muster.client", "muster.log", "muster.broker"))] == []
+
+
+def test_a_wait_that_is_interrupted_leaves_nothing_on_the_broker_s_loop(caplog: pytest.LogCaptureFixture) -> None:
+    control_c = threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    with muster.testing.kafka(in_process=True) as kafka:
+        control_c.start()
+        with pytest.raises(KeyboardInterrupt):
+            kafka.until_assigned("nobody")
+    gc.collect()
+    assert "Task was destroyed" not in caplog.text
 
 
 def test_another_client_uses_it_as_kafka() -> None:
@@ -110,3 +126,31 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     wait_until_gone(int(done.stdout))
+
+
+def test_brokers_that_are_entered_again_begin_anew() -> None:
+    kafka = muster.testing.kafka(in_process=True)
+
+    def fails() -> None:
+        with kafka:
+            kafka.topic("orders", records=[b"a"])
+            kafka.hold("JoinGroup")
+            raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            fails()
+    with kafka:
+        kafka.clean_up()
+        assert kafka.admin.list_topics() == []
+
+
+def test_reading_a_topic_whose_leader_does_not_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit, "DEFAULT_TIMEOUT_S", 0.5)
+    with muster.testing.kafka(in_process=True) as kafka:
+        topic = kafka.topic(records=[b"a"])
+        with (
+            kafka.fault("hang", "Fetch", times=None),
+            pytest.raises(WaitTimeoutError, match=rf"no records were fetched for 0\.5 s: {topic}-0 at 0 of 1"),
+        ):
+            kafka.until_records(topic, 1)

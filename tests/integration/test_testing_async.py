@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 import pytest
 
 import muster.testing
 from muster import AsyncConsumer
-from muster.testing import AsyncKafka, WaitTimeoutError
+from muster.testing import AsyncKafka, WaitTimeoutError, async_kit
 
 
 @pytest.fixture(params=[True, False], ids=["thread", "process"])
@@ -118,3 +120,42 @@ async def test_a_wait_that_blocks_the_loop_says_so() -> None:
         with pytest.raises(WaitTimeoutError) as caught:
             await kafka.until_assigned("billing", timeout_s=0.01)
         assert "blocked" not in str(caught.value)
+
+
+async def test_what_is_cancelled_while_it_is_entered_is_left_again() -> None:
+    """Its thread cannot be cancelled: the fault would stay without an owner, and connections would stay refused."""
+    entering, may_enter = threading.Event(), threading.Event()
+
+    def slowly(kafka: muster.testing.Kafka, do: str) -> muster.testing.Fault:
+        entering.set()
+        may_enter.wait()
+        return kafka.fault(do, "JoinGroup")
+
+    @contextmanager
+    def refused(kafka: muster.testing.Kafka) -> Iterator[None]:
+        entering.set()
+        may_enter.wait()
+        with kafka.refuse_connections():
+            yield
+
+    async with AsyncKafka(in_process=True) as kafka:
+        of_fault = async_kit._of_fault(slowly)
+        blocks: list[AbstractAsyncContextManager[object]] = [
+            of_fault(kafka, "hold"),
+            async_kit._entered(refused)(kafka),
+        ]
+        for block in blocks:
+            entering.clear()
+            may_enter.clear()
+            task = asyncio.ensure_future(block.__aenter__())
+            await asyncio.to_thread(entering.wait)
+            task.cancel()
+            await asyncio.sleep(0)
+            may_enter.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert kafka.blocking.ask_all("GET", "faults") == [{"faults": []}]
+        host, port = kafka.bootstrap.split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +20,16 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 
 import muster.testing
-from muster import CommitFailedError, Consumer, CorruptRecordError, KafkaError, MusterError, Producer
+from muster import (
+    Admin,
+    CommitFailedError,
+    Consumer,
+    CorruptRecordError,
+    KafkaError,
+    MusterError,
+    Producer,
+    TopicPartition,
+)
 from muster.testing import Kafka, WaitTimeoutError
 from muster.testing.backends import BrokerAwayError, TestBroker
 from muster.testing.control_port import ControlPort
@@ -105,6 +114,19 @@ def test_a_reader_lives_through_a_fault_and_reads_all(kafka: Kafka, do: str) -> 
         assert fault.struck == 1
 
 
+def test_a_large_fetch_is_damaged_too(kafka: Kafka) -> None:
+    """The broker's answer names the range of the file that holds the records."""
+    topic = kafka.topic(records=[b"x" * 300_000])
+    with kafka.fault("damage", "Fetch", topic=topic), Consumer(bootstrap_servers=kafka.bootstrap) as consumer:
+        partition = muster.TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning()
+        with pytest.raises(CorruptRecordError):
+            consumer.poll(10_000)
+        consumer.seek(partition, 0)
+        assert [record.value for record in consumer.poll(10_000)[partition]] == [b"x" * 300_000]
+
+
 def test_a_fault_of_one_topic_leaves_the_others_alone(kafka: Kafka) -> None:
     meant, other = kafka.topic(), kafka.topic()
     refused = kafka.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic=meant, times=None)
@@ -117,7 +139,8 @@ def test_a_fault_of_one_topic_leaves_the_others_alone(kafka: Kafka) -> None:
 
 def test_a_held_request_is_handled_when_it_is_released(kafka: Kafka) -> None:
     topic = kafka.topic()
-    with Producer(bootstrap_servers=kafka.bootstrap) as producer, kafka.hold("Produce", topic=topic) as fault:
+    producer = Producer(bootstrap_servers=kafka.bootstrap, client_id=f"held-{topic}")
+    with producer, kafka.hold("Produce", topic=topic) as fault:
         sent = producer.send(topic, b"x")
         kafka.until(lambda: fault.held == 1, "a held request")
         assert kafka.records(topic) == []
@@ -127,6 +150,8 @@ def test_a_held_request_is_handled_when_it_is_released(kafka: Kafka) -> None:
             later = producer.send(topic, b"y")
             kafka.until(lambda: second.held == 1, "a held request")
         assert later.result().offset == 1  # removed with its block
+        assert (second.seen, second.struck, second.held) == (1, 1, 0)
+        assert kafka.requests("Produce", client=f"held-{topic}") == 2  # none was sent again after its timeout
 
 
 def test_librdkafka_meets_them_too(kafka: Kafka) -> None:
@@ -175,7 +200,8 @@ def test_time_passes_at_once_for_those_that_are_silent(kafka: Kafka) -> None:
         kafka.until_stable(group, generation=generation + 1)
         story = kafka.story(group)
         assert "m1" in next(line for line in story.splitlines() if "was removed: no heartbeat" in line)
-        assert "test: 60000 ms pass, m1 is silent" in story
+        assert "test: 600000 ms pass, nobody-* is silent (no member has such a name)\n" in story
+        assert "test: 60000 ms pass, m1 is silent\n" in story
         assert view["generation"] >= generation
 
 
@@ -187,6 +213,8 @@ def test_members_are_expired_fenced_and_sent_back_to_join(kafka: Kafka) -> None:
         generation = kafka.until_assigned(name, members=2)["generation"]
         group.rebalance()
         generation = kafka.until_stable(name, generation=generation + 1)["generation"]
+        group.expire("m3")
+        assert "expire m3 (no member has such a name)\n" in kafka.story()
         group.expire("m1")
         generation = kafka.until_stable(name, generation=generation + 1)["generation"]
         group.reload()
@@ -293,6 +321,32 @@ def test_a_typing_error_is_an_error(kafka: Kafka, fault: dict[str, Any], error: 
     assert kafka.requests(api="Fetsh") == 0
 
 
+@pytest.mark.parametrize(
+    ("do", "error"),
+    [
+        (lambda kafka: kafka.until(lambda: True, "it", "1"), "timeout_s='1': it must be a number of seconds"),
+        (lambda kafka: kafka.until_empty("billing", timeout_s="1"), "timeout_s='1': it must be a number of seconds"),
+        (lambda kafka: kafka.clock.advance("1"), "seconds='1': it must be a number of seconds"),
+        (lambda kafka: kafka.clock.advance(1, silent=5), "silent=5: it must be a pattern in text"),
+        (lambda kafka: kafka.topic("not-made", records=["text"]), r"records has \(None, 'text'\): .* encode text"),
+        (lambda kafka: kafka.produce("not-made", [(b"key",)]), r"records has \(b'key',\): a key and a value are bytes"),
+        (lambda kafka: kafka.topic("not-made", records=b"text"), "records=b'text': it must be a list"),
+        (lambda kafka: kafka.group("billing").fence(5), "instance=5: it must be a group.instance.id, in text"),
+        (lambda kafka: kafka.replay("none", pace="1").__enter__(), "pace='1': it is what times are multiplied by"),
+        (lambda kafka: kafka.replay("none", patience_s="1").__enter__(), "patience_s='1': it must be a number"),
+        (lambda kafka: kafka.disconnect(5), "client=5: it must be a pattern in text"),
+        (lambda kafka: kafka.refuse_connections(5).__enter__(), "client=5: it must be a pattern in text"),
+        (lambda kafka: kafka.hold("Fetch", topic=b"x"), "b'x'.* text"),
+        (lambda kafka: kafka.recreate("not-made"), "UNKNOWN_TOPIC_OR_PARTITION: topic not-made"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_and_nothing_else(kafka: Kafka, do: Callable[[Kafka], object], error: str) -> None:
+    with pytest.raises(MusterError, match=error):
+        do(kafka)
+    with Admin(bootstrap_servers=kafka.bootstrap) as admin:  # a new connection is accepted
+        assert "not-made" not in {topic.name for topic in admin.list_topics()}
+
+
 @pytest.mark.parametrize("name", ["orders/eu", "two words", "50%2F?a=b#c", "grün"])
 def test_groups_and_faults_may_have_any_name(kafka: Kafka, name: str) -> None:
     topic = kafka.topic(records=[b"a"])
@@ -311,6 +365,8 @@ def test_a_strict_kit_wants_each_fault_to_strike() -> None:
     strict = muster.testing.kafka(in_process=True, strict=True)
     with pytest.raises(AssertionError, match="never struck: idle"), strict as kafka:
         kafka.fail("Heartbeat", "NOT_COORDINATOR", name="idle")
+    with pytest.raises(AssertionError, match="never struck: too-late"), strict as kafka:
+        _ = kafka.fail("CreateTopics", "NOT_CONTROLLER", nth=2, name="too-late"), kafka.topic()
     with muster.testing.kafka(in_process=True, strict=True) as kafka, kafka.delay("CreateTopics", 1):
         kafka.topic()
 
@@ -318,11 +374,18 @@ def test_a_strict_kit_wants_each_fault_to_strike() -> None:
 def test_a_killed_broker_comes_back_with_its_data_and_its_faults() -> None:
     with muster.testing.kafka() as kafka:
         topic = kafka.topic(records=[b"a"])
-        with kafka.delay("Produce", 5) as fault:
+        with kafka.delay("Produce", 5) as fault, kafka.fail("Heartbeat", "NOT_COORDINATOR") as idle:
             kafka.kill()
             kafka.start()
             kafka.produce(topic, [b"b"])
-            assert fault.struck >= 1
+            struck = fault.struck
+            assert struck >= 1
+            kafka.kill()
+            assert (fault.struck, idle.struck) == (struck, 0)
+            kafka.start()
+        assert (fault.struck, fault.seen, fault.held, fault.release()) == (struck, struck, 0, 0)
+        with pytest.raises(MusterError, match="broker=1: brokers go by their place, 0 to 0"):
+            kafka.kill(1)
         kafka.freeze()
         thawed = threading.Timer(0.2, kafka.thaw)
         thawed.start()
@@ -372,7 +435,15 @@ def test_a_control_port_that_ends_in_the_middle_of_an_answer_is_a_broker_that_is
 def test_several_brokers_share_groups_and_faults(tmp_path: Any) -> None:
     require("Java 17 or newer", find_java(), "ZooKeeper runs on it")
     with muster.testing.kafka(folder=tmp_path, brokers=2) as kafka:
-        topic = kafka.topic(partitions=4, records=[b"%d" % number for number in range(40)])
+        topic = kafka.topic(partitions=4, records=[(b"%d" % number,) * 2 for number in range(40)])
+        places = [TopicPartition(topic, index) for index in range(4)]
+        with Consumer(bootstrap_servers=kafka.bootstrap, group_id="by hand") as consumer:
+            consumer.commit(dict.fromkeys(places, 0))
+            for place, end in consumer.end_offsets(places).items():  # led by either broker
+                with pytest.raises(WaitTimeoutError, match=rf"{topic} {place.partition}: 0 of {end}"):
+                    kafka.until_lag_zero("by hand", topic, timeout_s=0.1)
+                consumer.commit({place: end})
+            kafka.until_lag_zero("by hand", topic)
         fault = kafka.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=1)
         with member(kafka, topic, "both", "m1") as first, member(kafka, topic, "both", "m2") as second:
             kafka.until_assigned("both", members=2)
@@ -428,3 +499,15 @@ def test_the_control_port_serves_other_languages() -> None:
         held = subprocess.run([*curl, "-d", wait, f"http://{address}/wait"], capture_output=True, text=True, check=True)
         assert held.stdout.endswith(" 200")
         assert time.monotonic() - began < 5
+
+
+def test_librdkafka_waits_as_long_as_a_throttled_answer_says(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    told: list[float] = []
+    settings = {"bootstrap.servers": kafka.bootstrap, "client.id": "slowed", "throttle_cb": told.append}
+    producer = ConfluentProducer(settings)
+    with kafka.fault("throttle", "Produce", client="slowed", throttle_ms=300):
+        producer.produce(topic, b"x")
+        assert producer.flush(60) == 0
+        kafka.until(lambda: [producer.poll(0.05), told][1], "the client to hear that it is throttled")
+    assert [event.throttle_time for event in told] == [0.3]  # type: ignore[attr-defined]

@@ -33,7 +33,8 @@ heartbeat of a group that does not exist is answered with UNKNOWN_MEMBER_ID by t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -42,7 +43,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 
 import muster.testing
-from muster import CommitFailedError, Consumer, KafkaError, Producer, TopicPartition
+from muster import CommitFailedError, Consumer, KafkaError, MusterError, Producer, TopicPartition
 from muster.errors import ErrorCode
 from muster.protocol.messages import (
     CreatableTopic,
@@ -51,6 +52,7 @@ from muster.protocol.messages import (
     HeartbeatRequest,
 )
 from muster.testing import Kafka
+from muster.testing.kit import STORY_LINES
 from tests.support.brokers import RawClient
 from tests.support.peers import find_java, require
 
@@ -115,8 +117,19 @@ def test_one_that_is_removed_before_a_request_has_done_nothing(kafka: Kafka, raw
 
 def test_requests_are_observed_without_being_touched(kafka: Kafka, raw: RawClient) -> None:
     assert beats(raw, 3) == [OWN] * 3
+    raw.send(heartbeat(), 3, "")
+    raw.receive(HeartbeatRequest, 3)
     assert kafka.requests("Heartbeat", client="raw") == 3
     assert kafka.requests("Heartbeat", client="another") == 0
+    assert kafka.story().endswith("Requests: (no client id): Heartbeat 1, raw: Heartbeat 3")
+
+
+def test_a_long_story_has_its_last_lines(kafka: Kafka) -> None:
+    for number in range(STORY_LINES + 5):
+        kafka.disconnect(f"nobody-{number}")
+    first, *lines, requests = kafka.story().splitlines()
+    assert (first, lines[0], requests) == ("What happened:", "  … 5 lines before", "Requests: none")
+    assert [int(re.findall(r"nobody-(\d+)", line)[0]) for line in lines[1:]] == list(range(5, STORY_LINES + 5))
 
 
 def test_several_strike_in_the_order_of_their_adding(kafka: Kafka, raw: RawClient) -> None:
@@ -341,3 +354,25 @@ def test_leaders_move_in_a_cluster() -> None:
         assert 2 <= reads.struck <= 4
         assert f"Produce of writer about {topic}" in kafka.story()
         assert f"Fetch of reader about {topic}" in kafka.story() or f"Fetch of rdkafka about {topic}" in kafka.story()
+
+
+def test_what_a_user_gets_wrong_is_said_in_a_sentence() -> None:
+    with muster.testing.kafka(in_process=True) as kafka:
+        wrong: list[tuple[Callable[[], object], str]] = [
+            (lambda: kafka.__enter__(), "these brokers are running already: create another Kafka"),
+            (lambda: kafka.topic(records=b"abc"), "records=b'abc': it must be a list"),  # type: ignore[arg-type]
+            (lambda: kafka.record("r", topics="orders").__enter__(), "topics='orders': it must be a list"),
+            (lambda: kafka.clock.advance("1"), "seconds='1': it must be a number"),  # type: ignore[arg-type]
+            (lambda: kafka.until_committed("g", "t", "3"), "offsets='3': it must be"),  # type: ignore[arg-type]
+            (lambda: kafka.disk(ful=True), "ful is not a disk failure: choose from full, sync"),  # type: ignore[call-arg]
+            (lambda: kafka.fault("hold"), "a fault needs the name of a request: choose from Produce"),
+            (
+                lambda: muster.testing.kafka().topic(),
+                "these brokers are not running: use them in a block, `with muster.te",
+            ),
+            (lambda: kafka.fail("OffsetComit", "NOT_COORDINATOR"), "OffsetComit is not a request: choose from"),
+        ]
+        for act, says in wrong:
+            with pytest.raises(MusterError, match=re.escape(says)):
+                act()
+        assert kafka.records(kafka.topic(records=[b"x"]))[0].value == b"x"  # it runs as before

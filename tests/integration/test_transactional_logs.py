@@ -16,14 +16,15 @@ from confluent_kafka import Producer as OutsideProducer
 from muster import Admin, NewTopic
 from muster.errors import ErrorCode
 from muster.log import CleanupPolicy, LogConfig, LogError, PartitionLog
-from muster.log.aborted_index import AbortedIndex, AbortedTxn
-from muster.log.producer_state import PartitionProducers
+from muster.log.producers.producer_state import PartitionProducers
+from muster.log.segments.aborted_index import AbortedIndex, AbortedTxn
 from muster.model import TopicPartition
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.records.aborted import AbortedTransactions
+from muster.protocol.records.control_records import TxnMarker
 from muster.protocol.records.record_batch import BatchHeader, iter_headers, read_records
 from tests.support.brokers import RawClient
 from tests.support.logs import NOW, Row, batch
@@ -304,14 +305,8 @@ class Sides:
         marker = t.WritableTxnMarker(pid, epoch, commit, [t.WritableTxnMarkerTopic(self.topic, [0])])
         marker.coordinator_epoch, marker.transaction_version = coordinator_epoch, version
         answer = self.client.ask(t.WriteTxnMarkersRequest([marker]), 2 if version else 1)
-        ours = self.log.append_marker(
-            pid,
-            epoch,
-            commit=commit,
-            coordinator_epoch=coordinator_epoch,
-            transaction_version=version,
-            now=time.time_ns() // 1_000_000,
-        )
+        written = TxnMarker(pid, epoch, commit, coordinator_epoch, version)
+        ours = self.log.append_marker(written, now=time.time_ns() // 1_000_000)
         return answer.markers[0].topics[0].partitions[0].error_code, ours.error
 
     def close(self) -> None:

@@ -46,18 +46,22 @@ class Pair:
             found.append(side)
         return found
 
-    def compare(self, label: str, act: Act, *, mask: Callable[[Any], None] = lambda told: None) -> list[str]:
+    def compare(
+        self, label: str, act: Act, *, mask: Callable[[Any], None] = lambda told: None, ends: bool = True
+    ) -> list[str]:
         """What differs between what both were told, twice: Kafka verifies the transactions of several clients in one
-        request, with the errors of the first one's version, and another test may be one of them."""
-        return self._compare(label, act, mask) and self._compare(label, act, mask)
+        request, with the errors of the first one's version, and another test may be one of them. `ends`: whether the
+        transaction can still be ended."""
+        return self._compare(label, act, mask, ends) and self._compare(label, act, mask, ends)
 
-    def _compare(self, label: str, act: Act, mask: Callable[[Any], None]) -> list[str]:
+    def _compare(self, label: str, act: Act, mask: Callable[[Any], None], ends: bool) -> list[str]:
         told = []
         for side in self.sides():
             act(side)
             mask(side.told)
             told.append(side.told)
-            side.begin()  # nothing stays open
+            if ends:
+                side.begin()  # nothing stays open
         ours, theirs = told
         assert [name for name, _ in ours] == [name for name, _ in theirs], label
         return [
@@ -327,6 +331,7 @@ def test_odd_requests(pair: Pair) -> None:
         side.add_offsets(3)
         side.group = group
         side.end(True)
+        side.until_complete()
         listed = ((), ["Empty"], ["Ongoing", "None such", "Dead"], ["PrepareEpochFence", "None such", "None such"])
         for states in listed:
             for ids_of in ([], [side.producer_id], [1]):
@@ -365,7 +370,8 @@ def test_markers(pair: Pair, version: int) -> None:
         side.produce(12)
         side.describe()
 
-    wrong = pair.compare("markers", act)
+    # Kafka takes no marker of a coordinator that is older than these: the transaction stays in Kafka's PrepareAbort.
+    wrong = pair.compare("markers", act, ends=False)
     assert not wrong, "\n".join(wrong)
 
 

@@ -31,6 +31,7 @@ from muster.protocol.primitives import Message
 from muster.protocol.record_kinds import CLASSES, RecordKind
 from tests.support.message_strategies import message
 from tests.support.peers import java_command, kafka_classpath
+from tests.support.scale import examples
 
 PROGRAM = Path(__file__).parent / "java" / "RecordOracle.java"
 CORPUS = Path(__file__).parents[1] / "history" / "corpus"
@@ -148,7 +149,7 @@ def assert_same(oracle: Oracle, key: bytes, value: bytes | None, *, same_bytes: 
 
 
 @pytest.mark.parametrize(("kind", "version"), EACH)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kafka_reads_what_we_write_and_writes_what_we_read(oracle: Oracle, kind: int, version: int, data: Any) -> None:
     key_class, value_class = OF_KIND[kind]
@@ -161,7 +162,7 @@ def test_kafka_reads_what_we_write_and_writes_what_we_read(oracle: Oracle, kind:
 def _of_real_clusters() -> dict[int, set[tuple[bytes, bytes | None]]]:
     found: dict[int, set[tuple[bytes, bytes | None]]] = {}
     for path in sorted(CORPUS.glob("*.json.gz")):
-        for *_, key, value in json.loads(gzip.decompress(path.read_bytes()))["records"]:
+        for _, _, _, _, key, value, *_ in json.loads(gzip.decompress(path.read_bytes()))["records"]:
             data = base64.b64decode(key or "")
             records = found.setdefault(int.from_bytes(data[:2], "big"), set())
             if len(records) < OF_EACH_KIND and key is not None:

@@ -19,6 +19,7 @@ from muster.protocol import codec
 from muster.protocol.api import REQUESTS
 from muster.protocol.primitives import Message, Request, Response
 from tests.support.message_strategies import message
+from tests.support.scale import examples
 
 _PAIRS = [
     (cls, kind, version)
@@ -46,7 +47,7 @@ def _known_to_kio() -> list[Any]:
 
 
 @pytest.mark.parametrize(("cls", "theirs", "version"), _known_to_kio())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kio_reads_and_writes_the_same_bytes(cls: type[Message], theirs: Any, version: int, data: Any) -> None:
     sent = data.draw(message(cls.__name__, version, modest=True))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,17 @@ import pytest
 from muster.protocol import messages as m
 from tests.support.allowed_differences import ALLOWED
 from tests.support.brokers import BrokerProcess, RawClient
-from tests.support.differential import play_all
-from tests.support.peers import KafkaBroker
+from tests.support.differential import LONG_MOMENT_S, Play, play_all
+from tests.support.peers import GROUP_PARTITIONS, KafkaBroker
 from tests.support.random_groups import RandomGroup
 from tests.support.random_records import RandomRecords
+from tests.support.random_transactions import RandomTransactions, until_transactions_are_served, wear_out
 from tests.support.scale import fresh_seeds, seeds
 
 pytestmark = pytest.mark.slow
+
+Both = tuple[str, str]
+"""The addresses of muster and of Kafka."""
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 
@@ -37,11 +43,22 @@ def topic_of(*bootstraps: str) -> str:
     return name
 
 
+@pytest.fixture(scope="module")
+def muster_and_kafka(tmp_path_factory: pytest.TempPathFactory, transactional_kafka: KafkaBroker) -> Iterator[Both]:
+    """Groups share partitions in muster as they do in Kafka; both brokers serve all of them."""
+    same = {"offsets.topic.num.partitions": GROUP_PARTITIONS}
+    with BrokerProcess(tmp_path_factory.mktemp("muster") / "data", same) as broker:
+        both = broker.bootstrap, transactional_kafka.bootstrap
+        for bootstrap in both:
+            until_transactions_are_served(bootstrap)
+        yield both
+
+
 @pytest.mark.soak
 def test_groups_are_answered_as_by_kafka(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> None:
     both = shared_muster.bootstrap, kafka_broker.bootstrap
     topic = topic_of(*both)
-    wrong = play_all([*seeds(100), *fresh_seeds(50)], lambda seed: RandomGroup(seed, topic), both)
+    wrong = play_all([*seeds(40), *fresh_seeds(20)], lambda seed: RandomGroup(seed, topic), both).wrong
     assert not wrong, "\n\n".join(wrong)
 
 
@@ -49,16 +66,37 @@ def test_groups_are_answered_as_by_kafka(shared_muster: BrokerProcess, kafka_bro
 def test_records_topics_and_settings_are_answered_as_by_kafka(
     shared_muster: BrokerProcess, kafka_broker: KafkaBroker
 ) -> None:
-    wrong = play_all([*seeds(100), *fresh_seeds(50)], RandomRecords, (shared_muster.bootstrap, kafka_broker.bootstrap))
+    both = shared_muster.bootstrap, kafka_broker.bootstrap
+    wrong = play_all([*seeds(40), *fresh_seeds(20)], RandomRecords, both).wrong
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.soak
+@pytest.mark.slow(40)
+def test_transactions_are_answered_as_by_kafka(muster_and_kafka: Both) -> None:
+    """Ten thousand requests; `MUSTER_SEEDS=10000` makes it a million."""
+    wrong = play_all([*seeds(70), *fresh_seeds(30)], RandomTransactions, muster_and_kafka).wrong
+    assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.soak
+@pytest.mark.slow(30)
+def test_the_last_epochs_of_a_producer_id_are_answered_as_by_kafka(muster_and_kafka: Both) -> None:
+    for seed in seeds(1):
+        worn = f"worn-{seed}-{uuid.uuid4().hex[:8]}"
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(wear_out, muster_and_kafka, [worn] * 2))
+        different = Play(RandomTransactions(seed, [worn]), muster_and_kafka, LONG_MOMENT_S).run()
+        assert different is None, f"seed {seed}\n{different}"
 
 
 def test_a_difference_is_shown_with_the_requests_that_lead_to_it(shared_muster: BrokerProcess, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "other", {"offset.metadata.max.bytes": 0}) as other:
         both = shared_muster.bootstrap, other.bootstrap
         topic = topic_of(*both)
-        wrong = play_all(range(20), lambda seed: RandomGroup(seed, topic), both)
-    first, *lines = wrong[0].splitlines()
+        played = (play_all([seed], lambda seed: RandomGroup(seed, topic), both).wrong for seed in range(20))
+        [wrong] = next(filter(None, played))
+    first, *lines = wrong.splitlines()
     asked = [line for line in lines if not line.startswith("the answer to")]
     assert re.fullmatch(r"seed \d+", first)
     assert re.fullmatch(r"\w+: v\d+ \w+Request\(.*", asked[0])

@@ -22,6 +22,7 @@ from muster.protocol.transaction_messages import TransactionLogKey
 from muster.protocol.transaction_records import TransactionRecord, decode_record, encode_record
 from tests.oracle.test_group_records import Oracle, started
 from tests.support.message_strategies import message
+from tests.support.scale import examples
 
 PROGRAM = Path(__file__).parent / "java" / "TransactionOracle.java"
 
@@ -48,7 +49,7 @@ def _json(value: Any, *, version: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kafka_reads_what_we_write_and_writes_what_we_read(oracle: Oracle, version: int, data: Any) -> None:
     record = TransactionRecord(
@@ -86,7 +87,7 @@ TRANSACTIONS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(it=TRANSACTIONS)
 def test_kafka_loads_the_same_transaction(oracle: Oracle, it: Transaction) -> None:
     key, value = encode_record(TransactionRecord(TransactionLogKey("x"), it.value()), 1)

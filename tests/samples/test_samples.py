@@ -28,7 +28,7 @@ from tests.support.secure_kafka import PASSWORDS, SecureKafka
 from tests.support.token_endpoint import token_endpoint
 from tests.support.zookeepers import ZooKeeperServer
 
-pytestmark = pytest.mark.slow(190)
+pytestmark = pytest.mark.slow(300)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -162,11 +162,15 @@ class Place:
             process.wait()
 
 
-def serve(place: Place) -> list[str]:
+def serve(place: Place, *more: str) -> list[str]:
     """The broker as the README starts it; the commands that it shows next."""
     first, *others = sample("README.md", "$ muster serve").commands
-    place.wait_for(place.start(*first.split()), r"(?m)^muster \S+ ready on ")
+    place.wait_for(place.start(*first.split(), *more), r"(?m)^muster \S+ ready on ")
     return others
+
+
+AT_ONCE = ("-o", "group.initial.rebalance.delay.ms=0")
+"""For `serve`: a new group waits three seconds for more members, which most samples have not."""
 
 
 def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
@@ -197,6 +201,8 @@ TESTS = [
     sample("testing.md", "def test_a_group_on_an_event_loop("),
     sample("testing.md", "class BillingTest("),
     sample("testing.md", "def test_every_order_is_read("),
+    sample("testing.md", "def test_a_bad_quarter_of_an_hour("),
+    sample("testing.md", "def test_an_incident_is_taken_home("),
 ]
 
 
@@ -246,8 +252,16 @@ def test_the_first_commands(place: Place) -> None:
     assert sorted(place.run(consume).split()) == ["1", "2", "3", "4", "5"]
 
 
+def test_the_guides_transaction(place: Place) -> None:
+    serve(place, *AT_ONCE)
+    place.run("muster topics create flights")
+    produce = sample("clients.md", "with producer.transaction")
+    assert place.run(f"{sys.executable} -c {shlex.quote(produce.text)}") == ""
+    assert place.run("muster consume flights --from-beginning --until-end").split() == ["booked", "paid"]
+
+
 def test_the_guides_clients(place: Place) -> None:
-    serve(place)
+    serve(place, *AT_ONCE)
     place.run("muster topics create flights --partitions 2")
     printed = place.python(sample("clients.md", "RebalanceListener"))
     place.wait_for(printed, r"(?m)^assigned: \[0, 1\]")
@@ -261,7 +275,7 @@ def test_the_guides_clients(place: Place) -> None:
 
 
 def test_the_readmes_spark_query(place: Place, java: str) -> None:
-    serve(place)
+    serve(place, *AT_ONCE)
     place.run("muster topics create flights --partitions 8")
     place.run("""echo 'N14228={"carrier": "UA"}' | muster produce flights --key-separator =""")
     told = place.python(sample("README.md", "muster.spark"))
@@ -278,19 +292,22 @@ def test_the_readmes_spark_query(place: Place, java: str) -> None:
 
 
 def test_a_session_of_spark(place: Place, java: str) -> None:
-    serve(place)
+    serve(place, *AT_ONCE)
     place.run("muster topics create flights --partitions 8")
     place.run("""echo '{"carrier": "UA"}' | muster produce flights""")
-    place.run("muster topics create carriers && muster topics create carriers-copied")
+    place.run("for topic in carriers carriers-copied carriers-once; do muster topics create $topic; done")
     begin, read = sample("spark.md", "from muster.spark import session"), sample("spark.md", "from_json")
-    write = sample("spark.md", "rows.write.format")
-    end = "query.processAllAvailable()\nquery.stop()\nspark.stop()\n"
-    (place.folder / "sample.py").write_text(begin.text + read.text + write.text + end)
+    write, once = sample("spark.md", "rows.write.format"), sample("spark.md", "exactlyOnce")
+    end = "query.processAllAvailable()\nquery.stop()\n"
+    (place.folder / "sample.py").write_text(
+        begin.text + read.text + write.text + end + once.text + end + "spark.stop()\n"
+    )
     told = place.run(f"{sys.executable} sample.py")
     assert re.search(r"\| +UA\|", told), told
     assert re.search(r"(?m)^Progress\(query='flights', batch=\d+, .*group='delays-", told), told
-    told = place.run("muster consume carriers-copied --from-beginning --max-messages 2 --format '%k %s\n'")
-    assert sorted(told.split("\n")) == ["", "N14228 UA", "N804JB B6"]
+    for topic in ("carriers-copied", "carriers-once"):
+        told = place.run(f"muster consume {topic} --from-beginning --until-end --format '%k %s\n'")
+        assert sorted(told.split("\n")) == ["", "N14228 UA", "N804JB B6"], topic
 
 
 def test_a_member_that_speaks_as_the_drafts_did(place: Place) -> None:
@@ -316,7 +333,7 @@ def test_a_consumer_that_zookeeper_coordinates(place: Place, own_zookeeper: ZooK
 
 def flights(place: Place) -> None:
     """A broker with four flights in a topic."""
-    serve(place)
+    serve(place, *AT_ONCE)
     place.run("muster topics create flights --partitions 2")
     lines = [json.dumps({"carrier": carrier, "delay": delay}) for carrier, delay in [("UA", 5), ("B6", 7), ("UA", -2)]]
     place.run(f"printf '%s\\n' {shlex.join(lines)} | muster produce flights --partition 0")
@@ -356,8 +373,22 @@ def test_many_records_at_a_time(place: Place) -> None:
     assert told().splitlines() == lines
 
 
+def test_each_late_flight_is_written_once(place: Place) -> None:
+    flights(place)
+    place.run("muster topics create late-flights --partitions 1")
+    told = place.start(sys.executable, str(EXAMPLES / "exactly_once.py"))
+    place.wait_for(told, r"flights done")
+    place.end_last()
+    place.start(sys.executable, str(EXAMPLES / "exactly_once.py"))
+    place.run("""echo '{"carrier": "AA", "delay": 3}' | muster produce flights --partition 1""")
+    command = "muster consume late-flights --from-beginning -o isolation.level=read_committed"
+    told = place.start(*command.split())
+    lines = place.wait_for(told, r"(?:.+\n){4}").splitlines()
+    assert sorted(json.loads(line)["carrier"] for line in lines) == ["AA", "B6", "B6", "UA"]
+
+
 def test_a_trace_goes_through_kafka(place: Place) -> None:
-    serve(place)
+    serve(place, *AT_ONCE)
     told = place.run(f"{sys.executable} {EXAMPLES / 'opentelemetry_trace.py'}")
     decoder, spans = json.JSONDecoder(), []
     while (start := told.find("{")) >= 0:
@@ -372,12 +403,24 @@ def test_a_trace_goes_through_kafka(place: Place) -> None:
     assert told.strip() == "b'hello'"
 
 
+TWICE = """
+import pathlib, runpy, time
+
+for turn in 1, 2:
+    for script in {scripts}:
+        runpy.run_path(script, run_name="__main__")
+    print("written", turn)
+    while not pathlib.Path("again").exists():
+        time.sleep(0.1)
+"""
+
+
 def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) -> None:
     flights(place)
     scripts = [str(EXAMPLES / name) for name in ("spark_once_parquet.py", "spark_once_sqlite.py")]
-    both = f"import runpy\nfor one in {scripts}:\n    runpy.run_path(one, run_name='__main__')\n"
-    (place.folder / "both.py").write_text(both)
-    place.run(f"{sys.executable} both.py")
+    (place.folder / "both.py").write_text(TWICE.format(scripts=scripts))
+    told = place.start(sys.executable, "both.py")
+    place.wait_for(told, "written 1")
     assert rows_written(place) == ([0, 0, 1, 2], [0, 0, 1, 2])
     for name in ("parquet", "sqlite"):
         # As after a crash between the sink's write and Spark's own note of it.
@@ -386,7 +429,8 @@ def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) ->
         for path in (last, commits / f".{last.name}.crc"):
             path.unlink(missing_ok=True)
     place.run("""echo '{"carrier": "AA", "delay": 0}' | muster produce flights --partition 1""")
-    place.run(f"{sys.executable} both.py")
+    (place.folder / "again").touch()
+    place.wait_for(told, "written 2")
     assert rows_written(place) == ([0, 0, 1, 1, 2], [0, 0, 1, 1, 2])
 
 
@@ -411,7 +455,7 @@ def test_a_cluster_that_wants_tls_and_a_password(place: Place, secure_kafka: Sec
 
 
 def test_errors_by_their_root(place: Place) -> None:
-    serve(place)
+    serve(place, *AT_ONCE)
     told = place.python(sample("errors.md", "except KafkaError"))
     read = "muster consume flights --from-beginning --max-messages 1 --timeout-ms 500 2>&1 || true"
     await_words(place, told, read, "late")
@@ -442,7 +486,7 @@ def promised(begin: str) -> str:
 
 
 def test_the_same_program_in_each_client_prints_the_same(place: Place) -> None:
-    serve(place)
+    serve(place)  # a member of kafka-python joins before it knows of the topic
     for client in CLIENTS:
         assert printed(place, client) == promised("partitions"), client
         place.run("muster groups delete delays")
@@ -470,7 +514,7 @@ def test_the_same_settings_of_security_in_each_client(place: Place, secure_kafka
 
 
 def test_a_serializer_of_confluents_and_offsets_that_the_program_stores(place: Place) -> None:
-    serve(place)
+    serve(place, *AT_ONCE)
     text = "from confluent's serializer"
     for one, printed in (
         (sample("migrating.md", "class Confluents"), f"{text}\n"),
@@ -482,7 +526,7 @@ def test_a_serializer_of_confluents_and_offsets_that_the_program_stores(place: P
 
 
 def test_values_with_a_schema_from_a_registry(place: Place) -> None:
-    serve(place)
+    serve(place, *AT_ONCE)
     place.run("muster topics create flights")
     with fake_registry() as registry:
         place.redirect(8081, registry.port)

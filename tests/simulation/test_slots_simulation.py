@@ -9,11 +9,18 @@ from typing import Any
 
 import pytest
 
-from muster.errors import ErrorCode
+from muster.coordinator.runtime import CoordinatorRuntime
+from muster.errors import ErrorCode, KafkaError
 from muster.protocol.messages import HeartbeatRequest, OffsetFetchRequest, OffsetFetchRequestGroup
+from muster.protocol.records.control_records import TxnMarker
+from muster.protocol.transaction_messages import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from muster.zookeeper.base.operations import Check, Multi
 from muster.zookeeper.base.znodes import GROUPS, slot_epoch_path
-from muster.zookeeper.cluster import group_store
+from muster.zookeeper.cluster import kept_znode
 from tests.support.scale import fresh_seeds, seeds
 from tests.support.slot_world import SESSION_MS, SlotWorld, commit_request
 
@@ -108,6 +115,100 @@ class Reader(SimClient):
         return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.group_id, topics=None)]), 8, take
 
 
+class Transactional(SimClient):
+    """Commits offsets in transactions, ends each with a marker until that is taken, and then looks: the group has the
+    offsets of the transactions that were committed, and no others. It is the only one that commits for its group.
+
+    Requests that it has given up may be carried out late. A commit is verified then, as the coordinator of the
+    transaction would do it; a marker has the epoch of its transaction."""
+
+    PARTITIONS = 40
+
+    def __init__(self, world: SlotWorld, group_id: str, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.number = 0
+        self.ended = 0
+        self.expected: dict[int, int] = {}
+        self._begin(world)
+        super().__init__(world, group_id, world.rng.choice((5, 50)))
+
+    def _begin(self, world: SlotWorld) -> None:
+        self.number += 1
+        self.phase = "pend"
+        self.commits = world.rng.random() < 0.6
+        self.partitions = world.rng.sample(range(self.PARTITIONS), world.rng.choice((1, 2, 30)))
+
+    def request(self) -> tuple[Any, int, Callable[[Any], ErrorCode]]:
+        if self.phase == "pend":
+            return self._pend(self.number, self.partitions)
+        return self._mark(self.number) if self.phase == "mark" else self._look()
+
+    def _pend(self, number: int, partitions: list[int]) -> tuple[Any, int, Callable[[Any], ErrorCode]]:
+        asked = [TxnOffsetCommitRequestPartition(partition, number) for partition in partitions]
+        topics = [TxnOffsetCommitRequestTopic("t", asked)]
+        request = TxnOffsetCommitRequest("x", self.group_id, self.producer_id, number, topics=topics)
+
+        def do(runtime: CoordinatorRuntime, reply: Any) -> None:
+            guard, error = None, ErrorCode.NONE
+            try:
+                guard = runtime.begin_verification(self.group_id, self.producer_id, number, tv2=True)
+            except KafkaError as refused:
+                error = refused.code
+            if guard is not None and (self.number, self.phase) != (number, "pend"):
+                error = ErrorCode.TRANSACTION_ABORTABLE
+            runtime.commit_in_transaction(request, error, guard, reply)
+            runtime.flush()
+
+        def take(answer: Any) -> ErrorCode:
+            error = ErrorCode(answer.topics[0].partitions[0].error_code)
+            if error is ErrorCode.NONE and (self.number, self.phase) == (number, "pend"):
+                self.phase = "mark"
+            return error
+
+        return do, 5, take
+
+    def _mark(self, number: int) -> tuple[Any, int, Callable[[Any], ErrorCode]]:
+        commits, partitions = self.commits, self.partitions
+
+        def do(runtime: CoordinatorRuntime, reply: Any) -> None:
+            marker = TxnMarker(self.producer_id, number + 1, commits, 0, 2)
+            runtime.write_marker(self.world.slot_of(self.group_id), marker, reply)
+
+        def take(error: ErrorCode) -> ErrorCode:
+            if (self.number, self.phase) == (number, "mark"):
+                assert error in (*RETRIABLE, ErrorCode.NONE), error
+                if error is ErrorCode.NONE:
+                    self.phase = "look"
+                    self.expected |= dict.fromkeys(partitions if commits else (), number)
+            return error
+
+        return do, 0, take
+
+    def _look(self) -> tuple[Any, int, Callable[[Any], ErrorCode]]:
+        number, expected = self.number, dict(self.expected)
+
+        def take(answer: Any) -> ErrorCode:
+            [group] = answer.groups
+            if not group.error_code and (self.number, self.phase) == (number, "look"):
+                found = {
+                    p.partition_index: (p.committed_offset, p.error_code) for t in group.topics for p in t.partitions
+                }
+                assert found == {each: (offset, 0) for each, offset in expected.items()}, self.group_id
+                self.ended += 1
+                self._begin(self.world)
+            return ErrorCode(group.error_code)
+
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.group_id, topics=None)], require_stable=True)
+        return request, 8, take
+
+
+RETRIABLE = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+)
+
+
 class Member(SimClient):
     """A member of a stable group: no heartbeat of it is ever told of a rebalance, or that it is not known."""
 
@@ -184,6 +285,7 @@ def story(seed: int, bursts: int = 14) -> SlotWorld:
     committers = [Committer(world, group_id, ledger) for group_id in ("a", "b", "c", "d")]
     for group_id in ("a", "b", "c"):
         Reader(world, group_id, ledger)
+    transactional = [Transactional(world, group_id, number) for number, group_id in enumerate(("a-t", "b-t", "c-t"))]
     for _ in range(bursts):
         for _ in range(world.rng.randint(1, 3)):
             act(world, world.rng.randrange(10))
@@ -197,8 +299,10 @@ def story(seed: int, bursts: int = 14) -> SlotWorld:
     world.run(20_000)
     world.settle()
     before = {client: client.answers[ErrorCode.NONE] for client in (*members, *committers)}
+    ended = {client: client.ended for client in transactional}
     world.run(5_000)
     assert all(client.answers[ErrorCode.NONE] > count for client, count in before.items())
+    assert all(client.ended > count for client, count in ended.items())
     for member_id, share in shares.items():
         assert world.share("stable", generation, member_id) == share
     taken = [(slot, epoch) for node in world.everyone for _, slot, epoch in node.history]
@@ -208,7 +312,7 @@ def story(seed: int, bursts: int = 14) -> SlotWorld:
 
 @pytest.fixture(autouse=True)
 def few_offsets_in_a_znode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_store, "OFFSETS_OF_A_ZNODE", 7)
+    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 7)
 
 
 @pytest.mark.soak

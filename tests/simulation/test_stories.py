@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.group.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, RebalanceStep
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import (
     EventCause,
@@ -250,7 +250,7 @@ def test_a_static_member_that_comes_too_late_for_a_rebalance_lets_go_of_what_oth
     settings = COOPERATIVE | {"max_poll_interval_ms": 10_000, "session_timeout_ms": 30_000}
     [first] = group(where, 1, group_instance_id="i0", **settings)
     second = where.add_member("m1", group_instance_id="i1", **settings)
-    where.run_until(lambda: first.core.group.membership.step is Step.JOINING, 10_000)
+    where.run_until(lambda: first.core.group.membership.step is RebalanceStep.JOINING, 10_000)
     where.cut(first)
     where.run_until(lambda: bool(second.held), 12_000)
     assert first.held > second.held

@@ -18,17 +18,10 @@ from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.groups.failures import refused
 from muster.coordinator.runtime import Client, CoordinatorRuntime, group_partition
 from muster.coordinator.shards.log_store import ShardLogStore
+from muster.coordinator.shards.shards import Host
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
-from muster.protocol.messages import (
-    DescribedGroup,
-    DescribeGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-)
+from muster.protocol import messages as m
 from tests.simulator.checks import Invariants
 from tests.simulator.checks.base import Connection
 from tests.simulator.checks.durability import Committed
@@ -177,13 +170,15 @@ class SimCoordinators:
         coordinator.runtime = CoordinatorRuntime(
             self._config,
             ShardLogStore(lambda partition: self._open_log(coordinator, partition)),
-            clock=lambda: self._clock.now + skew,
+            Host(
+                clock=lambda: self._clock.now + skew,
+                on_event=lambda event: self._on_event(coordinator, event),
+                schedule_flush=lambda: self._schedule_flush(coordinator),
+                later=partial(self._later, coordinator) if self.load_ms else None,
+                wall_clock=lambda: self._clock.now + skew + self.wall_ms,
+            ),
             topics=self._topics,
-            on_event=lambda event: self._on_event(coordinator, event),
             new_member_id=self._new_member_id,
-            schedule_flush=lambda: self._schedule_flush(coordinator),
-            later=partial(self._later, coordinator) if self.load_ms else None,
-            wall_clock=lambda: self._clock.now + skew + self.wall_ms,
         )
         for log in self.logs.values():
             if log.failed is not None:
@@ -237,8 +232,8 @@ class SimCoordinators:
                 }
                 self.invariants.loaded(group_id, told)
 
-        groups = [OffsetFetchRequestGroup(group_id, topics=None)]
-        coordinator.runtime.submit(OffsetFetchRequest(groups=groups), Client("checker", "", 9), compare)
+        groups = [m.OffsetFetchRequestGroup(group_id, topics=None)]
+        coordinator.runtime.submit(m.OffsetFetchRequest(groups=groups), Client("checker", "", 9), compare)
 
     def die(self) -> None:
         """It is gone, with what its logs had not made durable."""
@@ -446,7 +441,7 @@ class SimCoordinators:
         if coordinator is None:
             reply(_not_coordinator(request))
             return
-        if isinstance(request, OffsetCommitRequest):
+        if isinstance(request, m.OffsetCommitRequest):
             self._trace(f"node {node_id}", f"is asked by {connection.client_name} to {_commit_text(request)}")
         is_loading = coordinator.runtime.is_loading
         ticket = self.invariants.ticket(
@@ -456,16 +451,16 @@ class SimCoordinators:
         if not coordinator.is_over:
             self._arm(coordinator)
 
-    def describe(self) -> list[DescribedGroup]:
+    def describe(self) -> list[m.DescribedGroup]:
         """The groups as the coordinator describes them, none while there is none, or it is not well."""
         coordinator = self.current
         if coordinator is None or coordinator.is_loading or coordinator.is_frozen:
             return []
         answers: list[Any] = []
         ticket = self.invariants.ticket(
-            DescribeGroupsRequest(groups=list(self._groups)), 5, _Checker(), coordinator, answers.append
+            m.DescribeGroupsRequest(groups=list(self._groups)), 5, _Checker(), coordinator, answers.append
         )
-        coordinator.runtime.submit(DescribeGroupsRequest(groups=list(self._groups)), Client("checker", "", 5), ticket)
+        coordinator.runtime.submit(m.DescribeGroupsRequest(groups=list(self._groups)), Client("checker", "", 5), ticket)
         return answers[0].groups if answers else []
 
     def look(self) -> None:
@@ -491,7 +486,7 @@ class SimCoordinators:
             self._arm(self.current)
 
 
-def _commit_text(request: OffsetCommitRequest) -> str:
+def _commit_text(request: m.OffsetCommitRequest) -> str:
     offsets = [
         f"{topic.name}-{each.partition_index}: {each.committed_offset}"
         for topic in request.topics
@@ -501,9 +496,11 @@ def _commit_text(request: OffsetCommitRequest) -> str:
 
 
 def _not_coordinator(request: Any) -> Any:
-    if isinstance(request, OffsetFetchRequest):
+    if isinstance(request, m.OffsetFetchRequest):
         error = ErrorCode.NOT_COORDINATOR
         if request.groups:
-            return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(g.group_id, [], error) for g in request.groups])
-        return OffsetFetchResponse(error_code=error)
+            return m.OffsetFetchResponse(
+                groups=[m.OffsetFetchResponseGroup(g.group_id, [], error) for g in request.groups]
+            )
+        return m.OffsetFetchResponse(error_code=error)
     return refused(request, ErrorCode.NOT_COORDINATOR)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from muster.errors import ErrorCode, KafkaError
-from muster.log.producer_state import PartitionProducers
+from muster.log.producers.producer_state import PartitionProducers
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import BatchBuilder, iter_headers, read_header, read_tuples
 from tests.support.memory_log import assign_offset

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from muster.client.config import ConsumerConfig
 from muster.client.core.consumer import ConsumerCore
 from muster.client.core.events import Disconnect, Event, Note
-from muster.client.core.group.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, RebalanceStep
 from muster.client.core.sends import Channel
 from muster.errors import MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -102,7 +102,6 @@ class SimMember:
         self.held: set[TopicPartition] = set()
         self.is_alive = True
         self.is_closing = False
-        self.closing_since = 0
         self.errors: list[MusterError] = []
         """What its polls raised."""
         self.config = ConsumerConfig(client_id=name, enable_auto_commit=habits.commit == "auto", **settings)
@@ -165,7 +164,9 @@ class SimMember:
         if self.by_hand is not None:
             return not (self._frozen or self.is_closing)
         membership = self.core.group.membership
-        at_rest = membership.step is Step.IDLE and not membership.rejoin_needed and not membership.callback_pending
+        at_rest = (
+            membership.step is RebalanceStep.IDLE and not membership.rejoin_needed and not membership.callback_pending
+        )
         return self.state is MemberState.STABLE and at_rest and not (self._frozen or self.is_closing)
 
     @property
@@ -189,7 +190,6 @@ class SimMember:
         if not self.is_closing:
             self.trace("is closed")
             self.is_closing = True
-            self.closing_since = self.clock.now
             self.wakeup()
 
     def freeze(self) -> None:

@@ -17,18 +17,7 @@ from muster.coordinator.runtime import Client, CoordinatorRuntime
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import codec
-from muster.protocol.messages import (
-    Coordinator,
-    DeleteGroupsRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import Request
 from tests.simulator.checks import Invariants, Limits
 from tests.simulator.checks.offsets import Records
@@ -38,15 +27,15 @@ from tests.simulator.network import Link, Waiting
 from tests.simulator.records import SimRecords, SimTopics, host
 
 GROUP_REQUESTS = (
-    HeartbeatRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    JoinGroupRequest,
-    SyncGroupRequest,
-    LeaveGroupRequest,
-    DeleteGroupsRequest,
+    m.HeartbeatRequest,
+    m.OffsetCommitRequest,
+    m.OffsetFetchRequest,
+    m.JoinGroupRequest,
+    m.SyncGroupRequest,
+    m.LeaveGroupRequest,
+    m.DeleteGroupsRequest,
 )
-_PIPELINED = (OffsetCommitRequest, OffsetFetchRequest)
+_PIPELINED = (m.OffsetCommitRequest, m.OffsetFetchRequest)
 
 
 class BrokerEnd:
@@ -257,12 +246,12 @@ class SimBrokers:
         if isinstance(request, GROUP_REQUESTS):
             client = Client(link.driver.client_id, f"/{link.client_name}", version)
             self.coordinators.submit(node_id, request, client, link, reply)
-        elif isinstance(request, FindCoordinatorRequest):
+        elif isinstance(request, m.FindCoordinatorRequest):
             reply(self._find_coordinator(request, node_id))
         elif not self.records.handle(request, node_id, reply):
             raise TypeError(f"the simulated nodes do not know {type(request).__name__}")
 
-    def _find_coordinator(self, request: FindCoordinatorRequest, node_id: int) -> FindCoordinatorResponse:
+    def _find_coordinator(self, request: m.FindCoordinatorRequest, node_id: int) -> m.FindCoordinatorResponse:
         known = self.runtime is not None or self._rng.randrange(2)  # else old news, or no news
         believes = any(stale.node_id == node_id for stale in self.coordinators.stale)
         coordinator = node_id if believes else self.coordinator
@@ -270,8 +259,8 @@ class SimBrokers:
         error = ErrorCode.NONE if known else ErrorCode.COORDINATOR_NOT_AVAILABLE
         if request.coordinator_keys:
             key = request.coordinator_keys[0]
-            return FindCoordinatorResponse(coordinators=[Coordinator(key, found, name, port, error)])
-        return FindCoordinatorResponse(error_code=error, node_id=found, host=name, port=port)
+            return m.FindCoordinatorResponse(coordinators=[m.Coordinator(key, found, name, port, error)])
+        return m.FindCoordinatorResponse(error_code=error, node_id=found, host=name, port=port)
 
     # --- topics ------------------------------------------------------------------------------------------------------
 

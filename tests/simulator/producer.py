@@ -45,7 +45,6 @@ class SimProducer:
         """Topic of each record by its number, and when it has to be settled."""
         self.settled: dict[int, MusterError | None] = {}
         self.places: dict[int, tuple[TopicPartition, int]] = {}
-        self.failed_flushes = 0
         self._cluster = cluster
         self._clock = cluster.clock
         self._metadata = ClusterMetadata(config, on_demand=True, seed=rng.getrandbits(31))

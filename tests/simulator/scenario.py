@@ -7,14 +7,7 @@ from random import Random
 from typing import Any
 
 from muster.coordinator.groups.config import INT32_MAX, GroupConfig
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import Request
 from tests.simulator.checks import Limits
 
@@ -32,12 +25,12 @@ _ASSIGNORS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (_EITHER, ("cooperative-sticky",)),
 )
 _OLDEST_VERSIONS: dict[type[Request[Any]], int] = {
-    HeartbeatRequest: 3,
-    JoinGroupRequest: 5,
-    LeaveGroupRequest: 1,
-    OffsetCommitRequest: 7,
-    OffsetFetchRequest: 2,
-    SyncGroupRequest: 3,
+    m.HeartbeatRequest: 3,
+    m.JoinGroupRequest: 5,
+    m.LeaveGroupRequest: 1,
+    m.OffsetCommitRequest: 7,
+    m.OffsetFetchRequest: 2,
+    m.SyncGroupRequest: 3,
 }
 _COMMITS = ("auto", "sync", "async", "middle", "overlap")
 

@@ -40,5 +40,5 @@ ALLOWED = [
         "A topic that an OffsetCommit or OffsetDelete names twice is answered twice; Kafka answers it once if it "
         "refuses any partition of the request.",
         _named_twice,
-    ),
+    )
 ]

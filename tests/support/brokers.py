@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 from muster.broker.broker import Broker
 from muster.broker.config import BrokerConfig
-from muster.log import DISK, Files
+from muster.broker.topics.catalogue import Topic
+from muster.log import DISK, Files, PartitionLog
 from muster.protocol import framing
 from muster.protocol.primitives import Request, Response
 from tests.support.peers import free_ports
@@ -38,6 +39,20 @@ FAST: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
 def broker_config(folder: Path, settings: Mapping[str, object] | None = None) -> BrokerConfig:
     """Settings of a broker on a free port."""
     return BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), **FAST, **(settings or {})})
+
+
+def log_of(broker: Broker, topic: str = "t", partition: int = 0) -> PartitionLog:
+    """The log of a partition, which is there."""
+    found = broker.partitions.get(topic, partition)
+    assert found is not None
+    return found
+
+
+def topic_of(broker: Broker, name: str = "t") -> Topic:
+    """A topic, which is there."""
+    found = broker.topics.get(name)
+    assert found is not None
+    return found
 
 
 @contextlib.asynccontextmanager

@@ -3,12 +3,7 @@
 import json
 
 from muster.model import TopicPartition
-from muster.spark.offsets import (
-    INITIAL,
-    Topic,
-    from_json,
-    to_json,
-)
+from muster.spark.offsets import INITIAL, Topic, from_json, to_json
 from muster.spark.source.claims import QueryClaims
 
 P0, P1, P2 = (TopicPartition("flights", partition) for partition in range(3))

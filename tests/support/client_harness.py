@@ -16,41 +16,7 @@ from muster.client.core.sends import AnySend, Channel, Failure, FailureKind
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol import codec
-from muster.protocol.messages import (
-    Coordinator,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import Request
 from muster.protocol.subscription import Subscription, decode_assignment, encode_assignment, encode_subscription
 
@@ -97,10 +63,10 @@ class ConsumerHarness:
         self.coordinator = 1
         self.lookups = 0
         self.auto: set[type[Request[Any]]] = {
-            MetadataRequest,
-            FindCoordinatorRequest,
-            OffsetFetchRequest,
-            ListOffsetsRequest,
+            m.MetadataRequest,
+            m.FindCoordinatorRequest,
+            m.OffsetFetchRequest,
+            m.ListOffsetsRequest,
         }
         self.versions: dict[type[Request[Any]], int] = {}
         self.disconnected: list[int] = []
@@ -182,69 +148,69 @@ class ConsumerHarness:
 
     def _answer(self, request: Request[Any], version: int) -> Any:
         match request:
-            case MetadataRequest():
+            case m.MetadataRequest():
                 return self.metadata_response(request)
-            case FindCoordinatorRequest():
+            case m.FindCoordinatorRequest():
                 self.lookups += 1
                 host = f"broker{self.coordinator}"
                 if request.coordinator_keys:
-                    found = Coordinator(GROUP, self.coordinator, host, 9092, 0)
-                    return FindCoordinatorResponse(coordinators=[found])
-                return FindCoordinatorResponse(node_id=self.coordinator, host=host, port=9092)
-            case OffsetFetchRequest():
+                    found = m.Coordinator(GROUP, self.coordinator, host, 9092, 0)
+                    return m.FindCoordinatorResponse(coordinators=[found])
+                return m.FindCoordinatorResponse(node_id=self.coordinator, host=host, port=9092)
+            case m.OffsetFetchRequest():
                 return self._committed_response(request)
-            case ListOffsetsRequest():
-                return ListOffsetsResponse(
+            case m.ListOffsetsRequest():
+                return m.ListOffsetsResponse(
                     topics=[
-                        ListOffsetsTopicResponse(
+                        m.ListOffsetsTopicResponse(
                             topic.name,
-                            [ListOffsetsPartitionResponse(p.partition_index, 0, -1, 0, 0) for p in topic.partitions],
+                            [m.ListOffsetsPartitionResponse(p.partition_index, 0, -1, 0, 0) for p in topic.partitions],
                         )
                         for topic in request.topics
                     ]
                 )
-            case FetchRequest():
-                return FetchResponse(responses=[FetchableTopicResponse()])
+            case m.FetchRequest():
+                return m.FetchResponse(responses=[m.FetchableTopicResponse()])
         return None
 
-    def metadata_response(self, request: MetadataRequest) -> MetadataResponse:
+    def metadata_response(self, request: m.MetadataRequest) -> m.MetadataResponse:
         """The topics asked for, as `topics` and `topic_errors` say."""
         names = sorted(self.topics) if request.topics is None else [topic.name or "" for topic in request.topics]
-        return MetadataResponse(
-            brokers=[MetadataResponseBroker(n, f"broker{n}", 9092) for n in (1, 2)],
+        return m.MetadataResponse(
+            brokers=[m.MetadataResponseBroker(n, f"broker{n}", 9092) for n in (1, 2)],
             cluster_id="c",
             controller_id=1,
             topics=[self._topic(name) for name in names],
         )
 
-    def _topic(self, name: str) -> MetadataResponseTopic:
+    def _topic(self, name: str) -> m.MetadataResponseTopic:
         missing = ErrorCode.NONE if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         code = self.topic_errors.get(name, missing)
         count = 0 if code else self.topics[name]
-        partitions = [MetadataResponsePartition(0, n, 1, 0, [1], [1]) for n in range(count)]
-        return MetadataResponseTopic(int(code), name, topic_id(name), name.startswith("__"), partitions)
+        partitions = [m.MetadataResponsePartition(0, n, 1, 0, [1], [1]) for n in range(count)]
+        return m.MetadataResponseTopic(int(code), name, topic_id(name), name.startswith("__"), partitions)
 
-    def _committed_response(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    def _committed_response(self, request: m.OffsetFetchRequest) -> m.OffsetFetchResponse:
         names = {topic_id(name): name for name in self.topics}
         topics = []
         for topic in request.groups[0].topics or []:
             name = topic.name or names[topic.topic_id]
             found = [
-                OffsetFetchResponsePartitions(n, self.committed.get(TopicPartition(name, n), -1))
+                m.OffsetFetchResponsePartitions(n, self.committed.get(TopicPartition(name, n), -1))
                 for n in topic.partition_indexes
             ]
-            topics.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, found))
-        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, topics)])
+            topics.append(m.OffsetFetchResponseTopics(topic.name, topic.topic_id, found))
+        return m.OffsetFetchResponse(groups=[m.OffsetFetchResponseGroup(GROUP, topics)])
 
     # --- the group's side --------------------------------------------------------------------------------------------
 
-    def join(self) -> JoinGroupRequest:
+    def join(self) -> m.JoinGroupRequest:
         """The join that waits."""
-        return self.sent(JoinGroupRequest)[0]
+        return self.sent(m.JoinGroupRequest)[0]
 
     def refuse_join(self, code: ErrorCode, member_id: str = "") -> None:
         """Answer the join with an error."""
-        self.answer(JoinGroupRequest, JoinGroupResponse(error_code=int(code), member_id=member_id))
+        self.answer(m.JoinGroupRequest, m.JoinGroupResponse(error_code=int(code), member_id=member_id))
 
     def accept_join(
         self,
@@ -262,11 +228,11 @@ class ConsumerHarness:
         members = []
         if leader == member_id:
             own = next(p.metadata for p in request.protocols if p.name == name)
-            members = [JoinGroupResponseMember(member_id, request.group_instance_id, own)]
-            members += [JoinGroupResponseMember(i, None, encode_subscription(s)) for i, s in (others or {}).items()]
+            members = [m.JoinGroupResponseMember(member_id, request.group_instance_id, own)]
+            members += [m.JoinGroupResponseMember(i, None, encode_subscription(s)) for i, s in (others or {}).items()]
         self.answer(
-            JoinGroupRequest,
-            JoinGroupResponse(
+            m.JoinGroupRequest,
+            m.JoinGroupResponse(
                 generation_id=generation,
                 protocol_type="consumer",
                 protocol_name=name,
@@ -279,37 +245,47 @@ class ConsumerHarness:
 
     def shares(self) -> dict[str, list[TopicPartition]]:
         """What the leader's waiting SyncGroup assigns."""
-        request = self.sent(SyncGroupRequest)[0]
+        request = self.sent(m.SyncGroupRequest)[0]
         return {item.member_id: decode_assignment(item.assignment).partitions for item in request.assignments}
 
     def accept_sync(self, partitions: str | Iterable[TopicPartition]) -> None:
         """Answer the sync with this member's share."""
         share = tps(partitions) if isinstance(partitions, str) else list(partitions)
-        self.answer(SyncGroupRequest, SyncGroupResponse(assignment=encode_assignment(share)))
+        self.answer(m.SyncGroupRequest, m.SyncGroupResponse(assignment=encode_assignment(share)))
+
+    def let_in(self, share: str | Iterable[TopicPartition], generation: int = 1, **how: Any) -> None:
+        """Answer the join, then the sync with this member's share."""
+        self.accept_join(generation, **how)
+        self.accept_sync(share)
 
     def refuse_sync(self, code: ErrorCode) -> None:
         """Answer the sync with an error."""
-        self.answer(SyncGroupRequest, SyncGroupResponse(error_code=int(code)))
+        self.answer(m.SyncGroupRequest, m.SyncGroupResponse(error_code=int(code)))
 
     def heartbeat(self, code: ErrorCode = ErrorCode.NONE) -> None:
         """Answer the oldest heartbeat."""
-        self.answer(HeartbeatRequest, HeartbeatResponse(error_code=int(code)))
+        self.answer(m.HeartbeatRequest, m.HeartbeatResponse(error_code=int(code)))
+
+    def rebalance(self) -> None:
+        """A heartbeat says that the group rebalances."""
+        self.tick(3_000)
+        self.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def accept_leave(self) -> None:
         """Answer the leave."""
-        self.answer(LeaveGroupRequest, LeaveGroupResponse())
+        self.answer(m.LeaveGroupRequest, m.LeaveGroupResponse())
 
-    def accept_commit(self, code: ErrorCode = ErrorCode.NONE) -> OffsetCommitRequest:
+    def accept_commit(self, code: ErrorCode = ErrorCode.NONE) -> m.OffsetCommitRequest:
         """Answer the oldest commit with one code for all its partitions."""
-        request = self.sent(OffsetCommitRequest)[0]
+        request = self.sent(m.OffsetCommitRequest)[0]
         self.answer(
-            OffsetCommitRequest,
-            OffsetCommitResponse(
+            m.OffsetCommitRequest,
+            m.OffsetCommitResponse(
                 topics=[
-                    OffsetCommitResponseTopic(
+                    m.OffsetCommitResponseTopic(
                         topic.name,
                         topic.topic_id,
-                        [OffsetCommitResponsePartition(p.partition_index, int(code)) for p in topic.partitions],
+                        [m.OffsetCommitResponsePartition(p.partition_index, int(code)) for p in topic.partitions],
                     )
                     for topic in request.topics
                 ]
@@ -373,7 +349,21 @@ class ConsumerHarness:
 
 def manual(**settings):
     """A consumer without auto commit, so that only the group's requests are seen."""
-    return ConsumerHarness(enable_auto_commit=False, **settings)
+    return ConsumerHarness(**{"enable_auto_commit": False} | settings)
+
+
+def joining(**settings):
+    """A consumer that has subscribed, and asks to join; without auto commit."""
+    consumer = manual(**settings)
+    consumer.subscribe()
+    return consumer
+
+
+def stable_member(partitions=ALL, generation=1, **settings):
+    """The only member of a stable group; without auto commit unless it is asked for."""
+    consumer = manual(**settings)
+    consumer.stable(partitions, generation)
+    return consumer
 
 
 def leave(consumer: ConsumerHarness) -> list[bool]:

@@ -8,13 +8,7 @@ from muster.client.core.sends import LEAST_LOADED
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import codec
-from muster.protocol.messages import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from muster.protocol import messages as m
 
 FLIGHTS = TopicPartition("flights", 0)
 ID = bytes(range(16))
@@ -27,7 +21,15 @@ class Cluster:
         self.now = 1_000_000
         self.config = ClientConfig(retry_backoff_ms=100, retry_backoff_max_ms=1000, **settings or {})
         self.metadata = ClusterMetadata(self.config, **more)
-        self.brokers = [MetadataResponseBroker(1, "one", 9092), MetadataResponseBroker(2, "two", 9092)]
+        self.brokers = [m.MetadataResponseBroker(1, "one", 9092), m.MetadataResponseBroker(2, "two", 9092)]
+
+    @classmethod
+    def knowing(cls, *topics, **more):
+        """One that is interested in flights, and was told of these topics."""
+        made = cls(**more)
+        made.metadata.add_interest({"flights"})
+        made.learn(*topics)
+        return made
 
     def ask(self):
         (send,) = self.metadata.poll(self.now)
@@ -44,21 +46,27 @@ class Cluster:
         return found
 
     def reply(self, send, *topics, **more):
-        send.on_reply(MetadataResponse(brokers=self.brokers, cluster_id="c", topics=list(topics), **more), self.now)
+        send.on_reply(m.MetadataResponse(brokers=self.brokers, cluster_id="c", topics=list(topics), **more), self.now)
 
     def learn(self, *topics):
         self.reply(self.ask(), *topics)
 
+    def refresh(self, *topics):
+        """What it knows was found to be stale; it asks once the backoff is over."""
+        self.metadata.request_update(self.now)
+        self.now += 1_000
+        self.learn(*topics)
+
 
 def topic(name="flights", leader=1, epoch=3, topic_id=ID, code=0, count=1):
-    parts = [MetadataResponsePartition(code, index, leader, epoch) for index in range(count)]
-    return MetadataResponseTopic(0, name, topic_id, False, parts)
+    parts = [m.MetadataResponsePartition(code, index, leader, epoch) for index in range(count)]
+    return m.MetadataResponseTopic(0, name, topic_id, False, parts)
 
 
 def missing(name, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-    return MetadataResponseTopic(code, name)
+    return m.MetadataResponseTopic(code, name)
 
 
 def names(send, version=12):
-    request = codec.decode(MetadataRequest, version, codec.encode(send.build(version), version))
+    request = codec.decode(m.MetadataRequest, version, codec.encode(send.build(version), version))
     return request.topics and [found.name for found in request.topics]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.broker.broker import Broker
+from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetData
 from tests.support.held_disk import Asked
@@ -22,6 +23,13 @@ async def delete(cluster: SimCluster, broker: Broker, name: str, timeout_ms: int
     asked = Asked(broker, m.DeleteTopicsRequest([m.DeleteTopicState(name)], [], timeout_ms), 6)
     answer = await cluster.soon(asked.answered())
     return answer.responses[0]
+
+
+def altered(kind: int, name: str, *changes: tuple[str, int, str | None], validate: bool = False) -> Any:
+    """An IncrementalAlterConfigs of one resource; each change has a setting, an operation and a value."""
+    configs = [a.IncrementalAlterConfigsRequestAlterableConfig(*each) for each in changes]
+    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, name, configs)
+    return a.IncrementalAlterConfigsRequest([resource], validate)
 
 
 def produce(broker: Broker, topic: str, index: int, value: bytes = b"v", acks: int = -1) -> Asked:

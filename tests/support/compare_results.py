@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from muster.compare import formulas
-from muster.compare.counters import Counters
-from muster.compare.formulas import Scheme
-from muster.compare.recorder import Double, Hold, Span
-from muster.compare.results import SENT_AGAIN, Results, Run, StepResult, Work
-from muster.compare.workload import CHANGES, LOSSES, Kind, script
+from muster.compare.rules import formulas
+from muster.compare.rules.counters import Counters
+from muster.compare.rules.formulas import Scheme
+from muster.compare.rules.recorder import Double, Hold, Span
+from muster.compare.rules.results import SENT_AGAIN, Results, SchemeRun, StepResult, Work
+from muster.compare.rules.workload import CHANGES, LOSSES, Kind, script
 
 PARTITIONS = 4
 STEP_MS = 3_000
 
 
-def run(scheme: Scheme, size: int = 3, *, brokers: int = 3) -> Run:
+def run(scheme: Scheme, size: int = 3, *, brokers: int = 3) -> SchemeRun:
     """One run in which all went well."""
-    made = Run(scheme, size, PARTITIONS, brokers, produced=1_000, handled=1_000, twice=120)
+    made = SchemeRun(scheme, size, PARTITIONS, brokers, produced=1_000, handled=1_000, twice=120)
     members = 0
     for number, step in enumerate(script(size)):
         start = number * STEP_MS
@@ -44,7 +44,7 @@ def _cost(step: StepResult, scheme: Scheme, brokers: int) -> None:
         step.counted = Counters(0, 1, 0, 12)
 
 
-def _draw(made: Run) -> None:
+def _draw(made: SchemeRun) -> None:
     half, end = made.end_ms // 2, made.end_ms
     for partition in range(PARTITIONS):
         made.holds.append(Hold(partition, "m1", 500, half))
@@ -54,7 +54,7 @@ def _draw(made: Run) -> None:
     made.outages = [("a broker", Span(end - 2 * STEP_MS, end - STEP_MS))]
 
 
-def differing() -> Run:
+def differing() -> SchemeRun:
     """Members on servers of ZooKeeper of which one learns late and lags."""
     made = run(Scheme.WATCHERS)
     made.steps = made.steps[:2]

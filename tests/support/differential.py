@@ -11,7 +11,9 @@ difference counts if it shows again when the seed is played by itself, with a lo
 
 from __future__ import annotations
 
+import contextlib
 import select
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +31,11 @@ LONG_MOMENT_S = 0.4
 LATEST_S = 20.0
 """Against hanging only: by then an answer that one broker has given has come from the other, too."""
 
-AT_ONCE = 6
+AT_ONCE = 12
 """Seeds that are played side by side: most of their time goes by in waiting."""
+
+_ALONE = threading.Lock()
+"""What a request holds that must be under way alone."""
 
 _HIDDEN = {"host", "port", "cluster_id", "documentation", "throttle_time_ms", "log_dir", "total_bytes", "usable_bytes"}
 _MESSAGES = {"error_message", "batch_index_error_message"}
@@ -68,19 +73,13 @@ class Side:
         self.send("aside", request, version)
         return self.connections["aside"].receive(*self.waiting.pop("aside"))
 
-    def heard(self) -> dict[str, Any]:
-        """The answers that are there, by connection; "closed" for one that the broker closed instead."""
-        sockets = {self.connections[by].socket: by for by in self.waiting}
-        found: dict[str, Any] = {}
-        for readable in select.select(list(sockets), [], [], 0)[0] if sockets else ():
-            by = sockets[readable]
-            asked = self.waiting.pop(by)
-            try:
-                found[by] = self.connections[by].receive(*asked)
-            except (EOFError, ConnectionError):
-                found[by] = "closed"
-                self.connections.pop(by).close()
-        return found
+    def take(self, by: str) -> Any:
+        """The answer that is there on a connection; "closed" if the broker closes it instead."""
+        try:
+            return self.connections[by].receive(*self.waiting.pop(by))
+        except (EOFError, ConnectionError):
+            self.connections.pop(by).close()
+            return "closed"
 
     def close(self) -> None:
         """Close all connections."""
@@ -117,6 +116,9 @@ class Ask(NamedTuple):
     """Takes out of an answer what is bound to differ."""
     may_wait: bool = False
     """Whether it may have to wait for requests that others send."""
+    alone: bool = False
+    """Whether no other such request may be under way: one that Kafka has verified by a transaction's coordinator. It
+    sends those that wait as one, and refuses all of them as the version of the first one is refused."""
 
 
 class Script(Protocol):
@@ -148,7 +150,8 @@ class Play:
         self._script = script
         self._sides = [Side(each) for each in bootstraps]
         self._moment_s = moment_s
-        self._asked: list[str] = []
+        self.compared = 0
+        self._asked: list[tuple[Ask, Request[Any]]] = []
         self._open: dict[str, Ask] = {}
 
     def run(self) -> str | None:
@@ -160,7 +163,8 @@ class Play:
                 if ask is not None:
                     self._ask(ask)
         except DifferenceError as error:
-            return "\n".join([*self._asked, str(error)])
+            asked = [f"{ask.by}: v{ask.version} {request!r}"[:1500] for ask, request in self._asked]
+            return "\n".join([*asked, str(error)])
         finally:
             self._script.end(self._sides)
             for side in self._sides:
@@ -169,11 +173,13 @@ class Play:
 
     def _ask(self, ask: Ask) -> None:
         requests = [ask.build(side) for side in self._sides]
-        self._asked.append(f"{ask.by}: v{ask.version} {requests[0]!r}"[:1500])
+        self._asked.append((ask, requests[0]))
         self._open[ask.by] = ask
-        for side, request in zip(self._sides, requests, strict=True):
-            side.send(ask.by, request, ask.version)
-        answered = [(self._open.pop(by), answers) for by, answers in self._settled().items()]
+        with _ALONE if ask.alone else contextlib.nullcontext():
+            for side, request in zip(self._sides, requests, strict=True):
+                side.send(ask.by, request, ask.version)
+            settled = self._settled()
+        answered = [(self._open.pop(by), answers) for by, answers in settled.items()]
         for each, answers in answered:
             self._script.learn(each, list(zip(self._sides, answers, strict=True)))
         for each, answers in answered:
@@ -182,27 +188,34 @@ class Play:
     def _settled(self) -> dict[str, list[Any]]:
         """The answers of both by connection, once both have answered or let wait the same requests."""
         found: list[dict[str, Any]] = [{}, {}]
-        latest, calm_at = time.monotonic() + LATEST_S, 0.0
+        latest = time.monotonic() + LATEST_S
         while True:
-            heard = [side.heard() for side in self._sides]
-            for all_heard, some in zip(found, heard, strict=True):
-                all_heard |= some
-            now = time.monotonic()
-            if any(heard) or found[0].keys() != found[1].keys():
-                calm_at = 0.0
-            elif not self._sides[0].waiting or (self._may_wait() and calm_at and now - calm_at > self._moment_s):
-                return {by: [all_heard[by] for all_heard in found] for by in found[0]}
-            else:
-                calm_at = calm_at or now
-            if now > latest:
+            same = found[0].keys() == found[1].keys()
+            if same and not self._sides[0].waiting:
+                break
+            may_wait = same and self._may_wait()
+            heard = self._hear(self._moment_s if may_wait else latest - time.monotonic())
+            if not heard and may_wait:
+                break
+            if not heard:
                 waiting = [sorted(side.waiting) for side in self._sides]
                 raise DifferenceError(f"these wait: ours {waiting[0]}, Kafka's {waiting[1]}")
-            time.sleep(0.002)
+            for which, by in heard:
+                found[which][by] = self._sides[which].take(by)
+        return {by: [answers[by] for answers in found] for by in found[0]}
+
+    def _hear(self, timeout_s: float) -> list[tuple[int, str]]:
+        """The connections on which an answer is there, by side; none if that takes too long."""
+        sockets = {
+            side.connections[by].socket: (which, by) for which, side in enumerate(self._sides) for by in side.waiting
+        }
+        return [sockets[each] for each in select.select(list(sockets), [], [], max(timeout_s, 0))[0]]
 
     def _may_wait(self) -> bool:
         return all(self._open[by].may_wait for by in self._sides[0].waiting)
 
     def _compare(self, ask: Ask, answers: list[Any]) -> None:
+        self.compared += 1
         ours, theirs = (side.plain(answer) for side, answer in zip(self._sides, answers, strict=True))
         if ask.mask is not None and "closed" not in (ours, theirs):
             ask.mask(ours)
@@ -213,13 +226,23 @@ class Play:
             raise DifferenceError("\n".join(f"the answer to {ask.by} differs: {line}" for line in lines))
 
 
-def play_all(seeds: Iterable[int], script: Callable[[int], Script], bootstraps: Sequence[str]) -> list[str]:
-    """Play scripts; returns for each seed whose answers differ what was asked and what differs."""
+class Played(NamedTuple):
+    """What came of scripts."""
 
-    def play(seed: int) -> int | None:
-        return seed if Play(script(seed), bootstraps, MOMENT_S).run() else None
+    wrong: list[str]
+    """For each seed whose answers differ what was asked and what differs."""
+    compared: int
+    """The answers that were compared, of each broker, without those of seeds that were played again."""
+
+
+def play_all(seeds: Iterable[int], script: Callable[[int], Script], bootstraps: Sequence[str]) -> Played:
+    """Play scripts, some of them side by side."""
+
+    def play(seed: int) -> tuple[int | None, int]:
+        played = Play(script(seed), bootstraps, MOMENT_S)
+        return (seed if played.run() else None), played.compared
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        doubtful = [seed for seed in pool.map(play, seeds) if seed is not None]
-    told = [(seed, Play(script(seed), bootstraps, LONG_MOMENT_S).run()) for seed in doubtful]
-    return [f"seed {seed}\n{what}" for seed, what in told if what]
+        found = list(pool.map(play, seeds))
+    told = [(seed, Play(script(seed), bootstraps, LONG_MOMENT_S).run()) for seed, _ in found if seed is not None]
+    return Played([f"seed {seed}\n{what}" for seed, what in told if what], sum(compared for _, compared in found))

@@ -8,9 +8,7 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, Send
 from muster.client.net.connection import ConnectionState
 from muster.client.net.driver import CoreLoop, Driver
-from muster.protocol.messages import (
-    HeartbeatResponse,
-)
+from muster.protocol.messages import HeartbeatResponse
 from tests.support.scripted_server import ScriptedServer, answering
 
 QUICK = {"reconnect_backoff_ms": 5, "reconnect_backoff_max_ms": 20, "retry_backoff_ms": 5, "retry_backoff_max_ms": 20}
@@ -57,12 +55,14 @@ async def client(bootstrap, **settings):
 
 
 @contextlib.asynccontextmanager
-async def scripted(then=None, script=None, **settings):
-    """A server and a client of it."""
+async def scripted(then=None, script=None, known=None, **settings):
+    """A server and a client of it, which knows a node by then."""
     server = ScriptedServer(script or (lambda peer: asyncio.sleep(0)))
     if script is None:
         server.script = answering(server.metadata, then)
     async with server.running(), client(server.bootstrap, **settings) as made:
+        if known is not None:
+            await made.know(known)
         yield server, made
 
 

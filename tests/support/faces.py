@@ -14,9 +14,11 @@ import uvloop
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from muster.client.admin.admin import Admin
 from muster.client.consumer.async_consumer import AsyncConsumer
 from muster.client.consumer.consumer import Consumer
 from muster.client.consumer.listener import RebalanceListener
+from muster.client.core.admin.admin import NewTopic
 from muster.client.net.loop import LoopThread
 from muster.errors import ErrorCode, KafkaError
 from muster.model import ConsumerRecord, TopicPartition
@@ -149,6 +151,12 @@ class Cluster:
         until_known(self.bootstrap, name, partitions)
         return name
 
+    def written(self, count: int, partitions: int = 4) -> str:
+        """A new topic with so many records, as `produce` writes them."""
+        topic = self.topic(partitions)
+        self.produce(topic, count, partitions)
+        return topic
+
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         self._have_done(m.DeleteTopicsRequest([m.DeleteTopicState(topic)], [], 30_000), 6)
@@ -232,6 +240,16 @@ class Cluster:
             "session_timeout_ms": self.session_timeout_ms,
             "fetch_max_wait_ms": 50,
         } | settings
+
+
+def new_topic(bootstrap: str, partitions: int = 3, **configs: str) -> str:
+    """A topic that every broker knows, with these settings (`cleanup_policy`), the others as by default."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    settings = {key.replace("_", "."): value for key, value in configs.items()}
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, partitions, configs=settings)])
+    until_known(bootstrap, name, partitions)
+    return name
 
 
 def until_known(bootstrap: str, topic: str, partitions: int) -> None:

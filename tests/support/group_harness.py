@@ -18,11 +18,7 @@ from muster.coordinator.groups.group import GroupState, size_of
 from muster.coordinator.groups.kinds import Group
 from muster.coordinator.groups.shard import GroupShard
 from muster.errors import ErrorCode
-from muster.protocol.admin_messages import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
+from muster.protocol.admin_messages import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from muster.protocol.group_records import CoordinatedRecord, OffsetCommits, decode_coordinated, encode_record
 from muster.protocol.messages import (
     JoinGroupRequest,

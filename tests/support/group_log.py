@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from muster.history.model import Chunk, Commits, Entry, Limits, Place, Rows, TopicPartition
+from muster.history.model import Chunk, Commits, Entry, How, Limits, Place, Rows, TopicPartition
 from muster.history.rules.fold import finish, fold, start
 from muster.model import TopicPartition as _Place
 from muster.protocol import group_messages as g
@@ -74,8 +74,10 @@ class GroupLog:
     offset: int = 0
     partition: int = 7
     entries: list[Entry] = field(default_factory=list)
-    rows: list[tuple[int, int, TopicPartition, int, int]] = field(default_factory=list)
-    """Of commits: log offset, time, partition, offset, leader epoch."""
+    how: How = How.UNKNOWN
+    """How the next commits are made."""
+    rows: list[tuple[int, int, TopicPartition, int, int, How]] = field(default_factory=list)
+    """Of commits: log offset, time, partition, offset, leader epoch, how."""
     notes: dict[int, str] = field(default_factory=dict)
     """Metadata of commits by log offset."""
     committed: dict[TopicPartition, int] = field(default_factory=dict)
@@ -202,7 +204,7 @@ class GroupLog:
         for place in places(where):
             self.committed[place] = self.committed.get(place, 0) + by
             at = self._place()
-            self.rows.append((at.offset, at.timestamp_ms, place, self.committed[place], self.leader_epoch))
+            self.rows.append((at.offset, at.timestamp_ms, place, self.committed[place], self.leader_epoch, self.how))
             if note:
                 self.notes[at.offset] = note
         return self
@@ -211,7 +213,7 @@ class GroupLog:
         for place in places(where):
             self.committed.pop(place, None)
             at = self._place()
-            self.rows.append((at.offset, at.timestamp_ms, place, -1, self.leader_epoch))
+            self.rows.append((at.offset, at.timestamp_ms, place, -1, self.leader_epoch, How.PLAIN))
         return self
 
     def commits(self, where: str, for_ms: int, every: int = 5_000, by: int = 10) -> GroupLog:
@@ -243,6 +245,7 @@ class GroupLog:
             column(row[3] for row in rows),
             column(-1 if row[3] < 0 else row[1] for row in rows),
             column(row[4] for row in rows),
+            column(row[5] for row in rows),
             notes,
         )
         entries = [each for each in self.entries if first <= each.at.offset < end]

@@ -5,18 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.history.findings import View, findings
-from muster.history.model import (
-    Alternative,
-    Cause,
-    Change,
-    Generation,
-    GroupKind,
-    Lag,
-    Member,
-    Moved,
-    Place,
-    Rebalance,
-)
+from muster.history.model import Alternative, Cause, Change, Generation, GroupKind, Lag, Member, Moved, Place, Rebalance
 from muster.history.report import Report
 
 START_MS = 1_790_000_000_000

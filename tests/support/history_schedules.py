@@ -15,16 +15,7 @@ from typing import Any
 
 from muster.history.model import CommitNote, Generation, Lag, Rebalance
 
-ENDS = (
-    "kill",
-    "kill_jvm",
-    "kill_driver",
-    "kill_source",
-    "kill_worker",
-    "term",
-    "term_all",
-    "interrupt",
-)
+ENDS = ("kill", "kill_jvm", "kill_driver", "kill_source", "kill_worker", "term", "term_all", "interrupt")
 """What ends a run of the job: kill -9 of all its processes, of the JVM, of the command's own Python, of the source's,
 of one that a task runs in; SIGTERM for the command, or for all processes as service managers send it; Ctrl-C."""
 

@@ -27,17 +27,7 @@ from muster.spark.history.source import take_options
 from muster.spark.offsets import from_json
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import Cluster
-from tests.support.history_schedules import (
-    BY_ITSELF,
-    LAST,
-    ORDERLY,
-    SHORT_MS,
-    End,
-    Facts,
-    Schedule,
-    Step,
-    Tables,
-)
+from tests.support.history_schedules import BY_ITSELF, LAST, ORDERLY, SHORT_MS, End, Facts, Schedule, Step, Tables
 from tests.support.history_tables import at_once, final_in_folder, in_folder, looks_in, of_frames
 from tests.support.live_groups import LiveGroups
 from tests.support.peers import KafkaBroker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ def recorded(names: Iterable[str], partitions: int) -> list[Written]:
     for name in names:
         kept = json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes()))
         own = group_partition(f"{name.removesuffix('.muster')}.g", partitions)
-        for _, _, timestamp_ms, epoch, key, value in kept["records"]:
+        for _, _, timestamp_ms, epoch, key, value, *_ in kept["records"]:
             raw = None if value is None else base64.b64decode(value)
             found.append(Written(own, timestamp_ms, base64.b64decode(key), raw, epoch))
     return sorted(found, key=lambda record: record.timestamp_ms)
@@ -79,6 +79,17 @@ def raw(records: Sequence[Written], first: int = 0) -> pa.Table:
         for number, record in enumerate(records)
     ]
     return pa.Table.from_pylist(rows, schema=RAW)
+
+
+class Source:
+    """Records of log partitions as a source of the history, so many rows at a time."""
+
+    def __init__(self, parts: dict[int, list[Written]], rows: int = 1000) -> None:
+        self._parts, self._rows = parts, rows
+        self.records = {partition: len(records) for partition, records in parts.items()}
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        yield from raw(self._parts[partition]).to_batches(max_chunksize=self._rows)
 
 
 def create(bootstrap: str, partitions: int, topic: str = GROUP_METADATA_TOPIC) -> None:

@@ -1,15 +1,20 @@
-"""KeyboardInterrupt at the n-th instruction of a call, in the thread that makes it."""
+"""KeyboardInterrupt at the n-th instruction or line of a call, in the thread that makes it."""
 
 from __future__ import annotations
 
 import dis
 import gc
+import itertools
+import linecache
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any, TypeVar
 
+import muster
+
 T = TypeVar("T")
+OURS = muster.__path__[0]
 
 
 class InterruptAt:
@@ -75,3 +80,45 @@ class InterruptAt:
         if code not in self._operations:
             self._operations[code] = {found.offset: found.opname for found in dis.get_instructions(code)}
         return self._operations[code][frame.f_lasti]
+
+
+def interrupted(at: int, action: Callable[[], object]) -> bool:
+    """Run an action, raising KeyboardInterrupt at the line of muster's with this number; whether it got there.
+
+    At the end of a `with` block Python tells of its first line again, outside of what the block protects. No signal is
+    looked for there, so that no interrupt belongs there.
+    """
+    lines = itertools.count()
+    begun: set[tuple[FrameType, int]] = set()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS) or in_finalizer(frame):
+            return None
+        if event == "line":
+            place = (frame, frame.f_lineno)
+            if linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+                if place in begun:
+                    return trace
+                begun.add(place)
+            if next(lines) == at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Whether the collector runs, perhaps for another producer: out of a finalizer Python lets no interrupt come."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from muster.log import PartitionLog
+from typing import TypeVar
+
+from muster.log import LogStore, PartitionLog
 from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers, read_tuples
 from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
 Row = tuple[int, bytes | None, bytes | None]
+L = TypeVar("L", LogStore, PartitionLog)
+_held: list[LogStore | PartitionLog] = []
+
+
+def held(log: L) -> L:
+    """Have a log or a store end with the test (tests/unit/log/conftest.py)."""
+    _held.append(log)
+    return log
+
+
+def end_held() -> None:
+    """End all of them as a kill would."""
+    while _held:
+        log = _held.pop()
+        log.abandon() if isinstance(log, PartitionLog) else log.close(clean=False)
 
 
 def batch(*records: tuple[bytes | None, bytes | None], timestamp: int = NOW, **options) -> bytearray:

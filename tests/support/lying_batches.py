@@ -13,15 +13,7 @@ from struct import pack_into
 
 from crc32c import crc32c
 
-from muster.protocol.messages import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    TopicProduceData,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.records.compression import Compression, compress
 from muster.protocol.records.varints import varint
@@ -271,7 +263,7 @@ def _compressed() -> dict[str, bytes]:
 LIES: dict[str, bytes] = {**_headers_of_batches(), **_times(), **_records(), **_compressed()}
 
 
-def told(answer: PartitionProduceResponse) -> list[object]:
+def told(answer: m.PartitionProduceResponse) -> list[object]:
     """What a broker says of a batch, without what changes from run to run: offsets and times."""
     errors = [[error.batch_index, _without_times(error.batch_index_error_message)] for error in answer.record_errors]
     return [
@@ -293,18 +285,20 @@ def _without_times(text: str | None) -> str | None:
 
 
 def produce(client: RawClient, topic: str, batch: bytes) -> list[object]:
-    data = TopicProduceData(topic, ZERO_UUID, [PartitionProduceData(0, batch)])
-    answer = client.ask(ProduceRequest(None, -1, 30_000, [data]), 9)
+    data = m.TopicProduceData(topic, ZERO_UUID, [m.PartitionProduceData(0, batch)])
+    answer = client.ask(m.ProduceRequest(None, -1, 30_000, [data]), 9)
     return told(answer.responses[0].partition_responses[0])
 
 
 def ask_all(client: RawClient, prefix: str = "") -> dict[str, dict[str, list[object]]]:
     """What a broker says of all the lies, to topics that it does not have yet. `prefix` is cut from what it says."""
     topics = [
-        CreatableTopic(prefix + name, 1, 1, [], [CreatableTopicConfig(key, value) for key, value in settings.items()])
+        m.CreatableTopic(
+            prefix + name, 1, 1, [], [m.CreatableTopicConfig(key, value) for key, value in settings.items()]
+        )
         for name, settings in TOPICS.items()
     ]
-    created = client.ask(CreateTopicsRequest(topics, 20_000), 7)
+    created = client.ask(m.CreateTopicsRequest(topics, 20_000), 7)
     assert not any(topic.error_code for topic in created.topics), created
     found: dict[str, dict[str, list[object]]] = {}
     for topic in TOPICS:

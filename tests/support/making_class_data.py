@@ -44,13 +44,7 @@ process.wait()
 """
 _KEPT = 3
 _PATIENCE_S = 600
-_NOT_TO_BE_MADE = (
-    pytest.skip.Exception,
-    pytest.fail.Exception,
-    subprocess.SubprocessError,
-    RuntimeError,
-    OSError,
-)
+_NOT_TO_BE_MADE = (pytest.skip.Exception, pytest.fail.Exception, subprocess.SubprocessError, RuntimeError, OSError)
 
 
 def _make(data: Path, record: Callable[[Path, Path], None]) -> None:

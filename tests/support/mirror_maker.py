@@ -40,7 +40,8 @@ EVERY_WORKER = {
 
 
 class MirrorMaker:
-    """One MirrorMaker 2 for some flows, such as ("left", "right"), between clusters with these addresses."""
+    """One MirrorMaker 2 for some flows, such as ("left", "right"), between clusters with these addresses; `more` are
+    settings besides."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class MirrorMaker:
         *,
         topics: str,
         groups: str,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # Without that it starts a worker for these too, to write heartbeats.
@@ -63,6 +65,7 @@ class MirrorMaker:
             "groups": groups,
             **EVERY_FLOW,
             **{f"{alias}.{name}": value for alias in clusters for name, value in EVERY_WORKER.items()},
+            **(more or {}),
         }
         self._properties = folder / "mm2.properties"
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

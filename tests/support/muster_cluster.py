@@ -154,11 +154,7 @@ class Load(threading.Thread):
 
 
 GROUPS = [f"simple-{number}" for number in range(8)]
-TRY_AGAIN = (
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-)
+TRY_AGAIN = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class Commits(threading.Thread):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.consume.fetcher import Fetcher
@@ -39,6 +39,13 @@ class OneBroker:
         self.subscription.assign(batch_sizes)
         for partition in batch_sizes:
             self.subscription.seek(partition, 0)
+
+    @classmethod
+    def fetched(cls, batch_sizes: dict[TopicPartition, list[int]], **config: Any) -> Self:
+        """One whose reader has fetched once."""
+        made = cls(batch_sizes, **config)
+        made.exchange()
+        return made
 
     @staticmethod
     def _log(sizes: list[int]) -> list[tuple[int, int, bytes]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import compress, groupby
+from operator import not_
 
 import pytest
 
@@ -12,13 +13,17 @@ def slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """All tests: as many stretches as there are workers, each with slow files first and quick tests behind them.
 
     `--dist worksteal` gives each worker one stretch, and later, to one that has ended, the end of another's. A file
-    stays together: its tests share fixtures. Files whose mark has a number of seconds, as `slow(270)`, come before all
-    others, the longest first: one that begins late would run on alone when all others have ended.
+    stays together: its tests share fixtures. So do all files with tests in the session of Spark that a worker has.
+    Files whose mark has a number of seconds, as `slow(270)`, come before all others, the longest first: one that begins
+    late would run on alone when all others have ended.
     """
     files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
-    seconds = {file[0].path: _seconds(file) for file in files}
-    slow = sorted((file for file in files if seconds[file[0].path]), key=lambda file: -seconds[file[0].path])
-    quick = [item for file in files if not seconds[file[0].path] for item in file]
+    in_spark = [any("spark" in getattr(item, "fixturenames", ()) for item in file) for file in files]
+    blocks = [(_seconds(file), file) for file in compress(files, map(not_, in_spark))]
+    together = list(compress(files, in_spark))
+    blocks.append((sum(map(_seconds, together)), [item for file in together for item in file]))
+    slow = [file for seconds, file in sorted(blocks, key=lambda block: -block[0]) if seconds]
+    quick = [item for seconds, file in blocks if not seconds for item in file]
     ordered: list[pytest.Item] = []
     for worker in range(workers):
         mine = [item for file in slow[worker::workers] for item in file]

@@ -31,12 +31,16 @@ from muster.local.java import OLDEST_JAVA, installed_java
 from muster.local.kept import keep, pid_in
 from muster.local.ports import free_ports as free_ports  # tests take it from here
 from tests.support import class_data
+from tests.support.kafka_tools import KafkaTools
+from tests.support.scale import is_quick
 
 T = TypeVar("T")
 
 PEERS = Path(__file__).resolve().parents[1] / "peers"
 KAFKA_VERSION = "4.2.0"
 START_TIMEOUT_S = 240.0
+GROUP_PARTITIONS = 5
+"""Those of `__consumer_offsets`."""
 CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMQ"
 CHROMIUMS = (
     "chromium",
@@ -44,11 +48,6 @@ CHROMIUMS = (
     "google-chrome",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
-
-
-def is_quick() -> bool:
-    """Whether this is `make quick`, which starts no program of others and draws fewer examples."""
-    return os.environ.get("MUSTER_QUICK") == "1"
 
 
 def missing(what: str, how: str) -> NoReturn:
@@ -136,8 +135,11 @@ def spark_class_data() -> Path | None:
 
 
 def spark_java_options() -> list[str]:
-    """The options of a Spark that lives for seconds."""
-    return [*class_data.SMALL, *class_data.mapped(spark_class_data())]
+    """The options of a Spark that lives for seconds and sees few rows: it has no web page, and shuffles in two tasks
+    rather than in 200, each of which has files of state to write. A session's own settings come before these. The code
+    that many queries in one session are compiled to has room: with a single compiler it would have 48 MB."""
+    settings = ("-XX:ReservedCodeCacheSize=240m", "-Dspark.ui.enabled=false", "-Dspark.sql.shuffle.partitions=2")
+    return [*class_data.SMALL, *class_data.mapped(spark_class_data()), *settings]
 
 
 def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:
@@ -161,8 +163,13 @@ def run_kafka_class(
     cls: str, *arguments: str, stdin: str = "", timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run one class of Kafka's jars to its end; the caller looks at returncode, stdout and stderr."""
+    if not stdin:
+        return _KAFKA_TOOLS.run(cls, arguments, timeout_s)
     command = kafka_command(cls, *arguments)
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+_KAFKA_TOOLS = KafkaTools(lambda: kafka_command(str(PEERS / "kafka" / "Tools.java")))
 
 
 @dataclass
@@ -244,9 +251,10 @@ class KafkaBroker:
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": str(self.folder / "data"),
             "offsets.topic.replication.factor": "1",
-            "offsets.topic.num.partitions": "5",
+            "offsets.topic.num.partitions": str(GROUP_PARTITIONS),
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "share.coordinator.state.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",
             # After a kill -9 the controller refuses the broker until its old session has ended.

@@ -216,12 +216,7 @@ def check(root: Path, life: Life, at: int) -> None:
     """What must hold of the folder that a cut at `at` has left."""
     noted = [read_checkpoint(root / name) for name in (RECOVERY_POINTS, CLEANED_OFFSETS)]
     store = LogStore.open(
-        root,
-        now=life.clock,
-        fsync=life.fsync,
-        configs=CONFIGS.__getitem__,
-        partitions=[PLAIN, KEYED],
-        files=Unsynced(),
+        root, now=life.clock, fsync=life.fsync, configs=CONFIGS.__getitem__, partitions=[PLAIN, KEYED], files=Unsynced()
     )
     try:
         assert store.was_clean or at not in life.shut_at, "a clean shutdown counts as a crash"

@@ -7,7 +7,7 @@ answer goes through its codec, in the version that the harness was given.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from muster.client.config import ProducerConfig
 from muster.client.core.metadata import ClusterMetadata
@@ -17,27 +17,13 @@ from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.errors import ErrorCode, MusterError
 from muster.model import TopicPartition
 from muster.protocol import codec
-from muster.protocol.messages import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceResponseLeaderIdAndEpoch,
-    ProduceResponseNodeEndpoint,
-    TopicProduceResponse,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.records.record_batch import BatchHeader, read_header, read_records, record_size
 
 TOPIC = "flights"
 TOPIC_ID = bytes(range(16))
-NEWEST = ProduceRequest.MAX_VERSION
+NEWEST = m.ProduceRequest.MAX_VERSION
 
 
 @dataclass
@@ -132,6 +118,13 @@ class ProducerHarness:
                 self.answer(request)
         self.done.clear()
 
+    @classmethod
+    def warmed(cls, **fields: Any) -> Self:
+        """One that has been `warm` in its first partition."""
+        made = cls(**fields)
+        made.warm()
+        return made
+
     def add(self, *values: bytes, partition: int = 0) -> list[OpenProduce]:
         """Give records and turn: the requests that went out."""
         for value in values:
@@ -146,7 +139,7 @@ class ProducerHarness:
             for send in sends:
                 self._take(send)
             self._collect()
-            if not any(send.request_type is not ProduceRequest for send in sends):
+            if not any(send.request_type is not m.ProduceRequest for send in sends):
                 return self.open[began:]
         raise AssertionError("the core does not come to rest")
 
@@ -166,16 +159,16 @@ class ProducerHarness:
         """Answer all batches of a request alike."""
         self.answer_each(request, [self.part(batch, code, base_offset, **more) for batch in request.batches])
 
-    def part(self, batch: Sent, code: ErrorCode, base_offset: int = -1, **more: Any) -> PartitionProduceResponse:
+    def part(self, batch: Sent, code: ErrorCode, base_offset: int = -1, **more: Any) -> m.PartitionProduceResponse:
         """The answer to one batch."""
         given = base_offset if code is ErrorCode.NONE else -1
-        return PartitionProduceResponse(batch.partition.partition, code, given, **more)
+        return m.PartitionProduceResponse(batch.partition.partition, code, given, **more)
 
     def answer_each(
         self,
         request: OpenProduce,
-        parts: list[PartitionProduceResponse],
-        endpoints: list[ProduceResponseNodeEndpoint] | None = None,
+        parts: list[m.PartitionProduceResponse],
+        endpoints: list[m.ProduceResponseNodeEndpoint] | None = None,
     ) -> None:
         """Answer the batches of a request one by one."""
         self._finish(request, self.response(request, parts, endpoints))
@@ -183,20 +176,20 @@ class ProducerHarness:
     def response(
         self,
         request: OpenProduce,
-        parts: list[PartitionProduceResponse],
-        endpoints: list[ProduceResponseNodeEndpoint] | None = None,
-    ) -> ProduceResponse:
+        parts: list[m.PartitionProduceResponse],
+        endpoints: list[m.ProduceResponseNodeEndpoint] | None = None,
+    ) -> m.ProduceResponse:
         """The same answer as a message."""
         by_name = request.version <= 12
-        topic = TopicProduceResponse(TOPIC if by_name else "", ZERO_UUID if by_name else TOPIC_ID, parts)
-        response = ProduceResponse([topic], 0, endpoints or [])
+        topic = m.TopicProduceResponse(TOPIC if by_name else "", ZERO_UUID if by_name else TOPIC_ID, parts)
+        response = m.ProduceResponse([topic], 0, endpoints or [])
         frame = codec.encode(response, request.version)
-        return codec.decode(ProduceResponse, request.version, frame)
+        return codec.decode(m.ProduceResponse, request.version, frame)
 
-    def hint(self, leader_id: int, port: int) -> tuple[dict[str, Any], list[ProduceResponseNodeEndpoint]]:
+    def hint(self, leader_id: int, port: int) -> tuple[dict[str, Any], list[m.ProduceResponseNodeEndpoint]]:
         """What an answer of KIP-951 holds besides the error."""
-        current = ProduceResponseLeaderIdAndEpoch(leader_id, self.leader_epoch + 1)
-        return {"current_leader": current}, [ProduceResponseNodeEndpoint(leader_id, "127.0.0.1", port)]
+        current = m.ProduceResponseLeaderIdAndEpoch(leader_id, self.leader_epoch + 1)
+        return {"current_leader": current}, [m.ProduceResponseNodeEndpoint(leader_id, "127.0.0.1", port)]
 
     def fail(self, request: OpenProduce, kind: FailureKind = FailureKind.DISCONNECTED) -> None:
         """Give a request no answer."""
@@ -214,7 +207,7 @@ class ProducerHarness:
 
     # --- behind the scenes -------------------------------------------------------------------------------------------
 
-    def _finish(self, request: OpenProduce, reply: ProduceResponse | Failure) -> None:
+    def _finish(self, request: OpenProduce, reply: m.ProduceResponse | Failure) -> None:
         self.open.remove(request)
         request.send.on_reply(reply, self.now)
         self._collect()
@@ -230,18 +223,18 @@ class ProducerHarness:
                 self.done[receipt] = outcome
 
     def _take(self, send: AnySend) -> None:
-        if send.request_type is MetadataRequest:
+        if send.request_type is m.MetadataRequest:
             self._answer_metadata(send)
-        elif send.request_type is InitProducerIdRequest:
+        elif send.request_type is m.InitProducerIdRequest:
             built = send.build(4)
-            assert isinstance(built, InitProducerIdRequest)
+            assert isinstance(built, m.InitProducerIdRequest)
             assert built.transactional_id is None
             next_id = self.producer_ids.pop(0)
             code, (producer_id, epoch) = (next_id, (-1, -1)) if isinstance(next_id, ErrorCode) else (0, next_id)
-            send.on_reply(InitProducerIdResponse(0, code, producer_id, epoch), self.now)
+            send.on_reply(m.InitProducerIdResponse(0, code, producer_id, epoch), self.now)
         else:
             version = self.version if send.newest_version is None else min(self.version, send.newest_version)
-            request = codec.decode(ProduceRequest, version, codec.encode(send.build(version), version))
+            request = codec.decode(m.ProduceRequest, version, codec.encode(send.build(version), version))
             batches = [
                 self._sent(TopicPartition(topic.name or TOPIC, part.index), part.records)
                 for topic in request.topic_data
@@ -262,18 +255,18 @@ class ProducerHarness:
             send.on_reply(self.metadata_broken, self.now)
             return
         request = send.build(12)
-        assert isinstance(request, MetadataRequest)
+        assert isinstance(request, m.MetadataRequest)
         assert request.topics is not None
         topics = [self._describe(topic.name or "") for topic in request.topics]
         ids = sorted({leader for leader in self.leaders if leader is not None} | {1})
-        brokers = [MetadataResponseBroker(node_id, "127.0.0.1", 9000 + node_id) for node_id in ids]
-        send.on_reply(MetadataResponse(0, brokers, "cluster", 1, topics), self.now)
+        brokers = [m.MetadataResponseBroker(node_id, "127.0.0.1", 9000 + node_id) for node_id in ids]
+        send.on_reply(m.MetadataResponse(0, brokers, "cluster", 1, topics), self.now)
 
-    def _describe(self, name: str) -> MetadataResponseTopic:
+    def _describe(self, name: str) -> m.MetadataResponseTopic:
         if name not in (TOPIC, *self.others) or not self.topic_exists:
-            return MetadataResponseTopic(self.topic_error, name)
+            return m.MetadataResponseTopic(self.topic_error, name)
         partitions = [
-            MetadataResponsePartition(
+            m.MetadataResponsePartition(
                 ErrorCode.NONE if leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
                 index,
                 -1 if leader is None else leader,
@@ -281,4 +274,4 @@ class ProducerHarness:
             )
             for index, leader in enumerate(self.leaders)
         ]
-        return MetadataResponseTopic(0, name, TOPIC_ID if self.version > 12 else ZERO_UUID, False, partitions)
+        return m.MetadataResponseTopic(0, name, TOPIC_ID if self.version > 12 else ZERO_UUID, False, partitions)

@@ -15,7 +15,7 @@ import pytest
 from muster.client.plain.fetch import RangeReader
 from muster.model import TopicPartition
 from muster.spark.offsets import INITIAL, Claim, from_json, to_json
-from muster.spark.source.member import Member
+from muster.spark.source.member import QueryMember
 from muster.spark.source.options import parse_options
 
 Read = tuple[int, int]
@@ -49,7 +49,7 @@ class Query:
         }
         given = {name: value for name, value in {**settings, **named}.items() if value != "None"}
         self.options = parse_options(given, streaming=True)
-        self.member = Member(self.options)
+        self.member = QueryMember(self.options)
         self.folder = folder
         for name in ("offsets", "commits", "sink"):
             (folder / name).mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from muster.model import GROUP_METADATA_TOPIC
@@ -15,8 +15,6 @@ from muster.protocol.api import ADVERTISED, ApiKey
 from muster.protocol.primitives import ZERO_UUID, Request
 from tests.support.differential import Ask, Side
 from tests.support.same_answers import UNKNOWN_ID, ready_group
-
-Build = Callable[[Side], Request[Any]]
 
 STEPS = 45
 OPERATOR = "operator"

@@ -19,8 +19,6 @@ from tests.support.differential import Ask, Side
 from tests.support.same_answers import UNKNOWN_ID
 from tests.support.written import build_batch
 
-Build = Callable[[Side], Request[Any]]
-
 STEPS = 40
 CLIENT = "client"
 WAIT_MS = 20_000

@@ -6,16 +6,9 @@ from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.runtime import Client, CoordinatorRuntime
 from muster.coordinator.shards.log_store import ShardLogStore
+from muster.coordinator.shards.shards import Host
 from muster.coordinator.shards.store import Store
-from muster.protocol.messages import (
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-)
+from muster.protocol import messages as m
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
 from tests.support.memory_log import MemoryLog
 
@@ -41,11 +34,9 @@ class Broker:
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0, server_assigned_groups=assigned),
             store or ShardLogStore(self._open),
-            clock=lambda: self.now,
+            Host(lambda: self.now, self.events.append, self._schedule if turns else None),
             topics=self.topics,
-            on_event=self.events.append,
             new_member_id=self._new_member_id,
-            schedule_flush=self._schedule if turns else None,
         )
 
     def loaded(self) -> "Broker":
@@ -68,16 +59,20 @@ class Broker:
         self.runtime.submit(request, Client("cli", "/127.0.0.1", version), answers.append)
         return answers
 
-    def commit(self, group_id: str = "g", offset: int = 1, partition: int = 0) -> list[Any]:
-        topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(partition, offset)])
-        return self.send(OffsetCommitRequest(group_id, topics=[topic]), 8)
+    def commit(self, group_id: str = "g", offset: int = 1, partition: int = 0, *, turn: bool = False) -> list[Any]:
+        """The list that gets the answer; `turn`: that of this turn, which is ended."""
+        topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(partition, offset)])
+        answers = self.send(m.OffsetCommitRequest(group_id, topics=[topic]), 8)
+        if turn:
+            self.turn()
+        return answers
 
     def fetch(self, *group_ids: str) -> list[Any]:
-        return self.send(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(g, topics=None) for g in group_ids]), 8)
+        return self.send(m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(g, topics=None) for g in group_ids]), 8)
 
     def join(self, group_id: str = "g", member_id: str = "", instance: str | None = None) -> list[Any]:
-        protocols = [JoinGroupRequestProtocol(*item) for item in DEFAULT_PROTOCOLS.items()]
-        return self.send(JoinGroupRequest(group_id, 10_000, 60_000, member_id, instance, "consumer", protocols))
+        protocols = [m.JoinGroupRequestProtocol(*item) for item in DEFAULT_PROTOCOLS.items()]
+        return self.send(m.JoinGroupRequest(group_id, 10_000, 60_000, member_id, instance, "consumer", protocols))
 
     def turn(self) -> None:
         self.runtime.flush()

@@ -31,11 +31,7 @@ class World(NamedTuple):
     prefix: str
 
 
-_NOT_READY = {
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-}
+_NOT_READY = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 Step = tuple[str, Callable[[World], Request[Any]]]
 

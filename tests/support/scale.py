@@ -19,6 +19,16 @@ def seeds(default: int) -> range:
     return range(first, first + int(os.environ.get("MUSTER_SEEDS", default)))
 
 
+def is_quick() -> bool:
+    """Whether this is `make quick`, which starts no program of others and draws fewer examples."""
+    return os.environ.get("MUSTER_QUICK") == "1"
+
+
+def examples(number: int, quick: int = 10) -> int:
+    """How many examples Hypothesis tries: a tenth of them in `make quick`, and at least `quick`."""
+    return min(number, max(quick, number // 10)) if is_quick() else number
+
+
 def fresh_seeds(default: int) -> range:
     """`default` seeds that are this run's own; none where MUSTER_FIRST_SEED says which to run."""
     if "MUSTER_FIRST_SEED" in os.environ:

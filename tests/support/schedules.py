@@ -21,10 +21,7 @@ IN_PLACE = ("stop", "kill_source")
 LEAVES = ("leave_kill", "leave_term", "leave_stop")
 """The second query ends, and does not come back."""
 
-PEERS = {
-    "muster": ("kill_worker", "broker_kill", "broker_freeze"),
-    "cluster": ("kill_worker", "broker_kill", "grow"),
-}
+PEERS = {"muster": ("kill_worker", "broker_kill", "broker_freeze"), "cluster": ("kill_worker", "broker_kill", "grow")}
 """What else is drawn, on muster's broker or on three of Apache Kafka."""
 
 GROWS_BELOW_S = 0.5

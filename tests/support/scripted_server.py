@@ -12,20 +12,12 @@ from typing import Any
 
 from muster.errors import ErrorCode, ProtocolError
 from muster.protocol import codec, framing
+from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, request_header_version
-from muster.protocol.messages import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    RequestHeader,
-)
 from muster.protocol.primitives import Response
 
 
-def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
+def decode_request_header(frame: bytes) -> tuple[m.RequestHeader, int]:
     """The header of a request and the position of the message after it.
 
     Raises:
@@ -45,7 +37,7 @@ def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
         raise ProtocolError(f"invalid request header: {error}") from None
     if position > len(frame):
         raise ProtocolError("incomplete request header")
-    return RequestHeader(api_key, version, correlation_id, client_id), position
+    return m.RequestHeader(api_key, version, correlation_id, client_id), position
 
 
 @dataclass
@@ -56,7 +48,7 @@ class Peer:
     writer: asyncio.StreamWriter
     versions: dict[int, tuple[int, int]]
     number: int
-    header: RequestHeader = field(default_factory=RequestHeader)
+    header: m.RequestHeader = field(default_factory=m.RequestHeader)
 
     async def read(self) -> Any:
         """The next request; its header is kept for `reply`. IncompleteReadError at the end."""
@@ -66,7 +58,9 @@ class Peer:
         request = REQUESTS[self.header.request_api_key]
         return codec.decode(request, self.header.request_api_version, frame, position)
 
-    async def reply(self, response: Response, header: RequestHeader | None = None, version: int | None = None) -> None:
+    async def reply(
+        self, response: Response, header: m.RequestHeader | None = None, version: int | None = None
+    ) -> None:
         """Answer the request that was read last, or another one."""
         header = header or self.header
         request = REQUESTS[header.request_api_key]
@@ -78,16 +72,16 @@ class Peer:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def handshake(self) -> ApiVersionsRequest:
+    async def handshake(self) -> m.ApiVersionsRequest:
         """Answer ApiVersions as brokers do."""
-        request: ApiVersionsRequest = await self.read()
+        request: m.ApiVersionsRequest = await self.read()
         await self.reply(self.api_versions())
         return request
 
-    def api_versions(self, code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
+    def api_versions(self, code: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:
         """What the broker speaks."""
-        keys = [ApiVersion(key, first, last) for key, (first, last) in self.versions.items()]
-        return ApiVersionsResponse(code, keys)
+        keys = [m.ApiVersion(key, first, last) for key, (first, last) in self.versions.items()]
+        return m.ApiVersionsResponse(code, keys)
 
 
 Script = Callable[[Peer], Awaitable[None]]
@@ -108,11 +102,11 @@ class ScriptedServer:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def metadata(self, *others: int) -> MetadataResponse:
+    def metadata(self, *others: int) -> m.MetadataResponse:
         """A cluster of this broker, id 1, and others at the given ports."""
         ports = [self.port, *others]
-        brokers = [MetadataResponseBroker(number, "127.0.0.1", port) for number, port in enumerate(ports, 1)]
-        return MetadataResponse(brokers=brokers, cluster_id="scripted", controller_id=1)
+        brokers = [m.MetadataResponseBroker(number, "127.0.0.1", port) for number, port in enumerate(ports, 1)]
+        return m.MetadataResponse(brokers=brokers, cluster_id="scripted", controller_id=1)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -143,14 +137,14 @@ class ScriptedServer:
             await server.wait_closed()
 
 
-def answering(server_metadata: Callable[[], MetadataResponse], then: Script | None = None) -> Script:
+def answering(server_metadata: Callable[[], m.MetadataResponse], then: Script | None = None) -> Script:
     """A script: the handshake, then Metadata for ever; other requests go to `then`, which finds them read."""
 
     async def script(peer: Peer) -> None:
         await peer.handshake()
         while True:
             request = await peer.read()
-            if isinstance(request, MetadataRequest):
+            if isinstance(request, m.MetadataRequest):
                 await peer.reply(server_metadata())
             elif then is not None:
                 await then(peer)

@@ -141,6 +141,13 @@ class SimCluster:
         finally:
             await self.soon(broker.stop())
 
+    @contextlib.asynccontextmanager
+    async def pair(self) -> AsyncIterator[tuple[Broker, Broker]]:
+        """Brokers 1 and 2, which know each other."""
+        async with self.running(1) as one, self.running(2) as two:
+            await self.until(lambda: len(one.cluster.nodes) == len(two.cluster.nodes) == 2)
+            yield one, two
+
     def cut(self, session: AsyncSession) -> None:
         """Nothing comes through between a session and ZooKeeper."""
         self.zookeeper.cut(session.sim)

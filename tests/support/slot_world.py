@@ -11,20 +11,11 @@ from typing import Any
 
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.runtime import Client, CoordinatorRuntime
+from muster.coordinator.shards.shards import Host
 from muster.errors import ErrorCode, MusterError
+from muster.log.producers.producer_state import PartitionProducers
+from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
 from muster.zookeeper.base.znodes import CoordinatorRegistration
 from muster.zookeeper.cluster.group_store import GroupStore
 from muster.zookeeper.cluster.slots import SlotKeeper, preferred
@@ -60,17 +51,19 @@ class SimNode:
         self._ids = 0
         self.session = world.zookeeper.connect(f"node {node_id}", timeout_ms=SESSION_MS, listener=self._on_event)
         self.keeper = SlotKeeper(node_id, self._gained, self._lost, world.slots, self._is_busy)
-        self.store = GroupStore(runner(self.session), self._news, self._fenced)
+        self.store = GroupStore(runner(self.session), self._news, PartitionProducers, self._fenced)
         config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=world.slots)
         self.runtime = CoordinatorRuntime(
             world.config or config,
             self.store,
-            clock=lambda: world.clock.now + START_MS,
+            Host(
+                lambda: world.clock.now + START_MS,
+                self.events.append,
+                self._schedule_flush,
+                later=lambda load: self.later(1, load),
+            ),
             topics=world.topics,
-            on_event=self.events.append,
             new_member_id=self._new_member_id,
-            schedule_flush=self._schedule_flush,
-            later=lambda load: self.later(1, load),
         )
         self.runtime.take_none()
         self.later(100, self._tick)
@@ -159,10 +152,13 @@ class SimNode:
             self.world.clock.call_later(0, due)
 
     def submit(self, request: Any, version: int, reply: Any) -> None:
-        """A request arrives."""
+        """A request arrives; or something that is done with the runtime of groups."""
         if not self.session.is_live:
             self.keeper.drop_all()
             self.wake()
+        if callable(request):
+            request(self.runtime, reply)
+            return
         self.runtime.submit(request, Client("client", "/127.0.0.1", version), reply)
 
 
@@ -176,6 +172,14 @@ class SlotWorld:
         self.zookeeper = SimZooKeeper(self.clock, Random(seed + 1), servers=servers, lag_ms=lag_ms)
         self.nodes: dict[int, SimNode] = {}
         self.everyone: list[SimNode] = []
+
+    @classmethod
+    def settled(cls, *node_ids: int, **settings: Any) -> SlotWorld:
+        """With these nodes, among which the slots are shared."""
+        world = cls(**settings)
+        world.start(*node_ids)
+        world.settle()
+        return world
 
     def start(self, *node_ids: int) -> None:
         for node_id in node_ids:
@@ -238,14 +242,14 @@ class SlotWorld:
 
     def committed(self, group_id: str, node: SimNode | None = None) -> dict[int, int] | int:
         """What a group has committed for topic `t`, or the error."""
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
+        request = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id, topics=None)])
         [group] = self.ask(node or self.coordinator(group_id), request, 8).groups
         if group.error_code:
             return int(group.error_code)
         return {each.partition_index: each.committed_offset for topic in group.topics for each in topic.partitions}
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, node: SimNode | None = None) -> ErrorCode:
-        request = HeartbeatRequest(group_id, generation, member_id)
+        request = m.HeartbeatRequest(group_id, generation, member_id)
         return ErrorCode(self.ask(node or self.coordinator(group_id), request, 4).error_code)
 
     def form(
@@ -259,8 +263,8 @@ class SlotWorld:
         while len({answer.generation_id for answer in joined}) > 1:
             joined = self._join_all(node, group_id, ids)
         leader, generation = joined[0].leader, joined[0].generation_id
-        shares = [SyncGroupRequestAssignment(each, each.encode().ljust(bytes_each, b".") + padding) for each in ids]
-        answer = self.ask(node, SyncGroupRequest(group_id, generation, leader, assignments=shares), 3)
+        shares = [m.SyncGroupRequestAssignment(each, each.encode().ljust(bytes_each, b".") + padding) for each in ids]
+        answer = self.ask(node, m.SyncGroupRequest(group_id, generation, leader, assignments=shares), 3)
         assert answer.error_code == 0, ErrorCode(answer.error_code)
         return generation, sorted(ids, key=lambda each: each != leader)
 
@@ -273,7 +277,7 @@ class SlotWorld:
 
     def share(self, group_id: str, generation: int, member_id: str) -> bytes:
         """A member's assignment, asked for again."""
-        request = SyncGroupRequest(group_id, generation, member_id)
+        request = m.SyncGroupRequest(group_id, generation, member_id)
         answer = self.ask(self.coordinator(group_id), request, 3)
         assert answer.error_code == 0, ErrorCode(answer.error_code)
         return bytes(answer.assignment)
@@ -284,18 +288,18 @@ class SlotWorld:
         return [path for path in self.zookeeper.tree.paths() if path.startswith(prefix) and path.count("/") == 4]
 
 
-def join_request(group_id: str, member_id: str = "") -> JoinGroupRequest:
-    protocols = [JoinGroupRequestProtocol(*item) for item in DEFAULT_PROTOCOLS.items()]
-    return JoinGroupRequest(group_id, 30_000, 60_000, member_id, None, "consumer", protocols)
+def join_request(group_id: str, member_id: str = "") -> m.JoinGroupRequest:
+    protocols = [m.JoinGroupRequestProtocol(*item) for item in DEFAULT_PROTOCOLS.items()]
+    return m.JoinGroupRequest(group_id, 30_000, 60_000, member_id, None, "consumer", protocols)
 
 
 def commit_request(
     group_id: str, offsets: dict[int, int], generation: int = -1, member_id: str = "", metadata: str = ""
-) -> OffsetCommitRequest:
+) -> m.OffsetCommitRequest:
     partitions = [
-        OffsetCommitRequestPartition(partition, offset, committed_metadata=metadata)
+        m.OffsetCommitRequestPartition(partition, offset, committed_metadata=metadata)
         for partition, offset in offsets.items()
     ]
-    return OffsetCommitRequest(
-        group_id, generation, member_id, topics=[OffsetCommitRequestTopic("t", partitions=partitions)]
+    return m.OffsetCommitRequest(
+        group_id, generation, member_id, topics=[m.OffsetCommitRequestTopic("t", partitions=partitions)]
     )

@@ -85,8 +85,7 @@ class Stage:
 
     def enter(self, name: str, **wishes: Any) -> None:
         """A new member is told its id, and comes again with it."""
-        self.join(name, **wishes)
-        self.hear(name)
+        self.joins(name, **wishes)
         self.join(name, **wishes)
 
     def sync(self, name: str, *shares: str, generation: int | None = None, **fields: Any) -> None:
@@ -94,6 +93,16 @@ class Stage:
         number = self.generation if generation is None else generation
         fields = {"protocol_type": "consumer", "protocol_name": self.protocol, **fields}
         self.send(name, m.SyncGroupRequest(self.group, number, self.ids[name], assignments=assignments, **fields), 5)
+
+    def joins(self, name: str, **wishes: Any) -> None:
+        """Join, and be answered."""
+        self.join(name, **wishes)
+        self.hear(name)
+
+    def syncs(self, name: str, *shares: str, **fields: Any) -> None:
+        """Sync, and be answered."""
+        self.sync(name, *shares, **fields)
+        self.hear(name)
 
     def heartbeat(self, name: str, generation: int | None = None, instance: str | None = None) -> None:
         number = self.generation if generation is None else generation

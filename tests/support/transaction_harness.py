@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -128,7 +127,7 @@ class TransactionHarness:
 
     def put(self, **changes: Any) -> None:
         """Change the entry, as no request could in reasonable time."""
-        self.shard.entries[self.name] = replace(self.entry, **changes)
+        self.shard.entries[self.name] = self.entry._replace(**changes)
 
     def replayed(self) -> TransactionShard:
         """A new shard that has read all that this one wrote."""

@@ -108,12 +108,13 @@ class TransactionSide:
         partition: int = 0,
         name: str | None = "",
         sequence: int | None = None,
+        at_ms: int = 1000,
     ) -> Any:
         producer_id, epoch = ids or (self.producer_id, self.epoch)
         key = (producer_id, epoch, partition)
         at = self._sequences.get(key, 0) if sequence is None else sequence
         batch = build_batch(
-            [(1000, b"k", b"v", [])],
+            [(at_ms, b"k", b"v", [])],
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=at,
@@ -134,6 +135,7 @@ class TransactionSide:
         return found
 
     topic_id = ZERO_UUID
+    timeout_ms = 60_000
 
     def commit_offsets(
         self, version: int = 3, ids: tuple[int, int] | None = None, *, offset: int = 5, **member: Any
@@ -160,7 +162,7 @@ class TransactionSide:
 
     def begin(self) -> TransactionSide:
         """Ids for the producer."""
-        answer = self.settled(lambda: self.client.ask(m.InitProducerIdRequest(self.name, 60_000), 4))
+        answer = self.settled(lambda: self.client.ask(m.InitProducerIdRequest(self.name, self.timeout_ms), 4))
         self.take(answer)
         return self
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster.log import PartitionLog
-from muster.log.aborted_index import AbortedTxn
-from muster.log.transactions import OpenTransaction
+from muster.log.producers.transactions import OpenTransaction
+from muster.log.segments.aborted_index import AbortedTxn
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.records.aborted import AbortedTransactions
-from muster.protocol.records.control_records import read_marker
+from muster.protocol.records.control_records import TxnMarker, read_marker
 from muster.protocol.records.record_batch import iter_headers, read_records
 from tests.support.logs import NOW, Row, batch
 
@@ -33,8 +33,7 @@ def begin(log: PartitionLog, producer_id: int, *records: tuple[bytes | None, byt
 
 def end(log: PartitionLog, producer_id: int, *, commit: bool, epoch: int = 0, version: int = 0, now: int = NOW) -> int:
     """Writes a marker; returns its offset."""
-    numbers = {"coordinator_epoch": 0, "transaction_version": version}
-    result = log.append_marker(producer_id, epoch, commit=commit, **numbers, now=now)
+    result = log.append_marker(TxnMarker(producer_id, epoch, commit, 0, version), now=now)
     assert not result.error, result
     return result.base_offset
 
@@ -100,13 +99,13 @@ def rebuilt(log: PartitionLog) -> Rebuilt:
             if first is None:
                 continue
             found.decided.append((first, header.base_offset))
-            if not marker.commit:
+            if not marker.committed:
                 stable = min(found.open.values(), default=header.base_offset + 1)
                 found.aborted.append(AbortedTxn(pid, first, header.base_offset, stable))
     return found
 
 
-def check_rebuilt(log: PartitionLog, *, first_of_log: bool = True) -> None:
+def check_rebuilt(log: PartitionLog) -> None:
     """What the log has kept is what its batches say. Not where its first segments are gone, or were compacted."""
     expected = rebuilt(log)
     producers = log.producers.producers

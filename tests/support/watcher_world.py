@@ -45,7 +45,10 @@ class World:
             Random(1),
         )
 
-    def rest(self, *watchers: SimWatcher, within_ms: int = 60_000) -> None:
+    def rest(self, *watchers: SimWatcher, within_ms: int = 60_000, after_ms: int = 0) -> None:
+        """Wait until these are at rest; so much time passes first."""
+        if after_ms:
+            self.clock.advance(after_ms)
         assert self.clock.run_until(lambda: all(w.is_at_rest for w in watchers), within_ms), [
             (w.name, w.member.state, [tell.message for tell in w.notices]) for w in watchers
         ]
@@ -131,3 +134,10 @@ def registered(world: World, hand: Hand, **settings: Any) -> WatcherMember:
     hand.asked.clear()
     hand.positions = {TopicPartition("t", 0): 7}
     return member
+
+
+def alone(**settings: Any) -> tuple[World, Hand, WatcherMember]:
+    """A world with one partition, and its `registered` member."""
+    world = World(partitions=1)
+    hand = Hand(world)
+    return world, hand, registered(world, hand, **settings)

@@ -16,26 +16,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from muster.zookeeper.base.operations import (
-    ANY_VERSION,
-    Ask,
-    Change,
-    Check,
-    Create,
-    Delete,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    SessionEvent,
-    SetData,
-    Several,
-    Stat,
-    Sync,
-    Watched,
-    Write,
-    ZooKeeperError,
-)
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.session.session import ZooKeeperSession
 from tests.simulator import VirtualClock
 from tests.simulator.zookeeper import SimSession, SimZooKeeper, ZooKeeperCounts
@@ -44,10 +25,10 @@ from tests.support.zookeepers import ZooKeeperServer
 SESSIONS = 3
 TIMEOUT_MS = 100_000
 PATIENCE_S = 120
-FLUSH = Exists("/")
+FLUSH = zk.Exists("/")
 PLACES = ("/t", "/t/a", "/t/b", "/t/a/x", "/t/a/y", "/t/b/x", "/t/a/x/z", "/none/x")
 
-Event = Watched | SessionEvent
+Event = zk.Watched | zk.SessionEvent
 
 
 @dataclass
@@ -55,7 +36,7 @@ class Asked:
     """A session asks for some things at once."""
 
     session: int
-    asks: Sequence[Ask[Any]]
+    asks: Sequence[zk.Ask[Any]]
 
 
 @dataclass
@@ -96,11 +77,11 @@ class Transcript:
 
         def told(value: Any) -> Any:
             match value:
-                case Stat():
+                case zk.Stat():
                     owner = self.owners[value.ephemeral_owner] if value.ephemeral_owner else ""
                     at = ranks[value.czxid], ranks[value.mzxid]
                     return "stat", value.version, value.cversion, owner, at, value.num_children
-                case ZooKeeperError():
+                case zk.ZooKeeperError():
                     return type(value).__name__, value.path
                 case list() | tuple():
                     return [told(each) for each in value]
@@ -112,8 +93,8 @@ class Transcript:
         ]
 
 
-def _each_stat(value: Any, call: Callable[[Stat], object]) -> None:
-    if isinstance(value, Stat):
+def _each_stat(value: Any, call: Callable[[zk.Stat], object]) -> None:
+    if isinstance(value, zk.Stat):
         call(value)
     elif isinstance(value, list | tuple):
         for each in value:
@@ -121,7 +102,9 @@ def _each_stat(value: Any, call: Callable[[Stat], object]) -> None:
 
 
 def _ordered(step: Step, session: int, events: list[Event]) -> list[str]:
-    names = [event.name if isinstance(event, SessionEvent) else f"{event.change.name} {event.path}" for event in events]
+    names = [
+        event.name if isinstance(event, zk.SessionEvent) else f"{event.change.name} {event.path}" for event in events
+    ]
     if isinstance(step, Expired) and step.session == session:
         # Its connection may end before its watches on what ends with it have fired, or after.
         names = [name.split()[-1] for name in names]
@@ -147,17 +130,17 @@ class Author:
             return (Closed if rng.random() < 0.8 else Expired)(session)
         return Asked(session, [self._ask() for _ in range(rng.choice((1, 1, 1, 2, 5)))])
 
-    def _ask(self) -> Ask[Any]:
+    def _ask(self) -> zk.Ask[Any]:
         rng = self._rng
         chance = rng.random()
         if chance < 0.5:
-            kind: type[Any] = rng.choice((GetData, GetChildren, Exists, Exists))
-            read: Ask[Any] = kind(self._place(), watch=rng.random() < 0.7)
+            kind: type[Any] = rng.choice((zk.GetData, zk.GetChildren, zk.Exists, zk.Exists))
+            read: zk.Ask[Any] = kind(self._place(), watch=rng.random() < 0.7)
             return read
         if chance < 0.53:
-            return Sync(self._place())
+            return zk.Sync(self._place())
         if chance < 0.65:
-            return Multi(*(self._write() for _ in range(rng.randrange(1, 5))))
+            return zk.Multi(*(self._write() for _ in range(rng.randrange(1, 5))))
         return self._write()
 
     def _place(self) -> str:
@@ -166,24 +149,24 @@ class Author:
 
     def _version(self, path: str) -> int:
         node = self._tree.find(path)
-        return self._rng.choice((ANY_VERSION, 0, node.version if node else 1, node.version + 1 if node else 2))
+        return self._rng.choice((zk.ANY_VERSION, 0, node.version if node else 1, node.version + 1 if node else 2))
 
-    def _write(self) -> Write[Any]:
+    def _write(self) -> zk.Write[Any]:
         rng = self._rng
         path = self._place()
         data = rng.choice((None, b"", b"data", b"\0\xff"))
         match rng.choice(("create", "create", "sequential", "set", "delete", "check")):
             case "create":
                 below = f"{path}/{rng.choice('abxyz')}" if path.count("/") < 4 and rng.random() < 0.8 else path
-                return Create(below, data, ephemeral=rng.random() < 0.3)
+                return zk.Create(below, data, ephemeral=rng.random() < 0.3)
             case "sequential":
                 name = rng.choice(("/", "/n-"))
-                return Create(path + name, data, ephemeral=rng.random() < 0.5, sequential=True)
+                return zk.Create(path + name, data, ephemeral=rng.random() < 0.5, sequential=True)
             case "set":
-                return SetData(path, data, self._version(path))
+                return zk.SetData(path, data, self._version(path))
             case "delete" if path != "/t" or rng.random() < 0.1:
-                return Delete(path, self._version(path))
-        return Check(path, self._version(path))
+                return zk.Delete(path, self._version(path))
+        return zk.Check(path, self._version(path))
 
 
 # --- told by the in-memory ZooKeeper ----------------------------------------------------------------------------------
@@ -204,7 +187,7 @@ def imagined(seed: int, count: int, *, ends: bool, restarts: Iterable[int] = ())
     for number in range(count):
         step = Restarted() if number in restarts else author.step(ends=ends and number > 0)
         if number == 0:
-            step = Asked(0, [Create("/t", None)])
+            step = Asked(0, [zk.Create("/t", None)])
         outcomes = _imagine(zookeeper, sessions, events, step)
         for index, session in enumerate(sessions):
             transcript.owners.setdefault(session.session_id, f"s{index} of step {number}")
@@ -218,7 +201,7 @@ def imagined(seed: int, count: int, *, ends: bool, restarts: Iterable[int] = ())
 def _imagine(zookeeper: SimZooKeeper, sessions: list[SimSession], events: list[list[Event]], step: Step) -> list[Any]:
     match step:
         case Asked():
-            answers: list[Any] = zookeeper.do(sessions[step.session], Several(*step.asks))
+            answers: list[Any] = zookeeper.do(sessions[step.session], zk.Several(*step.asks))
             return answers
         case Closed():
             sessions[step.session].close()
@@ -285,7 +268,7 @@ async def _live(
 ) -> list[Any]:
     match step:
         case Asked():
-            answers: list[Any] = await sessions[step.session].ask(Several(*step.asks))
+            answers: list[Any] = await sessions[step.session].ask(zk.Several(*step.asks))
             return answers
         case Closed():
             await sessions[step.session].close()
@@ -293,12 +276,12 @@ async def _live(
             sessions[step.session].listen(events[step.session].append)
         case Expired():
             await asyncio.to_thread(expire, sessions[step.session])
-            await _until(lambda: events[step.session][-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED])
+            await _until(lambda: events[step.session][-2:] == [zk.SessionEvent.EXPIRED, zk.SessionEvent.CONNECTED])
         case Restarted():
             await asyncio.to_thread(server.kill)
-            await _until(lambda: all(SessionEvent.SUSPENDED in each for each in events))
+            await _until(lambda: all(zk.SessionEvent.SUSPENDED in each for each in events))
             await asyncio.to_thread(server.start)
-            await _until(lambda: all(SessionEvent.CONNECTED in each for each in events))
+            await _until(lambda: all(zk.SessionEvent.CONNECTED in each for each in events))
     return []
 
 
@@ -327,7 +310,12 @@ def counted(before: dict[str, float], after: dict[str, float]) -> ZooKeeperCount
     def spent(name: str) -> int:
         return int(after[name] - before[name])
 
-    names = {Change.CREATED: "created", Change.DELETED: "deleted", Change.DATA: "changed", Change.CHILDREN: "children"}
+    names = {
+        zk.Change.CREATED: "created",
+        zk.Change.DELETED: "deleted",
+        zk.Change.DATA: "changed",
+        zk.Change.CHILDREN: "children",
+    }
     return ZooKeeperCounts(
         spent("packets_received") - 1,
         0,

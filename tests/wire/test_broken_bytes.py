@@ -14,6 +14,7 @@ from muster.protocol import codec
 from muster.protocol.api import REQUESTS
 from muster.protocol.primitives import Message
 from tests.support.message_strategies import message
+from tests.support.scale import examples
 
 _NEWEST: list[tuple[type[Message], int]] = [
     (cls, version)
@@ -22,7 +23,7 @@ _NEWEST: list[tuple[type[Message], int]] = [
     for version in {cls.MIN_VERSION, cls.MAX_VERSION}
 ]
 _each = pytest.mark.parametrize(("cls", "version"), _NEWEST, ids=[f"{c.__name__}-v{v}" for c, v in _NEWEST])
-_settings = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+_settings = settings(max_examples=examples(15, quick=3), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @_each

@@ -2,6 +2,17 @@
 
 from muster.arrow.decode import Decoder, Fetched
 from muster.arrow.engine import Engine, warm
-from muster.arrow.schema import COLUMNS, HEADERS, LEADER_EPOCH, arrow_schema
+from muster.arrow.schema import COLUMNS, EXTRA, HEADERS, IS_TRANSACTIONAL, LEADER_EPOCH, arrow_schema
 
-__all__ = ["COLUMNS", "HEADERS", "LEADER_EPOCH", "Decoder", "Engine", "Fetched", "arrow_schema", "warm"]
+__all__ = [
+    "COLUMNS",
+    "EXTRA",
+    "HEADERS",
+    "IS_TRANSACTIONAL",
+    "LEADER_EPOCH",
+    "Decoder",
+    "Engine",
+    "Fetched",
+    "arrow_schema",
+    "warm",
+]

@@ -23,9 +23,10 @@ from muster.arrow.layout import (
     ROWS_AT,
     SEGMENT_COLUMNS,
     SPAN_COLUMNS,
+    TRANSACTIONAL_AT,
     VALUE,
 )
-from muster.arrow.schema import HEADERS, LEADER_EPOCH, Array, arrow_schema
+from muster.arrow.schema import HEADERS, IS_TRANSACTIONAL, LEADER_EPOCH, Array, arrow_schema
 from muster.arrow.segments import EncodedBatch
 from muster.errors import CorruptRecordError
 from muster.protocol.records.compression import Buffer, Compression, decompress_into
@@ -144,7 +145,8 @@ def _row(begin: int, end: int, header: BatchHeader) -> tuple[int, ...]:
     if header.record_count * MIN_RECORD_SIZE > end - begin:
         raise CorruptRecordError(f"{header.record_count} records do not fit into {end - begin} bytes")
     times = (header.base_timestamp, header.timestamp_type, header.max_timestamp)
-    return (begin, end, header.record_count, header.base_offset, *times, header.partition_leader_epoch, 0)
+    of_batch = (header.partition_leader_epoch, header.is_transactional)
+    return (begin, end, header.record_count, header.base_offset, *times, *of_batch, 0)
 
 
 def _input(data: memoryview, rows: list[tuple[int, ...]]) -> _Input:
@@ -181,6 +183,7 @@ class _Records:
             "timestampType": lambda: pa.array(self._types[:rows]),
             HEADERS: lambda: self._headers(rows),
             LEADER_EPOCH: self._epochs,
+            IS_TRANSACTIONAL: lambda: pa.array(self._of_batches(TRANSACTIONAL_AT) != 0),
         }
         return {name: make() for name, make in makers.items() if name in names}
 
@@ -191,8 +194,12 @@ class _Records:
         return pa.Array.from_buffers(column_type, rows, [_bitmap(valid), _buffer(starts), _buffer(out)])
 
     def _epochs(self) -> Array:
-        epochs = np.repeat(self._segments[:, LEADER_EPOCH_AT].astype(np.int32), self._segments[:, ROWS_AT])
+        epochs = self._of_batches(LEADER_EPOCH_AT).astype(np.int32)
         return pa.array(epochs, mask=epochs < 0)
+
+    def _of_batches(self, column: int) -> npt.NDArray[np.int64]:
+        """A column of the segments, for each record."""
+        return np.repeat(self._segments[:, column], self._segments[:, ROWS_AT])
 
     def _headers(self, rows: int) -> Array:
         starts, valid = np.empty(rows + 1, np.int32), np.empty(rows, np.uint8)

@@ -42,11 +42,12 @@ SPAN_COLUMNS = 5
 FARTHEST_OFFSET = 2**62
 """Offsets up to here can be added to without a look at whether 64 bits hold the sum."""
 
-SEGMENT_COLUMNS = 9
+SEGMENT_COLUMNS = 10
 """Columns of a segment table; the kernel's `parse` says which."""
 
-LEADER_EPOCH_AT, ROWS_AT = 7, 8
-"""Two of them: the leader's epoch, and where `parse` writes how many rows it made of the segment."""
+LEADER_EPOCH_AT, TRANSACTIONAL_AT, ROWS_AT = 7, 8, 9
+"""Three of them: the leader's epoch, whether the batch is transactional, and where `parse` writes how many rows it made
+of the segment."""
 
 MIN_RECORD_SIZE = 7
 

@@ -138,7 +138,7 @@ def _lists(headers: Any, count: int) -> tuple[npt.NDArray[np.int32], tuple[_Fiel
     """Where the headers of each row begin, and the columns of their names and contents."""
     if headers is None:
         return _fixed(np.zeros(count + 1, np.int32)), (_field(None), _field(None))
-    # A null list may have entries all the same, which are none of the row's.
+    # A null list may still have entries, which do not belong to the row.
     pairs = headers.flatten()
     lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     starts = np.zeros(count + 1, np.int32)

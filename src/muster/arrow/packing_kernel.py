@@ -55,7 +55,7 @@ def _size(number: Any) -> int:
 
 @_jit()
 def _put(out: Bytes, at: np.uint64, number: Any) -> np.uint64:
-    """Write a number that is not negative as a zigzag varint; the place behind it."""
+    """Write a number that is not negative as a zigzag varint. Returns the position after it."""
     rest = np.uint64(number) << np.uint64(1)
     while rest >= np.uint64(0x80):
         out[at] = np.uint8(rest | np.uint64(0x80))
@@ -145,7 +145,7 @@ def cut(
 
 @_jit(_types.void(_int64s, _int64s, _int64s, _int64, _int64s, _uint8s))
 def put_heads(order: Longs, sizes: Longs, firsts: Longs, batches: int, at: Longs, out: Bytes) -> None:
-    """Write what begins each record: length, attributes, a timestamp like the first's, offset. `at` goes behind it."""
+    """Write what begins each record: length, attributes, a timestamp like the first's, offset. `at` moves past it."""
     for batch in range(batches):
         for index in range(firsts[batch], firsts[batch + 1]):
             row = order[index]
@@ -158,7 +158,7 @@ def put_heads(order: Longs, sizes: Longs, firsts: Longs, batches: int, at: Longs
 
 @_jit(_types.void(_bytes, _ints, _bytes, _int64s, _uint8s))
 def put_field(data: Bytes, starts: Ints, valid: Bytes, at: Longs, out: Bytes) -> None:
-    """Write a column, each row's where its record has come to. `at` goes behind it."""
+    """Write a column, each row's at its record's position. `at` moves past it."""
     for row in range(at.size):
         position = np.uint64(at[row])
         if valid.size and not valid[row]:

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from muster.arrow.layout import FLUSH_BYTES, MAX_MS
-from muster.arrow.schema import HEADERS, LEADER_EPOCH, Array, arrow_schema
+from muster.arrow.schema import HEADERS, IS_TRANSACTIONAL, LEADER_EPOCH, Array, arrow_schema
 from muster.arrow.segments import EncodedBatch
 from muster.protocol.records.compression import Buffer
 from muster.protocol.records.record_batch import read_records
 from muster.protocol.records.record_decode import RecordHeaders
 
-_Row = tuple[int, int | None, bytes | None, bytes | None, RecordHeaders, int, int | None]
-"""offset, timestamp (µs), key, value, headers, timestamp type, the leader's epoch."""
+_Row = tuple[int, int | None, bytes | None, bytes | None, RecordHeaders, int, int | None, bool]
+"""offset, timestamp (µs), key, value, headers; of the batch: timestamp type, leader epoch, whether transactional."""
 
 
 def decode(
@@ -28,11 +28,12 @@ def decode(
     size = 0
     for position, header in segments:
         epoch = header.partition_leader_epoch if header.partition_leader_epoch >= 0 else None
+        of_batch = header.timestamp_type, epoch, header.is_transactional
         for record in read_records(buffer, position, header):
             if start <= record.offset < end:
                 headers = record.headers if HEADERS in names else []
                 time = _microseconds(record.timestamp)
-                rows.append((record.offset, time, record.key, record.value, headers, header.timestamp_type, epoch))
+                rows.append((record.offset, time, record.key, record.value, headers, *of_batch))
                 size += len(record.key or b"") + len(record.value or b"")
         if size >= FLUSH_BYTES:
             yield len(rows), _columns(rows, names)
@@ -46,7 +47,7 @@ def _microseconds(timestamp: int) -> int | None:
 
 
 def _columns(rows: list[_Row], names: frozenset[str]) -> dict[str, Array]:
-    offsets, timestamps, keys, values, headers, types, epochs = zip(*rows, strict=True)
+    offsets, timestamps, keys, values, headers, types, epochs, transactional = zip(*rows, strict=True)
     data: dict[str, Any] = {
         "key": keys,
         "value": values,
@@ -55,6 +56,7 @@ def _columns(rows: list[_Row], names: frozenset[str]) -> dict[str, Array]:
         "timestampType": types,
         "headers": [[{"key": key, "value": value} for key, value in row] or None for row in headers],
         LEADER_EPOCH: epochs,
+        IS_TRANSACTIONAL: transactional,
     }
     wanted = [name for name in data if name in names]
     schema = arrow_schema(wanted)

@@ -23,11 +23,13 @@ from muster.broker.clock import now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.dynamic_settings import DynamicSettings
+from muster.broker.features import TRANSACTION_VERSION, Features
 from muster.broker.group_server import Shell
 from muster.broker.groups.coordination import OF_TRANSACTIONS, Alone, ByLeaders, Coordination
 from muster.broker.groups.event_topic import EventTopic
 from muster.broker.groups.service import Groups, GroupTopics
 from muster.broker.identity import Identity, load_identity, read_identity
+from muster.broker.links.links import Links
 from muster.broker.net.side_thread import SideThread
 from muster.broker.operators import metrics as gathering
 from muster.broker.topics.catalogue import TopicCatalogue, refuse_foreign
@@ -39,7 +41,9 @@ from muster.broker.topics.log_reads import Reader
 from muster.broker.topics.partitions import Partitions, log_config, warn_of_unusable
 from muster.broker.topics.producer_ids import ProducerIds
 from muster.broker.transactions.markers import MarkerWriter
+from muster.broker.transactions.places import Places
 from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.verification import Verifier
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
 from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore, put_whole
@@ -77,6 +81,7 @@ class Broker(Shell):
         self.partitions: Partitions
         self.producer_ids: ProducerIds
         self.given: DynamicSettings
+        self.features: Features
         self.durability: Durability
         self.fetches = ParkedFetches()
         self.side_thread = SideThread()
@@ -89,8 +94,9 @@ class Broker(Shell):
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
         self._events: EventTopic | None = None
-        self.transactions: Transactions | None = None
-        """The coordinator of transactions; a broker in a cluster has none yet."""
+        self.transactions: Transactions
+        self.places: Places
+        self.verifier: Verifier
         self._turn_done: Callable[[], None]
         self.broken = asyncio.Event()
         """Set when a sync has failed: records not yet synced are never acknowledged. The owner stops the broker."""
@@ -137,8 +143,7 @@ class Broker(Shell):
             self._open_folder(await among.connect())
             await self._open_port()
             try:
-                parts = (self.topics, self.changes, self.partitions, self.coordination, self.fetches)
-                await among.join(self.node, self.cluster.draft_node, *parts)
+                await self._follow(among)
             except BaseException:
                 await self._server.close()
                 self._store.close()
@@ -146,6 +151,11 @@ class Broker(Shell):
         except BaseException:
             await among.leave()
             raise
+
+    async def _follow(self, among: ZooKeeperCluster) -> None:
+        """Register, and have this broker's parts follow the cluster."""
+        parts = (self.topics, self.changes, self.partitions, self.coordination, self.fetches, self.features)
+        await among.join(self.node, self.cluster.draft_node, *parts)
 
     async def stop(self) -> None:
         """Answer what can be answered, close the port and the folder. A second call does nothing.
@@ -156,15 +166,13 @@ class Broker(Shell):
             return
         self.side_thread.stop()
         self.groups.stop()
-        if self.transactions is not None:
-            self.transactions.stop()
+        self.transactions.stop()
         if self._events is not None:
             self._events.stop()
         await self.durability.stop()
         self._release_durable()
         self.groups.runtime.close()
-        if self.transactions is not None:
-            self.transactions.runtime.close()
+        self.transactions.runtime.close()
         await self._server.close()
         if self._among is not None:
             await self._among.leave()
@@ -188,6 +196,8 @@ class Broker(Shell):
                     self._among.take_folder(folder, self.identity, self._files)
                 self.cluster = self._view()
                 self.given = DynamicSettings(self.config, folder, self._files)
+                level = self._among.transaction_version if self._among is not None else None
+                self.features = Features(self.config, folder, self._files, level)
                 self.topics = TopicCatalogue.load(folder, self._files)
                 for topic in self.topics:
                     warn_of_unusable(topic.name, topic.settings)
@@ -265,27 +275,36 @@ class Broker(Shell):
             self._listeners,
         )
         self.changes.groups = self.groups
-        if self._among is None:
-            self.transactions = self.changes.transactions = self._start_transactions(written)
+        self._make_transactions(written)
         if self.config.flag("group.events.enable"):
             self._keep_events(written)
         self.groups.start()
-        if self.transactions is not None:
-            self.transactions.start()
-            self.transactions.reconcile(self.partitions)
+        self.transactions.start()
 
-    def _start_transactions(self, written: Callable[[], None]) -> Transactions:
+    def _make_transactions(self, written: Callable[[], None]) -> None:
         parts = (self.config, self.topics, self.partitions, self.changes, self.cluster)
-        writer = MarkerWriter(self.partitions, self.groups, self.durability, self.fetches, written)
-        return Transactions(
+        self.places = Places(self.cluster, self.topics, self.coordination)
+        writer = MarkerWriter(self.partitions, self.places, self.groups, self.durability, self.fetches, written)
+        links = Links(f"broker-{self.node.node_id}")
+        self.transactions = self.changes.transactions = Transactions(
             self.config,
             self._clock,
-            Alone(*parts, OF_TRANSACTIONS),
+            (Alone if self._among is None else ByLeaders)(*parts, OF_TRANSACTIONS),
+            self.partitions,
+            self.groups,
             writer,
+            self.places,
+            links,
             written,
-            self.producer_ids.take,
-            lambda where: 0 <= where.partition < self.topics.partition_count(where.topic),
+            (self._among or self.producer_ids).take,
         )
+        self.verifier = Verifier(self.config, self.transactions, self.places, links)
+
+        def follow() -> None:
+            self.transactions.runtime.config.transaction_version = self.features.levels[TRANSACTION_VERSION]
+
+        follow()
+        self.features.on_change.append(follow)
 
     def _keep_events(self, written: Callable[[], None]) -> None:
         parts = (self.config, self.topics, self.changes, self.partitions, self.fetches, written, self._among)
@@ -328,10 +347,12 @@ class Broker(Shell):
             sessions=self.sessions,
             loop=self.loop,
             side_thread=self.side_thread,
-            producer_ids=self._among or self.producer_ids,
-            given=self.given,
-            elsewhere=self._among,
             transactions=self.transactions,
+            verifier=self.verifier,
+            places=self.places,
+            given=self.given,
+            features=self.features,
+            elsewhere=self._among,
         )
 
     async def _listen(self) -> None:
@@ -369,7 +390,11 @@ class Broker(Shell):
         return None
 
     def _gather_more(self) -> gathering.Steps:
-        found = yield from gathering.of_logs(self.partitions.led(), self.partitions.former)
+        late_before_ms = now_ms() - self.config.integer("transaction.max.timeout.ms") - gathering.LATE_BUFFER_MS
+        found = yield from gathering.of_logs(self.partitions.led(), self.partitions.former, late_before_ms)
+        states, unmarked = self.transactions.runtime.counted()
+        refused, timed_out = self.transactions.sender.refused, self.transactions.timed_out
+        found += gathering.of_transactions(states, unmarked, refused, timed_out)
         return found
 
     # ------------------------------------------------------------------------------------- turns of the loop
@@ -388,8 +413,7 @@ class Broker(Shell):
 
     def _release_durable(self) -> None:
         self.groups.runtime.release_durable()
-        if self.transactions is not None:
-            self.transactions.runtime.release_durable()
+        self.transactions.runtime.release_durable()
 
 
 def _warn_of_few_descriptors(partitions: int) -> None:

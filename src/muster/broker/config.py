@@ -111,8 +111,9 @@ _SETTINGS = (
     S("producer.id.expiration.ms", K.INT, 86_400_000, "How long an idle producer's sequences are remembered.", 1),
     # --- transactions
     S("transaction.version", K.INT, 2,
-      "The finalized feature: from 2 on, a transaction has an epoch of its own, so that a late request of an earlier "
-      "one is refused (KIP-890). Clients that do not know it are served as with 0.", 0, 2),
+      "The finalized feature, until it is updated with kafka-features.sh: from 2 on, a transaction has an epoch of its "
+      "own, so that a late request of an earlier one is refused (KIP-890). Clients that do not know it are served as "
+      "with 0. The brokers of a cluster have the level of the first.", 0, 2),
     S("transaction.max.timeout.ms", K.INT, 900_000, "The longest transaction timeout a producer may request.", 1),
     S("transactional.id.expiration.ms", K.INT, 604_800_000,
       "How long a transactional id without a transaction is kept.", 1),

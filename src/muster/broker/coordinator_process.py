@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from muster.broker import handlers
 from muster.broker.cluster.follower import Follower, Session
@@ -23,7 +23,7 @@ from muster.broker.config import BrokerConfig
 from muster.broker.group_server import Shell
 from muster.broker.groups.service import Groups, GroupTopics
 from muster.broker.identity import uuid_bytes
-from muster.broker.topics.catalogue import Topic
+from muster.broker.topics.catalogue import Topic, Topics
 from muster.coordinator.groups.effects import GroupEvent
 from muster.model import Node
 from muster.protocol.primitives import ZERO_UUID
@@ -47,50 +47,18 @@ SETTINGS = frozenset({
 """The broker's settings that apply without topics."""
 
 
-class KafkasTopics:
+class KafkasTopics(Topics):
     """Kafka's topics as the groups see them: those of the image, once the offsets of former topics with the same names
-    are removed."""
+    are removed. Topics of Kafka before 2.8 have no ids."""
 
     def __init__(self, image: ClusterImage) -> None:
+        super().__init__()
         self._image = image
-        self._known: dict[str, Topic] = {}
-        self._by_id: dict[bytes, Topic] = {}
-
-    def __iter__(self) -> Iterator[Topic]:
-        """All topics, by name."""
-        return iter([self._known[name] for name in sorted(self._known)])
-
-    def get(self, name: str) -> Topic | None:
-        """A topic by its name."""
-        return self._known.get(name)
-
-    def by_id(self, topic_id: bytes) -> Topic | None:
-        """A topic by its id."""
-        return self._by_id.get(topic_id)
-
-    def names(self) -> Iterable[str]:
-        """As `TopicCatalogue.names`."""
-        return self._known
-
-    def partition_count(self, topic: str) -> int:
-        """As `TopicResolver.partition_count`."""
-        found = self._known.get(topic)
-        return found.partitions if found is not None else 0
-
-    def topic_id(self, topic: str) -> bytes:
-        """As `TopicResolver.topic_id`. Topics of Kafka before 2.8 have none."""
-        found = self._known.get(topic)
-        return found.topic_id if found is not None else ZERO_UUID
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """As `TopicResolver.topic_name`."""
-        found = self._by_id.get(topic_id)
-        return found.name if found is not None else None
 
     def gone(self) -> list[str]:
         """Topics that no longer exist, or whose names belong to new ones. A topic whose znode cannot be read now still
         exists."""
-        return [topic.name for topic in self._known.values() if self._is_gone(topic.name, topic.topic_id)]
+        return [topic.name for topic in self._by_name.values() if self._is_gone(topic.name, topic.topic_id)]
 
     def _is_gone(self, name: str, topic_id: bytes) -> bool:
         found = self._image.topics.get(name)
@@ -101,12 +69,12 @@ class KafkasTopics:
     def forget(self, names: Iterable[str]) -> None:
         """These topics no longer exist."""
         for name in names:
-            self._by_id.pop(self._known.pop(name).topic_id, None)
+            self._by_id.pop(self._by_name.pop(name).topic_id, None)
 
     def adopt(self) -> None:
         """Take over the topics of the image."""
         for name, topic in self._image.topics.items():
-            self._known[name] = Topic(name, _id(topic), len(topic.registration.partitions))
+            self._by_name[name] = Topic(name, _id(topic), len(topic.registration.partitions))
         self._by_id = {topic.topic_id: topic for topic in self if topic.topic_id != ZERO_UUID}
 
 
@@ -212,7 +180,7 @@ class KafkaFollower(Follower):
         self._cluster, self._groups, self._coordination = cluster, groups, coordination
         await self._begin()
 
-    def _told(self, event: Watched | SessionEvent) -> bool:
+    def _on_session_event(self, event: Watched | SessionEvent) -> bool:
         return self.member.on_event(event)
 
     async def _turn(self) -> None:

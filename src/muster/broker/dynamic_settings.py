@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig, check_retention, nearest
-from muster.broker.settings import Kind, Source, show
-from muster.broker.topics.settings import Change, Operation, joined
+from muster.broker.settings import Source, show
+from muster.broker.topics.settings import Change, apply
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import DISK, Files, write_whole
 
@@ -78,20 +78,12 @@ def altered(settings: Mapping[str, str], changes: list[Change]) -> dict[str, str
         KafkaError: in Kafka's words, where Kafka refuses it too. Kafka takes an unknown name for that of a plug-in;
         here it is refused.
     """
-    found = dict(settings)
-    for name, operation, value in changes:
-        if operation is Operation.DELETE:
-            found.pop(name, None)
-        elif operation is Operation.SET:
-            found[name] = value
-        else:
-            setting = SETTINGS.get(name)
-            if setting is None or setting.kind is not Kind.LIST:
-                what = operation.name.lower()
-                why = f"Config value {what} is not allowed for config key: {name}"
-                raise KafkaError(ErrorCode.INVALID_CONFIG, why)
-            found[name] = joined(found.get(name, show(setting.default) or ""), operation, value)
-    return check(found)
+
+    def refusal(change: Change) -> Exception:
+        what = f"Config value {change.operation.name.lower()} is not allowed for config key: {change.name}"
+        return KafkaError(ErrorCode.INVALID_CONFIG, what)
+
+    return check(apply(settings, changes, SETTINGS, refusal))
 
 
 def check(settings: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from muster.compare import job
-    from muster.compare.formulas import Scheme
+    from muster.compare.rules.formulas import Scheme
     from muster.compare.servers import Given
     from muster.local.folders import workplace
 

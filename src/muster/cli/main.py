@@ -42,6 +42,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "configs": Command("muster.cli.administer.configs", "show and change settings of topics, brokers and groups"),
     "records": Command("muster.cli.administer.records", "delete the oldest records of partitions"),
+    "transactions": Command(
+        "muster.cli.administer.transactions", "list and describe transactions; find and end those that hang"
+    ),
     "log-dirs": Command("muster.cli.administer.log_dirs", "show how much disk space partitions use"),
     "health": Command("muster.cli.observe.health", "check a cluster's health, in one line"),
     "lag": Command("muster.cli.observe.lag", "show the lag of groups, or serve it to Prometheus"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 
 from muster.errors import ConfigError
 
@@ -16,8 +18,8 @@ _PERIOD = re.compile(
     r"(T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+)(?:[.,](\d{0,9}))?S)?)?",
     re.ASCII | re.IGNORECASE,
 )
-_SHORT = re.compile(r"(\d+)(ms|[dhms])", re.ASCII)
-_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_SHORT = re.compile(r"(\d+(?:\.\d{1,3})?)(ms|[wdhms])", re.ASCII)
+_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _MOST = 2**62
 _LONGEST = 200
 """Maximum characters of a duration: Python refuses to parse numbers of thousands of digits."""
@@ -43,7 +45,7 @@ def datetime_ms(text: str, option: str) -> int:
 
 
 def duration_ms(text: str, option: str) -> int:
-    """A duration as milliseconds: `PnDTnHnMn.nS` as Java reads it, or `2d`, `90m`, `1h30m`, `500ms`.
+    """A duration as milliseconds: `PnDTnHnMn.nS` as Java reads it, or `2d`, `1.5h`, `1h30m`, `500ms`.
 
     Raises:
         ConfigError: the text is not in such a form.
@@ -52,12 +54,23 @@ def duration_ms(text: str, option: str) -> int:
     if period is not None and (found := _period_ms(period)) is not None:
         total = found
     elif 0 < len(text) <= _LONGEST and _SHORT.sub("", text) == "":
-        total = sum(int(number) * _MS[unit] for number, unit in _SHORT.findall(text))
+        total = int(sum(Decimal(number) * _MS[unit] for number, unit in _SHORT.findall(text)))
     else:
         raise ConfigError(f"{option} {text!r} is not a duration: write PT1H30M or 1h30m, P2D or 2d")
     if abs(total) > _MOST:
         raise ConfigError(f"{option} {text!r} is longer than any log")
     return total
+
+
+def positive_ms(text: str) -> int:
+    """The same for argparse; zero and less are an error."""
+    try:
+        found = duration_ms(text, "")
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).lstrip()) from None
+    if found <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive duration")
+    return found
 
 
 def _period_ms(found: re.Match[str]) -> int | None:

@@ -93,7 +93,7 @@ class ClientConfig(SecurityConfig):
                 setting of another client is called here, or which known name is similar.
         """
         if settings is not None and not isinstance(settings, Mapping):
-            raise ConfigError(f"settings are a mapping or keywords, not {settings!r}; topics are given to subscribe()")
+            raise ConfigError(f"settings are a mapping or keywords, not {settings!r}; {_meant(settings)}")
         known: dict[str, Field[Any]] = {setting.name: setting for setting in fields(cls)}
         chosen: dict[str, Any] = {}
         for given, value in (dict(settings or {}) | more).items():
@@ -178,6 +178,10 @@ class ProducerConfig(ClientConfig):
     `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
     `delivery_timeout_ms` bounds the time from `send` to the answer, retries included. Records of one batch have one
     fate: a batch expires this long after its first record, with the records that came later, as in Kafka.
+
+    `transactional_id` names the producer across restarts: a producer that starts with it ends its predecessor's
+    transaction, and fences it (KIP-98). A transaction that takes longer than `transaction_timeout_ms` is aborted by the
+    broker, which limits that time (`transaction.max.timeout.ms`).
     """
 
     acks: int | str = "all"
@@ -197,15 +201,22 @@ class ProducerConfig(ClientConfig):
     partitioner_adaptive_partitioning_enable: bool = True
     partitioner_availability_timeout_ms: int = 0
     metadata_max_idle_ms: int = 300_000
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
     def _check(self) -> None:
         if self.compression_gzip_level == 0:
             raise ConfigError("compression_gzip_level is 0; it must be -1, the codec's own, or 1 to 9")
         self._check_delivery_timeout()
-        if self.enable_idempotence:
+        if self.transactional_id == "":
+            raise ConfigError("transactional_id is empty: name the producer, or leave it out")
+        if self.transactional_id is not None and self.enable_idempotence is False:
+            raise ConfigError("transactional_id needs enable_idempotence")
+        if self.enable_idempotence or self.transactional_id is not None:
             against = self._against_idempotence()
             if against:
-                raise ConfigError(f"enable_idempotence needs {against}")
+                needing = "enable_idempotence" if self.enable_idempotence else "transactional_id"
+                raise ConfigError(f"{needing} needs {against}")
 
     def _check_delivery_timeout(self) -> None:
         least = min(self.linger_ms + self.request_timeout_ms, _MAX_INT)
@@ -256,6 +267,7 @@ _SENT_TO_BROKERS = frozenset(
         "fetch_max_bytes",
         "fetch_max_wait_ms",
         "max_partition_fetch_bytes",
+        "transaction_timeout_ms",
     }
 )
 
@@ -266,6 +278,7 @@ _MINIMUM = {
     "max_poll_interval_ms": 1,
     "max_poll_records": 1,
     "max_in_flight_requests_per_connection": 1,
+    "transaction_timeout_ms": 1,
     "connections_max_idle_ms": -1,
     "send_buffer_bytes": -1,
     "receive_buffer_bytes": -1,
@@ -275,6 +288,11 @@ _MINIMUM = {
 }
 
 _MAXIMUM = {"compression_gzip_level": 9, "compression_zstd_level": 22} | dict.fromkeys(_SENT_TO_BROKERS, _MAX_INT)
+
+
+def _meant(settings: object) -> str:
+    is_address = ":" in str(settings)  # no topic's name has one
+    return f"write bootstrap_servers={settings!r}" if is_address else "topics are given to subscribe()"
 
 
 def _check_range(name: str, value: Any) -> None:

@@ -100,7 +100,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         return super().exception(0)
 
     def cancel(self) -> bool:
-        """Ignore the outcome from now on. The record is sent all the same."""
+        """Ignore the outcome from now on. The record is still sent."""
         try:
             return super().cancel()
         finally:

@@ -134,10 +134,10 @@ OTHERWISE: Final = {
     "reconnect_backoff_jitter_ms": "the backoff has Kafka's jitter of 20 percent",
     "receive_message_max_bytes": "fetch_max_bytes bounds what is fetched; an answer may have 512 MiB",
     "message_copy_max_bytes": "records are copied once, into their batch",
-    "topic_metadata_refresh_fast_cnt": "librdkafka does not use it any more",
+    "topic_metadata_refresh_fast_cnt": "librdkafka no longer uses it",
     "topic_metadata_refresh_sparse": "only topics in use are asked for",
     "topic_blacklist": "exclude topics with the pattern passed to subscribe",
-    "socket_blocking_max_ms": "librdkafka does not use it any more",
+    "socket_blocking_max_ms": "librdkafka no longer uses it",
     "enable_random_seed": "Python seeds its random numbers itself",
     "enable_incremental_fetch_sessions": "fetch sessions (KIP-227) are used where the broker has them",
     "enable_gapless_guarantee": "it is experimental in librdkafka; check each future",
@@ -161,9 +161,9 @@ OTHERWISE: Final = {
     "enable_metrics_push": "nothing is pushed to brokers (KIP-714); call metrics()",
     "group_protocol": "groups speak the classic protocol, which every broker of Kafka 4 serves",
     "group_remote_assignor": "it belongs to KIP-848; partition_assignment_strategy is that of the classic protocol",
-    "transactional_id": "there are no transactions; an idempotent producer writes each record once",
-    "transaction_timeout_ms": "there are no transactions",
-    "transaction_two_phase_commit_enable": "there are no transactions",
+    "transactional_id": "only producers have it",
+    "transaction_timeout_ms": "only producers have it",
+    "transaction_two_phase_commit_enable": "a transaction cannot be prepared for another coordinator (KIP-939)",
     "share_acknowledgement_mode": "there are no share groups",
     "share_acquire_mode": "there are no share groups",
     "compression_lz4_level": "lz4 is used with its default level",
@@ -178,7 +178,7 @@ OTHERWISE: Final = {
     "ssl_crlfile": "revocation lists are not checked",
     "ssl_crl_location": "revocation lists are not checked",
 }
-"""Name -> why there is no such setting, and what to do instead."""
+"""Name -> why this client does not have the setting, and what to do instead."""
 
 FAMILIES: Final = {
     r"metrics?_\w+": "call metrics()",

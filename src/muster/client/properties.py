@@ -70,9 +70,7 @@ WITHOUT_MEANING: Final = frozenset(
         "ssl.provider",
         "ssl.secure.random.implementation",
         "ssl.trustmanager.algorithm",
-        "transaction.timeout.ms",
         "transaction.two.phase.commit.enable",
-        "transactional.id",
         "value.deserializer",
         "value.serializer",
     }

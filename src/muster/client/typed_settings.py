@@ -107,6 +107,8 @@ class ProducerKeywords(ClientKeywords, total=False):
     partitioner_adaptive_partitioning_enable: bool
     partitioner_availability_timeout_ms: int
     metadata_max_idle_ms: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
 
 class AdminKeywords(ClientKeywords, total=False):

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.client.net.driver import monotonic_ms
-from muster.compare.formulas import Scheme
 from muster.compare.members import Member, WatchingMember, make
-from muster.compare.results import SENT_AGAIN
+from muster.compare.rules.formulas import Scheme
+from muster.compare.rules.results import SENT_AGAIN
 from muster.errors import ClosedError, MusterError
 from muster.local.keeper import die_with
 from muster.model import TopicPartition

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from muster.client.net.driver import wall_clock_ms
-from muster.compare.checks import Check, is_well, judge
-from muster.compare.formulas import TITLES, Scheme
 from muster.compare.page import FIGURES, render
-from muster.compare.results import Results, Run, to_json
+from muster.compare.rules.checks import Check, is_well, judge
+from muster.compare.rules.formulas import TITLES, Scheme
+from muster.compare.rules.results import Results, SchemeRun, to_json
+from muster.compare.rules.workload import differing_script, fragile
 from muster.compare.servers import Given, started, started_ensemble
 from muster.compare.trial import Options, Trial
-from muster.compare.workload import differing_script, fragile
 
 STORY = 5
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "–"}
@@ -51,7 +51,7 @@ async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
     return results
 
 
-def _setting(given: Given, one: Run) -> str:
+def _setting(given: Given, one: SchemeRun) -> str:
     brokers = f"{one.brokers} brokers of {'muster' if given.kafka is None else 'the Kafka at ' + given.kafka}"
     zookeeper = "a ZooKeeper of one server" if given.zookeeper is None else f"the ZooKeeper at {given.zookeeper}"
     return f"{one.partitions} partitions on {brokers}, with {zookeeper}; assignment by range."
@@ -67,7 +67,7 @@ def _left_out(given: Given) -> list[str]:
     return found
 
 
-async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[str], None]) -> Run:
+async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[str], None]) -> SchemeRun:
     suffix = "" if wanted.given.zookeeper is None else f"-{wall_clock_ms() // 1_000}"
     name = f"compare-{scheme.value}-{size}{suffix}"
     folder = wanted.out / name
@@ -79,7 +79,7 @@ async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[st
     return found
 
 
-async def _run_differing(wanted: Wanted, note: Callable[[str], None]) -> Run:
+async def _run_differing(wanted: Wanted, note: Callable[[str], None]) -> SchemeRun:
     """Scheme 1 on an ensemble of which one server learns late and lags behind; its members watch the brokers."""
     steps = differing_script()
     folder = wanted.out / "compare-differing"
@@ -108,7 +108,7 @@ def conclude(results: Results, out: Path, console: Console) -> bool:
     return is_well(checks)
 
 
-def _totals(stories: Sequence[Run]) -> Table:
+def _totals(stories: Sequence[SchemeRun]) -> Table:
     table = Table(title="What the same workload cost", title_justify="left")
     table.add_column("")
     for story in stories:
@@ -139,7 +139,7 @@ def last_line(results: Results, checks: Sequence[Check]) -> dict[str, Any]:
     }
 
 
-def _run_line(found: Run) -> dict[str, Any]:
+def _run_line(found: SchemeRun) -> dict[str, Any]:
     return {
         "scheme": found.scheme.value,
         "members": found.size,

@@ -14,8 +14,8 @@ from muster.client.consumer.handout import Records
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.core.sends import AnySend
 from muster.client.net.driver import Driver
-from muster.compare.formulas import Scheme
-from muster.compare.results import Work
+from muster.compare.rules.formulas import Scheme
+from muster.compare.rules.results import Work
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes
@@ -71,7 +71,7 @@ def make(scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: 
         return AssignedMember(where, group, topic, name, tell, lost)
     if scheme is Scheme.MEMBERS:
         return ClassicMember(where, group, topic, name, tell, lost)
-    raise ConfigError(f"there is no member of scheme {scheme.value} here")
+    raise ConfigError(f"scheme {scheme.value} has no members that run here")
 
 
 class Where(Protocol):

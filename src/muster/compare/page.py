@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from muster.compare import formulas
-from muster.compare.checks import Check, is_well
 from muster.compare.curves import Growth, growth_chart, sampled
-from muster.compare.formulas import TITLES, Curve, Scheme
-from muster.compare.recorder import Hold, Span
-from muster.compare.results import Results, Run, StepResult
-from muster.compare.workload import OF_SERVERS, Kind
-from muster.pages.charts import Band, Marker, Shade, clock, timeline
+from muster.compare.rules import formulas
+from muster.compare.rules.checks import Check, is_well
+from muster.compare.rules.formulas import TITLES, Curve, Scheme
+from muster.compare.rules.recorder import Hold, Span
+from muster.compare.rules.results import Results, SchemeRun, StepResult
+from muster.compare.rules.workload import OF_SERVERS, Kind
+from muster.pages.charts import Band, NumberedLine, Shade, clock, timeline
 from muster.pages.document import document, scroll, section, table, tiles
 
 ON_PAPER = 1_000
@@ -70,7 +70,7 @@ def _footer(results: Results) -> str:
 # --- owners over time ------------------------------------------------------------------------------------------------
 
 
-def _timelines(stories: Sequence[Run]) -> str:
+def _timelines(stories: Sequence[SchemeRun]) -> str:
     until = max(run.end_ms for run in stories)
     members = _members(stories)
     charts = [f"<h3>{escape(TITLES[run.scheme])}</h3>{scroll(_timeline(run, members, until))}" for run in stories]
@@ -85,17 +85,17 @@ def _timelines(stories: Sequence[Run]) -> str:
     return section("Who read what", hint, f'<ul class="legend">{"".join(legend)}</ul>', *charts)
 
 
-def _members(stories: Iterable[Run]) -> list[str]:
+def _members(stories: Iterable[SchemeRun]) -> list[str]:
     names = {step.member for run in stories for step in run.steps if step.member}
     return sorted(names, key=lambda name: (len(name), name))
 
 
-def _timeline(run: Run, members: Sequence[str], until_ms: int) -> str:
+def _timeline(run: SchemeRun, members: Sequence[str], until_ms: int) -> str:
     bands = [
         Band(hold.partition, members.index(hold.member), hold.member, hold.start_ms, hold.end_ms) for hold in run.holds
     ]
     markers = [
-        Marker(number, step.start_ms, step.settled_ms, str(step.step)) for number, step in enumerate(run.steps, 1)
+        NumberedLine(number, step.start_ms, step.settled_ms, str(step.step)) for number, step in enumerate(run.steps, 1)
     ]
     shades = [Shade(span.start_ms, span.end_ms, f"{what} is down", None, "away") for what, span in run.outages]
     for hold in run.holds:
@@ -123,12 +123,12 @@ def _seconds(milliseconds: int) -> str:
     return f"{milliseconds / 1_000:,.1f}"
 
 
-def _counted(name: str, *, of_servers: bool) -> Callable[[Run], str]:
+def _counted(name: str, *, of_servers: bool) -> Callable[[SchemeRun], str]:
     """A counter of ZooKeeper's, summed over the steps that happen to servers, or over those that happen to members."""
     return lambda run: f"{sum(getattr(s.counted, name) for s in run.steps if (s.kind in OF_SERVERS) is of_servers):,}"
 
 
-FIGURES: dict[str, Callable[[Run], str]] = {
+FIGURES: dict[str, Callable[[SchemeRun], str]] = {
     "rebalances, summed over the members": lambda run: f"{sum(step.work.rebalances for step in run.steps):,}",
     "failed attempts, which were retried": lambda run: f"{sum(step.work.failed_tries for step in run.steps):,}",
     "notifications by ZooKeeper when members join, leave and fail": _counted("watches", of_servers=False),
@@ -150,12 +150,12 @@ FIGURES: dict[str, Callable[[Run], str]] = {
 """What is shown of a whole run."""
 
 
-def _outcomes(run: Run) -> str:
+def _outcomes(run: SchemeRun) -> str:
     said = [outcome for step in run.of_kind(Kind.FREEZE) for outcome in step.stale_commits]
     return ", ".join(said) or "–"
 
 
-def _totals(stories: Sequence[Run]) -> str:
+def _totals(stories: Sequence[SchemeRun]) -> str:
     head = [("", False), *((TITLES[run.scheme], True) for run in stories)]
     rows = [(escape(name), *(escape(figure(run)) for run in stories)) for name, figure in FIGURES.items()]
     hint = (
@@ -180,7 +180,7 @@ _STEP_HEAD = [
 ]
 
 
-def _steps(run: Run) -> str:
+def _steps(run: SchemeRun) -> str:
     rows = [_step_row(number, step) for number, step in enumerate(run.steps, 1)]
     hint = "“Nobody read” is in partition-seconds; “requests” are those to coordinators except heartbeats and commits."
     odd = [str(step.step) for step in run.steps if not step.as_meant]
@@ -208,7 +208,7 @@ def _step_row(number: int, step: StepResult) -> Sequence[str]:
 # --- split brain -----------------------------------------------------------------------------------------------------
 
 
-def _differing(run: Run) -> str:
+def _differing(run: SchemeRun) -> str:
     late, broker, lag = (run.of_kind(kind)[0] for kind in (Kind.LATE, Kind.BROKER, Kind.LAG))
     hint = (
         "Scheme 1 on a ZooKeeper of three servers, with one member on its own server. First that server learns "
@@ -248,26 +248,26 @@ def _growth(results: Results) -> str:
     return section("How it grows", hint, _formulas(results.schemes), *charts, _measured(results))
 
 
-_Formula = Callable[[Run], Curve]
+_Formula = Callable[[SchemeRun], Curve]
 
 
-def _reads(run: Run) -> Curve:
+def _reads(run: SchemeRun) -> Curve:
     return formulas.reads_curve(run.scheme, run.partitions, run.brokers)
 
 
-def _writes(run: Run) -> Curve:
+def _writes(run: SchemeRun) -> Curve:
     return formulas.writes_curve(run.scheme, run.partitions)
 
 
-def _notifications(run: Run) -> Curve:
+def _notifications(run: SchemeRun) -> Curve:
     return formulas.notifications_curve(run.scheme)
 
 
-def _requests(run: Run) -> Curve:
+def _requests(run: SchemeRun) -> Curve:
     return formulas.requests_curve(run.scheme)
 
 
-def _reads_of_start(run: Run) -> Curve:
+def _reads_of_start(run: SchemeRun) -> Curve:
     return formulas.start_reads_curve(run.scheme, run.partitions, run.brokers)
 
 
@@ -291,7 +291,7 @@ def _chart(results: Results, title: str, measured: _Measured, formula: _Formula)
     return f"<h3>{escape(title)}</h3>{scroll(growth_chart(title, lines, 'members'))}"
 
 
-def _places(runs: Sequence[Run]) -> list[tuple[Run, int]]:
+def _places(runs: Sequence[SchemeRun]) -> list[tuple[SchemeRun, int]]:
     """Where there are points: at the sizes of the runs; if there is one alone, at each of its joins."""
     if len(runs) == 1:
         return [(runs[0], size) for size in range(1, runs[0].size + 1)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from muster.compare.results import Work
+from muster.compare.rules.results import Work
 
 BEGAN = "begin registering consumer"
 _TRY = re.compile(r"begin rebalancing consumer \S+ try #(\d+)")

@@ -15,8 +15,8 @@ from typing import TypeVar
 from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.core.admin.admin import NewTopic
 from muster.client.net.driver import monotonic_ms
-from muster.compare.counters import Counters, parse_mntr, read_counters
-from muster.compare.formulas import Scheme
+from muster.compare.rules.counters import Counters, parse_mntr, read_counters
+from muster.compare.rules.formulas import Scheme
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.local.broker import LocalBroker, LocalCoordinator
 from muster.local.ports import LOOPBACK, free_ports

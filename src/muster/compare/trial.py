@@ -17,9 +17,9 @@ from typing import Any
 
 from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.net.driver import monotonic_ms
-from muster.compare.formulas import Scheme
 from muster.compare.load import Load
-from muster.compare.recorder import (
+from muster.compare.rules.formulas import Scheme
+from muster.compare.rules.recorder import (
     Awake,
     Books,
     Double,
@@ -38,9 +38,9 @@ from muster.compare.recorder import (
     ownerless_ms,
     union_ms,
 )
-from muster.compare.results import Run, StepResult, Work
+from muster.compare.rules.results import SchemeRun, StepResult, Work
+from muster.compare.rules.workload import OF_SERVERS, Kind, WorkloadStep, hosts, script
 from muster.compare.servers import Servers
-from muster.compare.workload import OF_SERVERS, Kind, Step, hosts, script
 from muster.demo.run.processes import Process
 from muster.errors import ErrorCode, KafkaError, MusterError
 
@@ -85,7 +85,7 @@ class Trial:
         servers: Servers,
         options: Options,
         note: Callable[[str], None],
-        steps: Sequence[Step] = (),
+        steps: Sequence[WorkloadStep] = (),
     ) -> None:
         """`steps` are those of `script` unless they are given."""
         self.scheme = scheme
@@ -114,14 +114,14 @@ class Trial:
         self._after_waking = 0
         self._active: list[str] = []
         self._load = Load(servers.bootstrap, self.name, options.partitions, options.rate)
-        self._run = Run(scheme, size, options.partitions, servers.brokers)
+        self._run = SchemeRun(scheme, size, options.partitions, servers.brokers)
 
     def _now(self) -> int:
         return monotonic_ms() - self._zero
 
     # --- its life ----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> Run:
+    async def run(self) -> SchemeRun:
         """Run all steps."""
         await self._servers.create_topic(self.name, self._options.partitions)
         if not self.scheme.watches:
@@ -238,7 +238,7 @@ class Trial:
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    async def _do(self, step: Step) -> None:
+    async def _do(self, step: WorkloadStep) -> None:
         before, counts = await self._servers.counters(), dict(self._counts)
         self._committed.clear()
         self._after_waking, self._began = 0, 0

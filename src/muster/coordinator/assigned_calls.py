@@ -104,7 +104,7 @@ class AssignedMembers:
             reply(AssignedJoined(error, generation_id, ask.member_id, partitions))
 
     def heartbeat(self, group_id: str, generation_id: int, member_id: str) -> ErrorCode:
-        """A heartbeat (A3). During a rebalance the member's generation is over (A4)."""
+        """A heartbeat (A3). During a rebalance the member's generation has ended (A4)."""
         error = self._runtime.heartbeat(group_id, generation_id, member_id, None)
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.REBALANCE_IN_PROGRESS else error
 

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from muster.coordinator.groups.config import GroupConfig
-from muster.coordinator.groups.effects import Effects, GroupEvent, Origin
+from muster.coordinator.groups.effects import Effects, Origin
 from muster.coordinator.groups.failures import refused, spoiled
 from muster.coordinator.groups.group_pattern import GroupPattern
 from muster.coordinator.groups.kinds import Group
@@ -24,10 +24,9 @@ from muster.coordinator.groups.shard import GroupCounts, GroupShard
 from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
 from muster.coordinator.shards.clocks import shift_between
-from muster.coordinator.shards.log_store import LogJournal
 from muster.coordinator.shards.served_shard import Answer, Reply, ServedShard
-from muster.coordinator.shards.shards import Shards
-from muster.coordinator.shards.store import Store
+from muster.coordinator.shards.shards import Host, Shards
+from muster.coordinator.shards.store import Store, TransactionalJournal
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
 from muster.protocol.admin_messages import OffsetDeleteRequest
@@ -53,6 +52,7 @@ from muster.protocol.messages import (
     SyncGroupRequest,
 )
 from muster.protocol.primitives import Request, Response
+from muster.protocol.records.control_records import TxnMarker
 from muster.protocol.records.record_batch import BatchBuilder
 from muster.protocol.transaction_messages import TxnOffsetCommitRequest
 
@@ -83,36 +83,21 @@ class CoordinatorRuntime(Shards[GroupShard]):
         topics: names, ids and partition counts of the existing topics.
         new_member_id: makes an id for a new member, from its client id or, for static members, its instance id.
 
-    The others are those of `Shards`; the slots are the partitions of `__consumer_offsets`.
+    The others are those of `Shards`; the slots are by default the partitions of `__consumer_offsets`.
     """
 
     def __init__(
         self,
         config: GroupConfig,
         store: Store,
+        host: Host,
         *,
-        clock: Callable[[], int],
         topics: TopicResolver,
-        on_event: Callable[[GroupEvent], None],
         new_member_id: Callable[[str], str],
-        schedule_flush: Callable[[], None] | None = None,
-        on_deadline_moved: Callable[[], None] | None = None,
-        later: Callable[[Callable[[], None]], None] | None = None,
-        wall_clock: Callable[[], int] | None = None,
     ) -> None:
         counts = GroupCounts()
-        super().__init__(
-            GROUP_METADATA_TOPIC,
-            lambda: config.offsets_topic_num_partitions,
-            lambda: GroupShard(config, topics, counts),
-            store,
-            clock=clock,
-            on_event=on_event,
-            schedule_flush=schedule_flush,
-            on_deadline_moved=on_deadline_moved,
-            later=later,
-            wall_clock=wall_clock,
-        )
+        slots = config.offsets_topic_num_partitions
+        super().__init__(GROUP_METADATA_TOPIC, slots, lambda: GroupShard(config, topics, counts), store, host)
         self.config = config
         self.counts = counts
         self._new_member_id = new_member_id
@@ -129,10 +114,6 @@ class CoordinatorRuntime(Shards[GroupShard]):
             ListGroupsRequest: self._list,
             DeleteGroupsRequest: self._delete,
         }
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that keeps a group."""
-        return group_partition(group_id, self.config.offsets_topic_num_partitions)
 
     def is_rebalancing(self, slot: int) -> bool:
         """Whether a group in the slot is rebalancing: only this coordinator knows which members have joined so far."""
@@ -161,7 +142,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None = None
     ) -> ErrorCode:
         """The fast path for a Heartbeat: returns the error code immediately. A heartbeat writes nothing."""
-        served = self._served.get(group_partition(group_id, self.config.offsets_topic_num_partitions))
+        served = self._served.get(group_partition(group_id, self.slot_count))
         if served is None:
             found = self._find(group_id)
             if not isinstance(found, ServedShard):
@@ -183,7 +164,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
 
         `reply` is called once the commit is durable, with `Granted`, or with a response if that fails. Returns False if
         the commit cannot simply be granted: `submit` then says why."""
-        served = self._served.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
+        served = self._served.get(group_partition(request.group_id, self.slot_count))
         if served is None:
             return False
         now = self._clock()
@@ -203,13 +184,13 @@ class CoordinatorRuntime(Shards[GroupShard]):
         return True
 
     def _find(self, group_id: str) -> ServedShard[GroupShard] | ErrorCode:
-        partition = group_partition(group_id, self.config.offsets_topic_num_partitions)
+        partition = group_partition(group_id, self.slot_count)
         return self._served.get(partition) or self._serve(partition)
 
     def _of_one_group(
         self, decide: Decide, request: Any, client: Client, reply: Answer, fresh_member_id: str = UNKNOWN_MEMBER_ID
     ) -> None:
-        served = self._served.get(group_partition(request.group_id, self.config.offsets_topic_num_partitions))
+        served = self._served.get(group_partition(request.group_id, self.slot_count))
         if served is None:
             found = self._find(request.group_id)
             if not isinstance(found, ServedShard):
@@ -242,7 +223,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         found = self._find(group_id)
         if not isinstance(found, ServedShard):
             raise KafkaError(found)
-        return _in_log(found).begin_verification(producer_id, producer_epoch, tv2=tv2, now=self._wall_clock())
+        return _journal(found).begin_verification(producer_id, producer_epoch, tv2=tv2, now=self._wall_clock())
 
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, error: ErrorCode, guard: int | None, reply: Answer
@@ -263,7 +244,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
             batch, shift = BatchBuilder(), shift_between(now, self._wall_clock())
             served.shard.write_down([*commits], batch, now + shift, shift)
             producer = (request.producer_id, request.producer_epoch)
-            end = _in_log(served).write_transactional(batch, now + shift, *producer, guard)
+            end = _journal(served).write_transactional(batch, now + shift, *producer, guard)
             for each in commits:
                 served.shard.apply_transactional(request.producer_id, each)
             return end
@@ -272,17 +253,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         if code is not ErrorCode.NONE:
             reply(spoiled(answer, code))
 
-    def write_marker(
-        self,
-        slot: int,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-        transaction_version: int,
-        reply: Callable[[ErrorCode], None],
-    ) -> None:
+    def write_marker(self, slot: int, marker: TxnMarker, reply: Callable[[ErrorCode], None]) -> None:
         """A producer's transaction has ended: its offsets become the groups', or are dropped. `reply` is called once
         that is durable, or with the reason why not."""
         found = self._serve(slot)
@@ -292,20 +263,21 @@ class CoordinatorRuntime(Shards[GroupShard]):
         served = found
 
         def append() -> int:
-            end = _in_log(served).write_marker(
-                producer_id,
-                producer_epoch,
-                commit=commit,
-                coordinator_epoch=coordinator_epoch,
-                transaction_version=transaction_version,
-                now=self._wall_clock(),
-            )
-            served.shard.end_transaction(producer_id, commit)
+            end = _journal(served).write_marker(marker, self._wall_clock())
+            served.shard.end_transaction(marker.producer_id, marker.committed)
             return end
 
         code = self._append_apart(served, append, Reply(reply, ErrorCode.NONE))
         if code is not ErrorCode.NONE:
             reply(code)
+
+    def open_transactions(self) -> list[tuple[int, Any]]:
+        """The transactions that are open in each slot."""
+        return [
+            (slot, each)
+            for slot, served in sorted(self._served.items())
+            for each in _journal(served).open_transactions()
+        ]
 
     def intervene(self, group_id: str, decide: Callable[[Group, int], Effects]) -> bool:
         """Do something to a group from outside (`groups/interventions.py`). Returns whether this coordinator has it."""
@@ -315,8 +287,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
             return False
         now = self._clock()
         self._settle(served, now, served.shard.intervene, group, decide, now)
-        if self._dirty and self._schedule_flush is None:
-            self.flush()
+        self._flush_unless_scheduled()
         return True
 
     def shards(self) -> list[GroupShard]:
@@ -329,7 +300,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         """The fast path for an OffsetFetch: the answer, if everything that it could reveal is durable."""
         found = []
         for group in groups:
-            served = self._served.get(group_partition(group.group_id, self.config.offsets_topic_num_partitions))
+            served = self._served.get(group_partition(group.group_id, self.slot_count))
             if served is None or not served.is_all_durable:
                 return None
             found.append(served.shard.fetch_offsets(group, version, require_stable))
@@ -442,8 +413,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         for served in list(self._served.values()):
             now = self._clock()
             self._settle(served, now, served.shard.topics_changed, some, now)
-        if self._schedule_flush is None:
-            self.flush()
+        self._flush_unless_scheduled()
 
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
         """Topics were deleted: remove their committed offsets, some at a time. A shard that is not loaded removes them
@@ -457,8 +427,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
                 for topic in gone.intersection(kept):
                     yield from self._forget_offsets(served, group_id, topic)
                 yield
-        if self._schedule_flush is None:
-            self.flush()
+        self._flush_unless_scheduled()
 
     def _forget_offsets(
         self, served: ServedShard[GroupShard], group_id: str, topic: str
@@ -473,11 +442,8 @@ class CoordinatorRuntime(Shards[GroupShard]):
             yield
 
 
-def _in_log(served: ServedShard[GroupShard]) -> LogJournal:
-    """The journal of a shard that transactions are about. Raises KafkaError where groups are not kept in logs."""
-    if not isinstance(served.journal, LogJournal):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "groups that are kept in ZooKeeper have no transactions")
-    return served.journal
+def _journal(served: ServedShard[GroupShard]) -> TransactionalJournal:
+    return cast(TransactionalJournal, served.journal)
 
 
 def _decided(decide: Callable[[GroupShard], tuple[Any, Effects]], shard: GroupShard, part: Answer) -> Effects:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,16 +13,16 @@ from muster.coordinator.parts import Gather
 from muster.coordinator.shards.clocks import shift_between
 from muster.coordinator.shards.log_store import LogJournal
 from muster.coordinator.shards.served_shard import Answer, ServedShard
-from muster.coordinator.shards.shards import Shards
+from muster.coordinator.shards.shards import Host, Shards
 from muster.coordinator.shards.store import Store
 from muster.coordinator.transactions.config import TransactionConfig
-from muster.coordinator.transactions.effects import Effects, Markers, TransactionEvent
+from muster.coordinator.transactions.effects import Effects, Markers
 from muster.coordinator.transactions.entry import TransactionState
+from muster.coordinator.transactions.id_pattern import IdPattern
 from muster.coordinator.transactions.rules import NewId, Producer
 from muster.coordinator.transactions.shard import TransactionShard
-from muster.errors import ErrorCode
+from muster.errors import ConfigError, ErrorCode
 from muster.model import TRANSACTION_STATE_TOPIC, TopicPartition
-from muster.protocol.group_partitions import group_partition
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from muster.protocol.transaction_messages import (
     DescribeTransactionsRequest,
@@ -55,33 +55,16 @@ class TransactionRuntime(Shards[TransactionShard]):
         self,
         config: TransactionConfig,
         store: Store,
+        host: Host,
         *,
-        clock: Callable[[], int],
-        on_event: Callable[[TransactionEvent], None],
         new_id: NewId,
         send_markers: Callable[[Any], None],
-        schedule_flush: Callable[[], None] | None = None,
-        on_deadline_moved: Callable[[], None] | None = None,
-        later: Callable[[Callable[[], None]], None] | None = None,
-        wall_clock: Callable[[], int] | None = None,
     ) -> None:
+        slots = config.transaction_state_log_num_partitions
         super().__init__(
-            TRANSACTION_STATE_TOPIC,
-            lambda: config.transaction_state_log_num_partitions,
-            lambda: TransactionShard(config, new_id, send_markers),
-            store,
-            clock=clock,
-            on_event=on_event,
-            schedule_flush=schedule_flush,
-            on_deadline_moved=on_deadline_moved,
-            later=later,
-            wall_clock=wall_clock,
+            TRANSACTION_STATE_TOPIC, slots, lambda: TransactionShard(config, new_id, send_markers), store, host
         )
         self.config = config
-
-    def partition_for(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` that keeps an id."""
-        return group_partition(transactional_id, self.config.transaction_state_log_num_partitions)
 
     # ------------------------------------------------------------------------------------------------------- requests
 
@@ -154,11 +137,11 @@ class TransactionRuntime(Shards[TransactionShard]):
     def list_transactions(self, request: ListTransactionsRequest, reply: Answer) -> None:
         """ListTransactions, of all shards here."""
         error = self._state_error
-        if error is ErrorCode.NONE and self._loading:
+        if error is ErrorCode.NONE and (self._loading or self._unavailable):
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         try:
-            pattern = re.compile(request.transactional_id_pattern) if request.transactional_id_pattern else None
-        except re.error:
+            pattern = IdPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
+        except ConfigError:
             error = error or ErrorCode.INVALID_REGULAR_EXPRESSION
         if error is not ErrorCode.NONE:
             reply(ListTransactionsResponse(error_code=error))
@@ -168,6 +151,8 @@ class TransactionRuntime(Shards[TransactionShard]):
 
         def done(found: list[Any]) -> None:
             failed = [code for code in found if isinstance(code, ErrorCode) and code is not ErrorCode.NOT_COORDINATOR]
+            if pattern is not None and pattern.is_too_costly:
+                failed.append(ErrorCode.INVALID_REGULAR_EXPRESSION)
             states = [state for states in found if not isinstance(states, ErrorCode) for state in states]
             reply(
                 ListTransactionsResponse(0, failed[0], [])
@@ -190,12 +175,12 @@ class TransactionRuntime(Shards[TransactionShard]):
     # -------------------------------------------------------------------------------------------------------- markers
 
     def marked(self, markers: Markers, partitions: frozenset[TopicPartition]) -> None:
-        """These partitions have their marker, or need none any more."""
+        """These partitions have their marker, or no longer need one."""
         served = self._served.get(self.partition_for(markers.transactional_id))
         if served is not None:
             now = self._clock()
             self._settle(served, now, served.shard.marked, markers, partitions, now)
-            self._flush_at_once()
+            self._flush_unless_scheduled()
 
     def awaits(self, markers: Markers, partition: TopicPartition) -> bool:
         """Whether the transaction still needs this marker."""
@@ -210,9 +195,13 @@ class TransactionRuntime(Shards[TransactionShard]):
             return served.journal.writing_epoch
         return self._epochs.get(slot, 0)
 
-    def has_open(self, producer_id: int, partition: TopicPartition) -> bool:
-        """Whether any transaction that is loaded here has this partition, from this producer."""
-        return any(served.shard.has_open(producer_id, partition) for served in self._served.values())
+    def counted(self) -> tuple[Counter[str], int]:
+        """How many ids are in each state, and how many markers are not written yet."""
+        states, unmarked = Counter(dict.fromkeys(TransactionState, 0)), 0
+        for served in self._served.values():
+            states.update(each.state for each in served.shard.entries.values())
+            unmarked += served.shard.unmarked_count
+        return Counter({state.kafka_name: count for state, count in states.items()}), unmarked
 
     # ---------------------------------------------------------------------------------------------------------- shards
 
@@ -237,8 +226,4 @@ class TransactionRuntime(Shards[TransactionShard]):
         answered = self._settle(served, now, decide, served.shard, reply, now)
         if answered is not None and reply not in answered:
             reply(refuse(ErrorCode.UNKNOWN_SERVER_ERROR))
-        self._flush_at_once()
-
-    def _flush_at_once(self) -> None:
-        if self._dirty and self._schedule_flush is None:
-            self.flush()
+        self._flush_unless_scheduled()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -17,13 +17,16 @@ from muster.errors import KafkaError, MusterError
 from muster.history.engine import History, events_of, read_history, report
 from muster.history.event_history import history_of
 from muster.history.lag.rows import Committed
-from muster.history.model import Lag, LagSample, Limits
+from muster.history.model import GroupKind, Lag, LagSample, Limits, TopicPartition
 from muster.history.report import Report
+from muster.history.rules.wording import count
 from muster.history.sampler import offsets_of, sample
 from muster.history.sources.cluster_limits import limits_of
 from muster.history.sources.folder import FolderTopic, missing
+from muster.history.sources.folder_logs import FolderLog, folder_logs, open_in_folder
 from muster.history.sources.lag_samples import lag_samples, over_time
 from muster.history.sources.live import LiveTopic, ReaderConfig, TopicRefusedError
+from muster.history.sources.open_transactions import oldest_open
 from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.reading import Topic
 from muster.history.sources.remarks import Remarks
@@ -118,11 +121,13 @@ def at_cluster(
     if sample_ms is None:
         _add_groups_of_events(admin, found, events, remarks)
     where = f"the cluster at {','.join(config.bootstrap_servers)}"
+    _leave_out_sinks(found, groups, remarks)
     if not found.kinds.keys() >= set(groups):
         _check(groups, found, where, _listed_groups(admin))
     now_ms = _now_ms()
     samples = lag_samples(admin, config, found.committed, now_ms, remarks)
     behind = over_time(config, found.past, now_ms, samples, remarks)
+    limits = replace(limits, open_transactions=oldest_open(admin, _behind(found, samples), now_ms, remarks))
     return Look(asked, where, now_ms, found, remarks, limits, samples, behind, events)
 
 
@@ -144,11 +149,61 @@ def at_folder(paths: Sequence[Path], asked: Asked, engine: HistoryEngine = read_
     found = engine(topic, limits, asked.groups or None, None)
     events = events_of(events_topic, asked.groups)
     found.add(history_of(events, found.kinds, remarks))
+    _leave_out_sinks(found, asked.groups, remarks)
     where = ", ".join(map(str, paths))
     _check(asked.groups, found, where)
-    remarks.add("the lag is not known: the log ends of other topics are not in a folder")
     until_ms = _now_ms() if found.until_ms is None else found.until_ms
-    return Look(asked, where, until_ms, found, remarks, limits, events=events)
+    logs = folder_logs(paths, {place for own in found.committed.values() for place in own}, remarks)
+    samples = _samples_in(logs, found, until_ms, remarks)
+    limits = replace(limits, open_transactions=open_in_folder(paths, logs, until_ms, remarks))
+    return Look(asked, where, until_ms, found, remarks, limits, samples, events=events)
+
+
+def _leave_out_sinks(found: History, named: Collection[str], remarks: Remarks) -> None:
+    found.leave_out_sinks(named)
+    for group in sorted(set(named)):
+        if found.kinds.get(group) is GroupKind.SINK:
+            remarks.add(
+                f"in group {group} a task of muster's Spark sink marks which batches it has written: no records are "
+                "read with it, so it has no lag and no findings"
+            )
+
+
+def _samples_in(
+    logs: Mapping[TopicPartition, FolderLog], found: History, at_ms: int, remarks: Remarks
+) -> list[LagSample]:
+    """The lag by the ends of the logs in a folder. Where a group has committed more than there is, it is not known."""
+    samples, absent, shorter = [], set[TopicPartition](), set[TopicPartition]()
+    for group, own in sorted(found.committed.items()):
+        for place, committed in sorted(own.items()):
+            log = logs.get(place)
+            if log is None:
+                absent.add(place)
+            elif committed.offset > log.end:
+                shorter.add(place)
+            else:
+                samples.append(LagSample(at_ms, group, *place, log.start, log.end))
+    if not samples:
+        remarks.add("the lag is not known: the logs of other topics are not in the folder")
+        return []
+    remarks.add("the lag is that of this broker's replicas, in offsets, at the ends of their logs in the folder")
+    if absent:
+        remarks.add(f"the lag of {count(len(absent), 'partition')} is not known: the folder does not have the logs")
+    if shorter:
+        remarks.add(
+            f"the lag of {count(len(shorter), 'partition')} is not known: the logs end before what groups have "
+            "committed, as in an older copy, or in a replica that lags behind"
+        )
+    return samples
+
+
+def _behind(found: History, samples: Iterable[LagSample]) -> dict[TopicPartition, int]:
+    """The ends of the partitions in which a group is behind."""
+    return {
+        place: each.log_end_offset
+        for each in samples
+        if found.committed[each.group][place := (each.topic, each.partition)].offset < each.log_end_offset
+    }
 
 
 def _without_records(
@@ -159,7 +214,7 @@ def _without_records(
     remarks: Remarks,
     notify: Notify,
 ) -> History | None:
-    """An empty history if there is no reason to watch groups; None: they have to be watched."""
+    """An empty history if no group needs to be watched, otherwise None."""
     remarks.add(str(why))
     if not admin.list_consumer_groups():
         return History()  # the topic is created with the first group

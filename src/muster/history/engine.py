@@ -17,7 +17,7 @@ from muster.history.entries.chunks import chunks, no_commits
 from muster.history.entries.decode import BROKEN, decode
 from muster.history.findings import View, findings
 from muster.history.lag.over_time import Past
-from muster.history.lag.rows import CommitSeries, CommittedOf, lag_rows, standing
+from muster.history.lag.rows import CommitSeries, CommittedOf, expiry_state, lag_rows
 from muster.history.model import (
     LAST_MS,
     Commits,
@@ -65,6 +65,17 @@ class History:
         self.kinds |= other.kinds
         known = [ms for ms in (self.from_ms, self.until_ms, other.from_ms, other.until_ms) if ms is not None]
         self.from_ms, self.until_ms = min(known, default=None), max(known, default=None)
+
+    def leave_out_sinks(self, named: Collection[str]) -> None:
+        """Leave out groups in which a Spark sink marks what it has written; of those `named` the kind stays."""
+        sinks = {group for group, kind in self.kinds.items() if kind is GroupKind.SINK}
+        rows = self.rows
+        rows.generations = [row for row in rows.generations if row.group not in sinks]
+        rows.rebalances = [row for row in rows.rebalances if row.group not in sinks]
+        rows.notes = [row for row in rows.notes if row.group not in sinks]
+        self.committed = {group: own for group, own in self.committed.items() if group not in sinks}
+        self.past.leave_out(sinks)
+        self.kinds = {group: kind for group, kind in self.kinds.items() if group not in sinks or group in named}
 
 
 def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
@@ -204,7 +215,7 @@ def _lag(
     found: list[Lag] = []
     for group, own in sorted(by_group(samples).items()):
         series = CommitSeries(no_commits(), committed.get(group, {}))
-        found += lag_rows(series, own, standing(latest.get(group)), limits)
+        found += lag_rows(series, own, expiry_state(latest.get(group)), limits)
     return found
 
 

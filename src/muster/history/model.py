@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
@@ -74,12 +74,25 @@ class Entry(NamedTuple):
     value: bytes | None
 
 
+class How(IntEnum):
+    """How an offset was committed, as far as the header of its record batch tells."""
+
+    UNKNOWN = -1
+    """The header was not read: the admin API or a broker's event reported the offset, or an older version of muster
+    wrote the entry."""
+    PLAIN = 0
+    """By OffsetCommit, or written by the coordinator itself."""
+    TRANSACTIONAL = 1
+    """By TxnOffsetCommit, in a transaction that was committed."""
+
+
 @dataclass(slots=True)
 class Commits:
     """A group's commits in log order, as columns of equal length (numpy int64).
 
     `partition` is an index into `names`. A tombstone (the offset expired or was deleted) has offset -1. `commit_ms` is
     when the coordinator received the commit, -1 for a tombstone. `leader_epoch` is that of the batch, as in `Place`.
+    `how` has values of `How`.
     """
 
     names: list[TopicPartition]
@@ -89,8 +102,9 @@ class Commits:
     offset: Int64s
     commit_ms: Int64s
     leader_epoch: Int64s
+    how: Int64s
     notes: Sequence[tuple[int, str]] = ()
-    """The commits of Spark queries: row and metadata."""
+    """The commits of Spark queries and sinks: row and metadata."""
 
 
 @dataclass(slots=True)
@@ -116,6 +130,8 @@ class GroupKind(StrEnum):
     STREAMS = "streams"
     OFFSETS_ONLY = "offsets only"
     """Commits without any group record: from a client that assigns partitions manually, or from a tool."""
+    SINK = "sink"
+    """Offsets in which a task of muster's Spark sink marks what it has written (sink_groups.py)."""
 
 
 @fixed
@@ -315,6 +331,8 @@ class CommitNote:
     previous one; in an empty group: the third commit), `deleted` (a tombstone: expired, or deleted by an operator)."""
     offset: int
     previous_offset: int
+    is_transactional: bool | None = None
+    """Whether it was committed in a transaction; None if that is not known (`How.UNKNOWN`)."""
 
 
 @fixed
@@ -391,6 +409,20 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """The oldest open transaction of a partition: readers of committed records get nothing from
+    `last_stable_offset` on. `hangs`: no coordinator will end it."""
+
+    last_stable_offset: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None
+    last_timestamp_ms: int
+    hangs: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What the rules need and the log does not contain."""
 
@@ -407,6 +439,8 @@ class Limits:
     topic_names: Mapping[str, str] = field(default_factory=dict)
     """Names by topic id in 32 hexadecimal digits: KIP-848's assignment records only have ids. A name that is missing
     here is inferred from subscriptions if possible; otherwise the id is shown."""
+    open_transactions: Mapping[TopicPartition, OpenTransaction] = field(default_factory=dict)
+    """The oldest open transaction of each partition that groups read and that has one."""
 
 
 Counts: TypeAlias = dict[tuple[str, int], int]

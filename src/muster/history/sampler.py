@@ -158,7 +158,8 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Rem
     now_ms = time.time_ns() // 1_000_000
     found = read_history(watch, Limits(), None, now_ms)
     _soften(found, watch)
-    found.kinds = {**others, **found.kinds, **watch.kinds}
+    sinks = {group: kind for group, kind in found.kinds.items() if kind is GroupKind.SINK}
+    found.kinds = {**others, **found.kinds, **watch.kinds, **sinks}
     found.counts = {}
     remarks.add(
         f"observed by polling the admin API about every {INTERVAL_MS} ms for {duration_ms / 1000:g} s: nothing before "

@@ -17,9 +17,11 @@ _RAW: list[pa.Field[Any]] = [
     pa.field("leader_epoch", pa.int32(), nullable=False),
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
+    pa.field("is_transactional", pa.bool_()),
 ]
 RAW = pa.schema(_RAW)
-"""Records of `__consumer_offsets` as they are read."""
+"""Records of `__consumer_offsets` as they are read. `is_transactional`: the record was written in a transaction (an
+offset commit by TxnOffsetCommit); null if that is not known."""
 
 _ENTRIES: list[pa.Field[Any]] = [
     pa.field("group", pa.string(), nullable=False),
@@ -35,12 +37,21 @@ _ENTRIES: list[pa.Field[Any]] = [
     pa.field("commit_ms", pa.int64()),  # -1: a tombstone
     pa.field("expire_ms", pa.int64()),  # -1: none of its own
     pa.field("metadata", pa.string()),
+    pa.field("is_transactional", pa.bool_()),  # null: not known
     # For other records; null in commits.
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
 ]
 ENTRIES = pa.schema(_ENTRIES)
 """The result of decode.py: one row for each record of a group, in log order within a partition of the topic."""
+
+
+def completed(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """A table with this schema. Columns that it lacks are null: an earlier version that did not have them wrote it."""
+    found = table if isinstance(table, pa.Table) else pa.Table.from_batches([table])
+    for missing in (field for field in schema if field.name not in found.schema.names):
+        found = found.append_column(missing, pa.nulls(found.num_rows, missing.type))
+    return found.select(schema.names).cast(schema)
 
 
 # --- tables for people -----------------------------------------------------------------------------------------------
@@ -150,6 +161,7 @@ NOTES = _schema(
     kind=_TEXT,
     offset=_LONG,
     previous_offset=_LONG,
+    is_transactional=pa.bool_(),
 )
 """A row for each `CommitNote`."""
 

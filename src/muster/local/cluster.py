@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from muster.errors import ConfigError
@@ -17,6 +18,12 @@ from muster.local.ports import check_free, free_ports
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
 
 PATIENCE_S = 60.0
+
+
+def check_kazoo() -> None:
+    """Raises ConfigError where kazoo is not installed, which the brokers of a cluster need."""
+    if find_spec("kazoo") is None:
+        raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'")
 
 
 class LocalCluster(RunsInBlock):
@@ -91,6 +98,7 @@ class LocalCluster(RunsInBlock):
             ConfigError: another process has a port, or the folder; or something is not installed.
             ServerFailedError: one of them ended instead.
         """
+        check_kazoo()
         for server in self.servers:
             self._wait_for_an_earlier(server)
             check_free(server.port, server.name)

@@ -17,7 +17,7 @@ def find_java(purpose: str) -> str:
     """The java command to start `purpose` with.
 
     Raises:
-        ConfigError: there is none that is new enough.
+        ConfigError: none was found that is new enough.
     """
     found = installed_java() or packaged_java()
     if found is None:

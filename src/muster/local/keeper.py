@@ -60,8 +60,8 @@ def main() -> int:
 
 
 def die_with(parent: int) -> Callable[[], None] | None:
-    """What a process does before it begins: on Linux it has itself killed when its parent ends, also while it stands
-    still (SIGSTOP), when it would never learn of that by a pipe."""
+    """What a process does before it begins: on Linux it has itself killed when its parent ends, also while it is
+    stopped (SIGSTOP), when it would never learn of that by a pipe."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

@@ -169,14 +169,18 @@ class Kept(RunsInBlock):
         """Start, on the data of an earlier start where there is some, and return when it serves.
 
         Raises:
-            ServerFailedError: it ended instead, or does not serve in time.
+            ServerFailedError: it runs already, it ended instead, or it does not serve in time.
             ConfigError: what it needs is not installed.
         """
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start without waiting; `wait_until_ready` comes next."""
+        """Start without waiting; `wait_until_ready` comes next. Raises ServerFailedError: it runs already."""
+        running = self.pid
+        if running is not None:  # another keeper would wait for the end of this one
+            frozen = "thaw it" if self.is_frozen else "stop or kill it before it is started again"
+            raise ServerFailedError(f"{self.name} runs already, as process {running}: {frozen}")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.users.touch()
         command = self.command()

@@ -94,7 +94,7 @@ class Relay:
         """A connection to the target, for which a moment is waited.
 
         The sequence: a server votes for another, and comes before that one listens. Without a relay it is refused,
-        and try again; one that is accepted and dropped votes anew, and the other waits 30 s for it.
+        and try again; one that is accepted and dropped votes again, and the other waits 30 s for it.
         """
         deadline = time.monotonic() + self._patience_s
         while not self._closed:

@@ -8,9 +8,9 @@ from muster.log.config import CleanupPolicy, FsyncPolicy, LogConfig, LogError, L
 from muster.log.files import DISK, Files, put_whole, write_whole
 from muster.log.folder import FolderLock, StoreLockedError
 from muster.log.partition import PartitionLog
+from muster.log.producers.transactions import OpenTransaction
 from muster.log.results import AppendResult, MarkerResult, ReadResult, Traffic
 from muster.log.store import FlushResult, LogStore
-from muster.log.transactions import OpenTransaction
 
 __all__ = [
     "DISK",

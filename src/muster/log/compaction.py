@@ -4,7 +4,7 @@
 
 1. Read the dirty part and note the last offset of each key.
 2. Read everything from the start and copy it, without records whose key comes again later, records without a key, and
-   tombstones (records without a value) whose time is over. Small neighbouring segments become one.
+   tombstones (records without a value) past their time. Small neighbouring segments become one.
 3. Exchange new segments for old. A group of neighbours is exchanged before the next group is read, the oldest first, so
    that no tombstone is gone before the records that it deletes.
 
@@ -40,11 +40,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.log.aborted_index import AbortedIndex, AbortedTxn
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
-from muster.log.producer_state import LastRecord
-from muster.log.segment import Segment, segment_name
+from muster.log.producers.producer_state import LastRecord
+from muster.log.segments.aborted_index import AbortedIndex, AbortedTxn
+from muster.log.segments.segment import Segment, segment_name
 from muster.protocol.records.control_records import read_marker
 from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, Record, read_header, read_records
 
@@ -74,7 +74,7 @@ class Replacement:
 
 
 @dataclass(slots=True)
-class Run:
+class CleaningRun:
     """The replacements, each made when it is asked for, and where the dirty part begins after all of them."""
 
     replacements: Iterator[Replacement]
@@ -103,7 +103,7 @@ def clean(
     *,
     files: Files = DISK,
     breathe: Callable[[], None] = lambda: None,
-) -> Run | None:
+) -> CleaningRun | None:
     """The compacted form of `sealed`. None if nothing is dirty. Raises OSError, CorruptRecordError.
 
     `producers` has what must stay of each producer, `aborted` the aborted transactions that overlap with `sealed`, also
@@ -115,7 +115,7 @@ def clean(
     statistics = Statistics()
     cleaner = _Cleaner(keys, config, now, producers, aborted, statistics, files, breathe)
     groups = _groups([s for s in sealed if s.base_offset < keys.end_offset], config)
-    return Run((Replacement(cleaner.rewrite(group), group) for group in groups), keys.end_offset, statistics)
+    return CleaningRun((Replacement(cleaner.rewrite(group), group) for group in groups), keys.end_offset, statistics)
 
 
 def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segment]:
@@ -366,7 +366,7 @@ def finish(replacement: Replacement) -> None:
 
 
 def discard(new: Segment) -> None:
-    """Forgets a new segment that is not wanted any more. A file that cannot be removed goes at the next start."""
+    """Forgets a new segment that is no longer wanted. A file that cannot be removed goes at the next start."""
     new.close()
     with contextlib.suppress(OSError):
         new.files.unlink_if_there(new.path)

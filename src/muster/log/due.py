@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, NO_LIMIT, LogConfig
-from muster.log.segment import Segment
+from muster.log.segments.segment import Segment
 from muster.protocol.records.record_batch import BatchHeader
 
 

@@ -78,7 +78,7 @@ DISK = Files()
 
 
 class OpenFile:
-    """A file to be read, which is closed when nothing refers to it any more."""
+    """A file to be read, which is closed when nothing refers to it."""
 
     __slots__ = ("_fd", "_files")
 

@@ -38,22 +38,23 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from muster.errors import ErrorCode
-from muster.log import compaction, epochs, recovery
-from muster.log.aborted_index import AbortedTxn, aborted_between, entry_of
+from muster.log import compaction, recovery
+from muster.log.batches.placing import place, writable
+from muster.log.batches.record_walk import first_of_time
+from muster.log.batches.validation import Examined, examine
 from muster.log.config import FsyncPolicy, LogConfig, LogError, LogFailedError, TimestampType
 from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, FileCutError, Files, put_whole
-from muster.log.placing import place, writable
-from muster.log.positions import Positions, position_of_end, readable
-from muster.log.producer_state import PartitionProducers
-from muster.log.record_walk import first_of_time
+from muster.log.producers.producer_state import PartitionProducers
+from muster.log.producers.transactions import OpenTransaction
 from muster.log.results import AppendResult, MarkerResult, ReadResult, Sealed, Traffic
-from muster.log.segment import STORED_FROM, Segment, segment_name
-from muster.log.transactions import OpenTransaction
-from muster.log.validation import Examined, examine
+from muster.log.segments import epochs
+from muster.log.segments.aborted_index import AbortedTxn, aborted_between, entry_of
+from muster.log.segments.positions import Positions, position_of_end, readable
+from muster.log.segments.segment import STORED_FROM, Segment, segment_name
 from muster.model import TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
-from muster.protocol.records.control_records import Marker, end_marker
+from muster.protocol.records.control_records import TxnMarker, end_marker
 from muster.protocol.records.record_batch import LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, read_header
 
 logger = logging.getLogger("muster.log")
@@ -260,22 +261,11 @@ class PartitionLog:
         with self._lock:
             return self.producers.begin_verification(producer_id, producer_epoch, first_sequence, tv2, now)
 
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-        transaction_version: int,
-        now: int,
-        leader_epoch: int | None = None,
-    ) -> MarkerResult:
+    def append_marker(self, marker: TxnMarker, *, now: int, leader_epoch: int | None = None) -> MarkerResult:
         """Ends a producer's transaction. A repeat is written again. Refused are an older epoch of the producer
         (INVALID_PRODUCER_EPOCH; with `transaction_version` 2 also the same one while its transaction is open) and one
         of the coordinator (TRANSACTION_COORDINATOR_FENCED); all other errors are as for `append`."""
-        marker = Marker(commit, coordinator_epoch)
-        batch = end_marker(producer_id, producer_epoch, marker, now)
+        batch = end_marker(marker, now)
         header = read_header(batch)
         try:
             with self._lock:
@@ -283,7 +273,7 @@ class PartitionLog:
                     self._refuse()
                 if leader_epoch is not None and leader_epoch < self.leader_epoch:
                     raise _fenced(leader_epoch, self.leader_epoch)
-                self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+                self.producers.check_marker(marker)
                 base_offset = self._log_end_offset
                 epoch = self.leader_epoch if leader_epoch is None else leader_epoch
                 placed = place(batch, Examined([header], [now]), base_offset, self.config, now, epoch)
@@ -294,18 +284,13 @@ class PartitionLog:
             self._on_dirty(self)
         return MarkerResult(ErrorCode.NONE, base_offset, len(batch))
 
-    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has a transaction open here in this epoch."""
-        with self._lock:
-            return self.producers.has_open(producer_id, producer_epoch)
-
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions that no marker here has ended, the oldest first."""
         with self._lock:
             return self.producers.open_transactions()
 
     def _write(
-        self, buffer: bytearray | memoryview, placed: list[BatchHeader], now: int, marker: Marker | None = None
+        self, buffer: bytearray | memoryview, placed: list[BatchHeader], now: int, marker: TxnMarker | None = None
     ) -> None:
         try:
             segment = self._active(len(buffer), placed, now)
@@ -371,7 +356,7 @@ class PartitionLog:
         return LogFailedError(f"reading the log of {self.topic_partition} failed: {error}")
 
     def _report(self, what: str, error: OSError) -> None:
-        """Log a problem once until it is over: a lasting one would flood the log."""
+        """Log a problem once while it lasts: it would flood the log."""
         if not self.in_trouble:
             self.in_trouble = True
             logger.error("%s %s: %s", self.topic_partition, what, error)

@@ -30,13 +30,14 @@ from pathlib import Path
 
 from muster.errors import CorruptRecordError
 from muster.log import compaction
-from muster.log.aborted_index import entry_of
 from muster.log.config import MAX_OFFSETS_OF_A_SEGMENT, LogConfig
 from muster.log.files import DISK, Files
-from muster.log.producer_state import NONE_OPEN, CorruptSnapshotError, PartitionProducers
-from muster.log.segment import Segment, segment_name
+from muster.log.producers.producer_state import NONE_OPEN, PartitionProducers
+from muster.log.segments.aborted_index import entry_of
+from muster.log.segments.segment import Segment, segment_name
 from muster.protocol.records.control_records import read_marker
-from muster.protocol.records.record_batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from muster.protocol.records.producer_snapshots import CorruptSnapshotError
+from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_batch, read_header
 
 logger = logging.getLogger("muster.log")
 
@@ -126,6 +127,8 @@ class _Recovery:
         """Segments whose rebuilt indexes must be saved."""
         self._unmarked: list[Segment] = []
         """Segments with control batches whose index of aborted transactions must be rebuilt."""
+        self._without_producers: set[Segment] = set()
+        """Segments that were read through, and have no batch of a producer."""
         self._seen_end = 0
         """The offset after the last good batch that was seen, even if that batch is not in the log."""
 
@@ -176,7 +179,7 @@ class _Recovery:
         limit = segment.base_offset + MAX_OFFSETS_OF_A_SEGMENT if end is None else end
         segment.reset()
         segment.open_for_append()
-        marked = False
+        marked = produced = False
         try:
             fd = segment.fileno()
             if self._sync:
@@ -189,13 +192,17 @@ class _Recovery:
                 for header in read_checked(fd, size):
                     self._check_offsets(header, segment.next_offset, limit)
                     segment.note(header, self._config.index_interval_bytes)
-                    marked = marked or (header.is_control and header.producer_id >= 0)
+                    if header.producer_id >= 0:
+                        produced = True
+                        marked = marked or header.is_control
             except CorruptRecordError as error:
                 self._cut(segment, fd, size, str(error), synced=segment.next_offset < recovery_point)
         finally:
             segment.close_file()
         if marked:
             self._unmarked.append(segment)
+        if not produced:
+            self._without_producers.add(segment)
         if end is not None:
             segment.seal()
             self._unsaved.append(segment)
@@ -335,7 +342,7 @@ class _Recovery:
         """Applies the log from `start` on to the producers, and adds aborted transactions to indexes being rebuilt."""
         unmarked, self._unmarked = self._unmarked, []
         for segment in self.loaded.segments:
-            if segment.next_offset <= start or not segment.size:
+            if segment.next_offset <= start or not segment.size or segment in self._without_producers:
                 continue
             for position, header in segment.headers(segment.position_of(start)):
                 if header.producer_id < 0:
@@ -399,16 +406,16 @@ def _offset(name: str) -> int:
 def read_checked(fd: int, size: int) -> Iterator[BatchHeader]:
     """The headers of a segment's batches, each checked with its CRC. Raises CorruptRecordError at the first damaged
     batch, or if `size` is in the middle of one; OSError."""
-    window, start, position = b"", 0, 0
+    window, start, position = memoryview(b""), 0, 0
     while position < size:
         if position + HEADER_SIZE > start + len(window):
-            window, start = os.pread(fd, _CHUNK, position), position
+            window, start = memoryview(os.pread(fd, _CHUNK, position)), position
         header = read_header(window, position - start)
-        end = position + header.size
+        end = position + header.batch_length + LOG_OVERHEAD
         if end > size:
             raise CorruptRecordError(f"a batch of {header.size} bytes is truncated: {size - position} are present")
         if end > start + len(window):
-            window, start = os.pread(fd, max(_CHUNK, header.size), position), position
+            window, start = memoryview(os.pread(fd, max(_CHUNK, header.size), position)), position
         check_batch(window, position - start, header)
         yield header
         position = end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.errors import ErrorCode
-from muster.log.segment import Segment
+from muster.log.segments.segment import Segment
 from muster.model import FileRange
 
 

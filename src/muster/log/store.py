@@ -27,7 +27,7 @@ from muster.log.config import FsyncPolicy, LogConfig, LogFailedError
 from muster.log.files import DISK, Files, put_whole, remove_tree
 from muster.log.folder import FolderLock
 from muster.log.partition import PartitionLog
-from muster.log.segment import Segment
+from muster.log.segments.segment import Segment
 from muster.model import TopicPartition
 
 logger = logging.getLogger("muster.log")

@@ -42,7 +42,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class NumberedLine:
     """A numbered line through a timeline; the time up to `end_ms` is shaded."""
 
     number: int
@@ -212,7 +212,7 @@ def timeline(
     title: str,
     rows: Sequence[str],
     bands: Iterable[Band],
-    markers: Sequence[Marker],
+    markers: Sequence[NumberedLine],
     shades: Sequence[Shade],
     until_ms: int = 1,
     origin_ms: int | None = None,
@@ -290,7 +290,7 @@ def _shade(shade: Shade, at: Scale, top: float, bottom: float) -> str:
     return tag("g", veil, hatched, class_=shade.class_)
 
 
-def _lanes(markers: Sequence[Marker], at: Scale) -> list[int]:
+def _lanes(markers: Sequence[NumberedLine], at: Scale) -> list[int]:
     """The lane above the rows for each marker's number: the first in which it touches no other, of three."""
     lanes, taken = [], [-math.inf] * 3
     for marker in markers:
@@ -301,7 +301,7 @@ def _lanes(markers: Sequence[Marker], at: Scale) -> list[int]:
     return lanes
 
 
-def _marker(marker: Marker, lane: int, at: Scale, top: float, bottom: float) -> str:
+def _marker(marker: NumberedLine, lane: int, at: Scale, top: float, bottom: float) -> str:
     x, y = at(marker.start_ms), top - 14 - 20 * lane
     return tag(
         "g",

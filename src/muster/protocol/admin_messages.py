@@ -433,6 +433,40 @@ class OffsetDeleteResponse(Response):
         self.topics = [] if topics is EMPTY else topics
 
 
+class UpdatableFeatureResult(Struct):
+    __slots__ = ("feature", "error_code", "error_message",)
+
+    def __init__(
+        self,
+        feature: str = "",
+        error_code: int = 0,
+        error_message: str | None = "",
+    ) -> None:
+        self.feature = feature
+        self.error_code = error_code
+        self.error_message = error_message
+
+
+class UpdateFeaturesResponse(Response):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 57
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "results",)
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        results: list[UpdatableFeatureResult] = EMPTY,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.error_message = error_message
+        self.results = [] if results is EMPTY else results
+
+
 class ProducerState(Struct):
     __slots__ = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch", "current_txn_start_offset",)
 
@@ -905,6 +939,41 @@ class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
     ) -> None:
         self.group_id = group_id
         self.topics = [] if topics is EMPTY else topics
+
+
+class FeatureUpdateKey(Struct):
+    __slots__ = ("feature", "max_version_level", "allow_downgrade", "upgrade_type",)
+
+    def __init__(
+        self,
+        feature: str = "",
+        max_version_level: int = 0,
+        allow_downgrade: bool = False,
+        upgrade_type: int = 1,
+    ) -> None:
+        self.feature = feature
+        self.max_version_level = max_version_level
+        self.allow_downgrade = allow_downgrade
+        self.upgrade_type = upgrade_type
+
+
+class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
+    MIN_VERSION: ClassVar = 0
+    MAX_VERSION: ClassVar = 2
+    FIRST_FLEXIBLE_VERSION: ClassVar = 0
+    API_KEY: ClassVar = 57
+    RESPONSE: ClassVar = UpdateFeaturesResponse
+    __slots__ = ("timeout_ms", "feature_updates", "validate_only",)
+
+    def __init__(
+        self,
+        timeout_ms: int = 60000,
+        feature_updates: list[FeatureUpdateKey] = EMPTY,
+        validate_only: bool = False,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.feature_updates = [] if feature_updates is EMPTY else feature_updates
+        self.validate_only = validate_only
 
 
 class TopicRequest(Struct):

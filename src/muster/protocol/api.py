@@ -49,6 +49,7 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -62,6 +63,15 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 """In ListOffsets: the offset of the first record that is still there."""
 
+
+class CoordinatorType(IntEnum):
+    """What FindCoordinator looks for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 """Isolation levels of Fetch and ListOffsets."""
@@ -72,9 +82,6 @@ REQUESTS: dict[int, type[Request[Any]]] = {
     if isinstance(cls, type) and issubclass(cls, Request) and cls is not Request
 }
 """The class of each request, by its key."""
-
-TRANSACTIONS = frozenset({24, 25, 26, 27, 28, 65, 66})
-"""Requests of transactions, which a broker in a cluster does not serve."""
 
 ADVERTISED: dict[ApiKey, tuple[int, int]] = {
     ApiKey(key): (cls.MIN_VERSION, cls.MAX_VERSION) for key, cls in sorted(REQUESTS.items())

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from importlib import import_module
+from struct import Struct, pack, unpack_from
 from struct import error as struct_error
-from struct import pack, unpack_from
 from typing import Any, TypeVar
 
 from muster.errors import ProtocolError, UnsupportedVersionError
@@ -41,6 +41,7 @@ with suppress(ModuleNotFoundError):  # there in a compiled build only (tools/typ
 _OF_BUFFERS: dict[tuple[type[Message], int], tuple[Encode, Decode]] = _Codecs()
 _SLICED = _Codecs(sliced=True)
 
+_INT16 = Struct(">h")
 _BROKEN = (struct_error, IndexError, UnicodeDecodeError, OverflowError)
 """What struct and indexing raise on broken bytes."""
 
@@ -53,7 +54,7 @@ def encode(message: Message, version: int) -> bytes:
 def encode_parts(message: Message, version: int) -> list[Buffer]:
     """`encode`, as buffers to be written one after the other; record batches are among them without a copy."""
     parts: list[Buffer] = []
-    encoder(type(message), version)(message, parts.append)
+    CODECS[type(message), version][0](message, parts.append)
     return parts
 
 
@@ -91,6 +92,18 @@ def encode_sliced(message: Message, version: int, write: Callable[[Buffer], None
 
 def _garbled(cls: type[Message], version: int, error: Exception) -> ProtocolError:
     return ProtocolError(f"{cls.__name__} v{version} is truncated or malformed: {error}")
+
+
+def encode_prefixed(prefix: int, message: Message, version: int) -> bytes:
+    """A message after an int16, as in records of Kafka's internal topics: a key's kind, a value's version."""
+    return b"".join((_INT16.pack(prefix), *encode_parts(message, version)))
+
+
+def decode_versioned(cls: type[M], value: Buffer) -> M:
+    """A message after its version, see `encode_prefixed`. Raises as `decode` does."""
+    if len(value) < _INT16.size:
+        raise ProtocolError(f"a {cls.__name__} is shorter than its version")
+    return decode(cls, _INT16.unpack_from(value)[0], value, _INT16.size)
 
 
 def encoder(cls: type[Message], version: int) -> Encode:

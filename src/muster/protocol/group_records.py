@@ -123,10 +123,10 @@ def encode_record(record: CoordinatedRecord) -> tuple[bytes, bytes | None]:
         return record.key, record.value
     if isinstance(record, OffsetCommitRecord):
         return _encode_offset_commit(record)
-    key = _join(GROUP_METADATA, record.key, 0)
+    key = codec.encode_prefixed(GROUP_METADATA, record.key, 0)
     if record.value is None:
         return key, None
-    return key, _join(GROUP_METADATA_VALUE_VERSION, record.value, GROUP_METADATA_VALUE_VERSION)
+    return key, codec.encode_prefixed(GROUP_METADATA_VALUE_VERSION, record.value, GROUP_METADATA_VALUE_VERSION)
 
 
 def _append_commits(batch: BatchBuilder, timestamp: int, commits: OffsetCommits) -> None:
@@ -160,10 +160,12 @@ def _encode_offset_commit(record: OffsetCommitRecord) -> tuple[bytes, bytes | No
 
 def _encode_commit_value(value: OffsetCommitValue) -> bytes:
     if value.expire_timestamp != -1:
-        return _join(OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY, value, OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY)
+        return codec.encode_prefixed(
+            OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY, value, OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY
+        )
     metadata = value.metadata.encode()
     if len(metadata) > 126 or value.topic_id != ZERO_UUID:
-        return _join(OFFSET_COMMIT_VALUE_VERSION, value, OFFSET_COMMIT_VALUE_VERSION)
+        return codec.encode_prefixed(OFFSET_COMMIT_VALUE_VERSION, value, OFFSET_COMMIT_VALUE_VERSION)
     head = _COMMIT_HEAD.pack(OFFSET_COMMIT_VALUE_VERSION, value.offset, value.leader_epoch, len(metadata) + 1)
     return head + metadata + _COMMIT_TAIL.pack(value.commit_timestamp, 0)
 
@@ -171,7 +173,7 @@ def _encode_commit_value(value: OffsetCommitValue) -> bytes:
 @lru_cache(maxsize=4096)
 def _commit_key_head(group: str, topic: str) -> bytes:
     """The key of an offset commit up to the partition, which comes last."""
-    return _join(OFFSET_COMMIT, OffsetCommitKey(group, topic), 0)[: -_INT32.size]
+    return codec.encode_prefixed(OFFSET_COMMIT, OffsetCommitKey(group, topic), 0)[: -_INT32.size]
 
 
 @lru_cache(maxsize=4096)
@@ -214,13 +216,5 @@ def decode_coordinated(key: Buffer | None, value: Buffer | None) -> CoordinatedR
     return UnknownRecord(kind, bytes(key), None if value is None else bytes(value))
 
 
-def _join(prefix: int, message: Any, version: int) -> bytes:
-    return b"".join((_INT16.pack(prefix), *codec.encode_parts(message, version)))
-
-
 def _read(cls: Any, value: Buffer | None) -> Any:
-    if value is None:
-        return None
-    if len(value) < _INT16.size:
-        raise ProtocolError(f"a {cls.__name__} is shorter than its version")
-    return codec.decode(cls, _INT16.unpack_from(value)[0], value, 2)
+    return None if value is None else codec.decode_versioned(cls, value)

@@ -74,6 +74,8 @@ UVARINT = [bytes((n,)) for n in range(128)]
 
 def uvarint(value: int) -> bytes:
     """An unsigned varint."""
+    if value < 128:
+        return UVARINT[value]
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -6,15 +6,12 @@ muster's coordinator passes over them (`group_records.decode_coordinated`), so a
 from __future__ import annotations
 
 from enum import IntEnum
-from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from muster.errors import ProtocolError, UnsupportedVersionError
+from muster.errors import UnsupportedVersionError
 from muster.protocol import codec, group_messages
 from muster.protocol import group_messages as g
 from muster.protocol.primitives import Buffer
-
-_INT16 = Struct(">h")
 
 
 class RecordKind(IntEnum):
@@ -143,9 +140,7 @@ def decode_typed(kind: int, key: Buffer, value: Buffer | None) -> TypedRecord | 
     decoded = codec.decode(key_class, 0, key, 2)
     if value is None:
         return TypedRecord(known, decoded, None)
-    if len(value) < _INT16.size:
-        raise ProtocolError(f"a {value_class.__name__} is shorter than its version")
     try:
-        return TypedRecord(known, decoded, codec.decode(value_class, _INT16.unpack_from(value)[0], value, 2))
+        return TypedRecord(known, decoded, codec.decode_versioned(value_class, value))
     except UnsupportedVersionError:
         return None

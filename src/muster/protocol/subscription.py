@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from struct import Struct, pack, unpack_from
+from struct import Struct, unpack_from
 from struct import error as struct_error
 
 from muster.errors import ProtocolError
@@ -35,7 +35,7 @@ _INT32 = Struct(">i")
 
 @dataclass(slots=True)
 class Subscription:
-    """What a member tells the leader. `generation_id` is that of `owned_partitions`, -1 if it is not known."""
+    """What a member sends to the leader. `generation_id` is that of `owned_partitions`, -1 if it is not known."""
 
     topics: list[str]
     owned_partitions: list[TopicPartition] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Subscription:
 
 @dataclass(slots=True)
 class Assignment:
-    """What the leader tells a member."""
+    """What the leader sends to a member."""
 
     partitions: list[TopicPartition] = field(default_factory=list)
     user_data: bytes = b""
@@ -68,7 +68,7 @@ def encode_subscription(subscription: Subscription, version: int = NEWEST_VERSIO
         generation_id=subscription.generation_id,
         rack_id=subscription.rack_id,
     )
-    return pack(">h", version) + codec.encode(message, version)
+    return codec.encode_prefixed(version, message, version)
 
 
 def decode_subscription(data: bytes) -> Subscription:
@@ -88,7 +88,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def owned_before(said: Subscription) -> tuple[list[TopicPartition], int]:
-    """What a member owned when it joined and in which generation (-1: unknown), wherever its subscription says it.
+    """What a member owned when it joined and in which generation (-1: unknown), wherever its subscription has it.
 
     Versions 1 and 2 of the subscription have fields for that. Before, sticky assignors put it in the user data, and
     still do: Java's cooperative one the generation alone, its eager one and those of librdkafka an array of
@@ -123,12 +123,12 @@ def _previous_assignment(data: bytes) -> tuple[list[TopicPartition], int]:
         found += [TopicPartition(topic, number) for number in unpack_from(f">{count}i", data, at)]
         at += _INT32.size * count
     if len(data) - at not in (0, _INT32.size):
-        raise ValueError("something else is behind the topics")
+        raise ValueError("unknown bytes after the topics")
     return found, int(_INT32.unpack_from(data, at)[0]) if at < len(data) else UNKNOWN_GENERATION_ID
 
 
 def subscribed_topics(data: bytes) -> list[str]:
-    """The topics of a subscription of any version, all of which begin like version 0; what follows is not looked at.
+    """The topics of a subscription of any version, all of which begin like version 0; the rest is ignored.
 
     Raises:
         ProtocolError: the bytes are cut short, or not in this format.
@@ -154,7 +154,7 @@ def encode_assignment_by_topic(
         ],
         user_data=user_data or None,
     )
-    return pack(">h", version) + codec.encode(message, version)
+    return codec.encode_prefixed(version, message, version)
 
 
 def decode_assignment(data: bytes) -> Assignment:
@@ -173,7 +173,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def _version(data: bytes) -> int:
-    """The version to read by: the one in front, or the newest known one if that is newer."""
+    """The version to decode with: the first two bytes, or the newest known one if that is newer."""
     try:
         (version,) = unpack_from(">h", data)
     except struct_error:

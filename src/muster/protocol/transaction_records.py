@@ -22,6 +22,7 @@ TRANSACTION_LOG = 0
 """The one kind of record."""
 
 _INT16 = Struct(">h")
+_KIND = _INT16.pack(TRANSACTION_LOG)
 
 
 class TransactionRecord(NamedTuple):
@@ -38,10 +39,10 @@ def value_version(transaction_version: int) -> int:
 
 def encode_record(record: TransactionRecord, version: int) -> tuple[bytes, bytes | None]:
     """Key and value of a record."""
-    key = _INT16.pack(TRANSACTION_LOG) + codec.encode(record.key, 0)
+    key = b"".join((_KIND, *codec.encode_parts(record.key, 0)))
     if record.value is None:
         return key, None
-    return key, _INT16.pack(version) + codec.encode(record.value, version)
+    return key, b"".join((_INT16.pack(version), *codec.encode_parts(record.value, version)))
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord | None:
@@ -56,10 +57,6 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord
     if _INT16.unpack_from(key)[0] != TRANSACTION_LOG:
         return None
     transactional_id = codec.decode(TransactionLogKey, 0, key, 2)
-    if value is None:
-        return TransactionRecord(transactional_id, None)
-    if len(value) < _INT16.size:
-        raise ProtocolError("a TransactionLogValue is shorter than its version")
     return TransactionRecord(
-        transactional_id, codec.decode(TransactionLogValue, _INT16.unpack_from(value)[0], value, 2)
+        transactional_id, None if value is None else codec.decode_versioned(TransactionLogValue, value)
     )

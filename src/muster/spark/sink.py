@@ -2,19 +2,24 @@
 
 Each task encodes its Arrow batches directly as record batches and hands them to a producer, which the next task in the
 same Python process reuses. A task ends when all its records are acknowledged, and fails if one cannot be
-written. Then Spark retries it, and writes all its records again: at least once, like Spark's own sink.
+written. Then Spark retries it, and writes all its records again: at least once, like Spark's own sink. What a task has
+written is readable immediately and cannot be taken back.
 
-`commit` and `abort` do nothing: what a task has written is readable immediately and cannot be taken back.
+With `exactlyOnce` a task of a stream is a transaction (`exactly_once.py`), with a producer of its own: a producer that
+is kept would be fenced as soon as the task of the next batch runs in another process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from muster.arrow.engine import Engine, packing_kernel_for
@@ -23,8 +28,21 @@ from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingBatch
 from muster.client.core.produce.partitioner import partition_for_key
 from muster.client.net.driver import wall_clock_ms
+from muster.client.plain.cluster import connect
 from muster.client.producer.batch_producer import BatchProducer
 from muster.errors import MusterError
+from muster.model import GroupMetadata, TopicPartition
+from muster.spark.exactly_once import (
+    BATCH_ID,
+    QUERY_ID,
+    Attempt,
+    Content,
+    SinkError,
+    attempt,
+    check_tasks,
+    read_marker,
+    task_number,
+)
 from muster.spark.given import as_typed
 from muster.spark.sink_options import SinkOptions
 from muster.spark.worker import keep_memory, spare_collections
@@ -35,10 +53,6 @@ fits in a processor's cache costs more."""
 
 MOST_BYTES = 2 * CHUNK_BYTES
 """A larger Arrow batch is cut. Its parts are not collected again, which would copy them."""
-
-
-class SinkError(MusterError):
-    """Rows were not written. The message is written for the user."""
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -60,30 +74,127 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write(self._options, iterator)
 
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        attempts = [message.attempt for message in messages if isinstance(message, Written)]
+        if attempts:
+            _check_tasks(self._options, attempts)
+
+
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """The message of a task that has written its rows in a transaction, now or before."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+
 
 def write(options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engine = Engine.AUTO) -> WriterCommitMessage:
-    """Run one task. Returns when all rows are acknowledged according to `acks`.
+    """Run one task. Returns when all rows are acknowledged according to `acks`, or committed.
 
     Raises:
-        SinkError: a record cannot be written, or was not acknowledged within `delivery.timeout.ms`.
+        SinkError: a record cannot be written, or was not acknowledged within `delivery.timeout.ms`; or, with
+            `exactlyOnce`, another run of the batch has written something else.
     """
-    producer = None
     keep_memory()
+    try:
+        if options.prefix is None:
+            _write_rows(options, batches, engine)
+            message = WriterCommitMessage()
+        else:
+            message = Written(_current_attempt(options.prefix))
+            _write_once(message.attempt, options, batches, engine)
+    except MusterError as error:
+        if isinstance(error, SinkError):
+            raise
+        raise SinkError(as_typed(str(error), ProducerConfig, set(), {})) from error
+    spare_collections()
+    return message
+
+
+def _write_rows(options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engine) -> None:
+    """At least once."""
+    producer = None
     try:
         for chunk in _chunks(options, batches):
             producer = producer or _producer(options.config)
-            for topic, rows, given in _by_topic(options, chunk):
-                _write(producer, topic, rows, given, engine)
+            _write_chunk(producer, options, chunk, engine)
         if producer is not None:
             producer.flush()
-    except BaseException as error:
+    except BaseException:
         if producer is not None:
             _drop(producer)
-        if isinstance(error, MusterError) and not isinstance(error, SinkError):
-            raise SinkError(as_typed(str(error), ProducerConfig, set(), {})) from error
         raise
-    spare_collections()
-    return WriterCommitMessage()
+
+
+# ------------------------------------------------------------------------------------------------- exactly once
+
+
+def _current_attempt(prefix: str) -> Attempt:
+    context = TaskContext.get()
+    if context is None:
+        return attempt(prefix, 0, {})
+    return attempt(
+        prefix, context.partitionId(), {name: context.getLocalProperty(name) for name in (BATCH_ID, QUERY_ID)}
+    )
+
+
+def _write_once(current: Attempt, options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engine) -> None:
+    assert options.topic is not None
+    place = TopicPartition(options.topic, 0)
+    producer = BatchProducer(replace(options.config, transactional_id=current.name))
+    try:
+        producer.init_transactions()  # before the marker is read: now no other attempt can commit one
+        marker = read_marker(current.name, connect(options.config).committed(current.name, [place]).get(place))
+        chunks = _chunks(options, batches)
+        if current.is_written(marker):
+            assert marker is not None
+            current.check_same(marker, _content(chunks))
+            return
+        producer.begin_transaction()
+        content = Content()
+        for chunk in chunks:
+            content = content.plus(chunk)
+            _write_chunk(producer, options, chunk, engine)
+        producer.flush()
+        producer.send_offsets_to_transaction({place: current.marker(content).commit()}, GroupMetadata(current.name))
+        producer.commit_transaction()
+    except BaseException:
+        with contextlib.suppress(MusterError):  # otherwise readers would wait for the transaction's timeout
+            producer.abort_transaction(timeout_ms=_ABORT_MS)
+        raise
+    finally:
+        producer.close()
+
+
+_ABORT_MS = 5_000
+
+
+def _check_tasks(options: SinkOptions, attempts: Sequence[Attempt]) -> None:
+    """In the driver: look for markers of tasks that the batch had in an earlier run, and no longer has."""
+    assert options.topic is not None
+    first, ran = attempts[0], {found.number for found in attempts}
+    cluster, place = connect(options.config), TopicPartition(options.topic, 0)
+    numbers = {group: task_number(first.prefix, group) for group in cluster.groups()}
+    markers = {
+        number: read_marker(group, cluster.committed(group, [place]).get(place))
+        for group, number in numbers.items()
+        if number is not None and number not in ran
+    }
+    check_tasks(first, ran, {number: marker for number, marker in markers.items() if marker is not None})
+
+
+def _content(chunks: Iterable[pa.Table]) -> Content:
+    content = Content()
+    for chunk in chunks:
+        content = content.plus(chunk)
+    return content
+
+
+# ------------------------------------------------------------------------------------------------- both
+
+
+def _write_chunk(producer: BatchProducer, options: SinkOptions, chunk: pa.Table, engine: Engine) -> None:
+    for topic, rows, given in _by_topic(options, chunk):
+        _write(producer, topic, rows, given, engine)
 
 
 def _write(producer: BatchProducer, topic: str, rows: Rows, given: Any, engine: Engine) -> None:

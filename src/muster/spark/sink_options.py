@@ -19,6 +19,7 @@ KNOWN = (
     "kafka.bootstrap.servers",
     "bootstrap",
     "topic",
+    "exactlyOnce",
     "includeHeaders",
     "checkpointLocation",
     "queryName",
@@ -29,7 +30,6 @@ KNOWN = (
 _DECIDED_HERE = {
     "kafka.key.serializer": "keys must be string or binary: cast them in the query",
     "kafka.value.serializer": "values must be string or binary: cast them in the query",
-    "kafka.transactional.id": "the sink writes at least once, without transactions, like Spark's own",
     "path": "name the topic with the option topic, not in save() or start()",
 }
 
@@ -37,6 +37,12 @@ NAMES = Names("sink", KNOWN, _DECIDED_HERE)
 
 _DEFAULTS: dict[str, Any] = {"client_id": "muster-spark", "batch_size": 128 * 1024, "linger_ms": 0}
 """Defaults that differ from the producer's: many records arrive together, so larger batches cost no time."""
+
+_PREFIX = "kafka.transactional.id"
+
+TRANSACTION_TIMEOUT_MS = 900_000
+"""A task is one transaction, however many rows it has. Brokers do not allow more unless they are configured to
+(`transaction.max.timeout.ms`)."""
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -58,10 +64,12 @@ class SinkOptions:
     columns: frozenset[str]
     """The columns of the rows that the sink uses."""
     config: ProducerConfig
+    prefix: str | None = None
+    """With `exactlyOnce`, how the transactional ids of the tasks begin."""
 
 
-def parse_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """Parse a writer's options, and check the columns of its rows.
+def parse_sink_options(given: Mapping[str, str], schema: StructType, *, streaming: bool = True) -> SinkOptions:
+    """Parse a writer's options, and check the columns of its rows. `streaming`: of a query, whose batches are numbered.
 
     Raises:
         ConfigError: something is unknown, missing or of a wrong type. The message is written for the user.
@@ -70,7 +78,32 @@ def parse_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOpti
     options.check_names()
     options.flag("includeHeaders", True)  # headers are written if there is a column of that name, as by Spark's sink
     topic = (options.get("topic") or "").strip() or None
-    return SinkOptions(topic, _columns(schema, topic), _config(options))
+    prefix = _prefix(options, topic, streaming)
+    return SinkOptions(topic, _columns(schema, topic), _config(options, prefix), prefix)
+
+
+def _prefix(options: Given, topic: str | None, streaming: bool) -> str | None:
+    prefix = options.get(_PREFIX)
+    if not options.flag("exactlyOnce", False):
+        if prefix is not None:
+            raise ConfigError(
+                f"{_PREFIX} is set, but exactlyOnce is not, and the sink uses transactions only with it: set "
+                f"exactlyOnce to true, or leave {_PREFIX} out"
+            )
+        return None
+    if not streaming:
+        raise ConfigError(
+            "exactlyOnce is for writeStream: a batch write has no number by which a second try would find the first"
+        )
+    if not prefix:
+        raise ConfigError(
+            f"exactlyOnce needs {_PREFIX}: a name that this query keeps when it is restarted, and no other query has"
+        )
+    if topic is None:
+        raise ConfigError(
+            "exactlyOnce needs the option topic: what is written is marked with an offset of its first partition"
+        )
+    return prefix
 
 
 def _columns(schema: StructType, topic: str | None) -> frozenset[str]:
@@ -97,13 +130,14 @@ def _alike(kind: DataType, wanted: DataType) -> bool:
     return bool(kind.simpleString() == wanted.simpleString())
 
 
-def _config(options: Given) -> ProducerConfig:
+def _config(options: Given, prefix: str | None) -> ProducerConfig:
     settings = {
         name.removeprefix("kafka."): value
         for name, value in options.all.items()
         if name.startswith("kafka.") and name not in options.known
     }
-    chosen = _DEFAULTS | {name.replace(".", "_"): value for name, value in settings.items()}
+    defaults = _DEFAULTS if prefix is None else _DEFAULTS | {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+    chosen = defaults | {name.replace(".", "_"): value for name, value in settings.items()}
     try:
         return ProducerConfig.of(chosen, bootstrap_servers=options.bootstrap())
     except ConfigError as error:

@@ -244,7 +244,7 @@ def _values(rows: DataFrame, keys: Sequence[str], convert: Sequence[Converter]) 
         if (null := next((place for place in places if row[place] is None), None)) is not None:
             raise ConfigError(
                 f"a row has null in {rows.columns[null]!r}, which keys names: a unique index does not find it again, "
-                "and each batch would insert it anew; leave such rows out, or give them a value (coalesce)"
+                "and each batch would insert it again; leave such rows out, or give them a value (coalesce)"
             )
         yield tuple(value if value is None else each(value) for each, value in zip(convert, row, strict=True))
 
@@ -330,7 +330,7 @@ def _claim(place: Place, folder: str, query: str) -> None:
         place.write(_OWNER, query)
     elif found != query:
         raise ConfigError(
-            f"{folder} belongs to query {found}, and this is query {query}, whose batches are numbered anew: "
+            f"{folder} belongs to query {found}, and this is query {query}, whose batches are numbered from 0 again: "
             "name another folder, or use that query's checkpoint"
         )
 

@@ -22,7 +22,7 @@ _KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 32 << 20
 @cache
 def keep_memory() -> None:
     """Make a worker keep the memory of a fetch, of its columns or of what it writes for the next one, if it uses
-    glibc's allocator: each takes megabytes, and getting their pages cleared from the system anew took a sixth
+    glibc's allocator: each takes megabytes, and getting cleared pages from the system each time took a sixth
     of a reader's CPU."""
     if _is_worker():
         with contextlib.suppress(OSError, AttributeError, TypeError):  # another system's C library

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from muster.testing.async_kit import AsyncClock, AsyncFault, AsyncGroup, AsyncKafka
+    from muster.testing.async_kit import AsyncClock, AsyncFault, AsyncGroup, AsyncKafka, AsyncReplay
     from muster.testing.clients import (
         AdminFactory,
         AsyncAdminFactory,
@@ -30,29 +30,22 @@ if TYPE_CHECKING:
         ProducerFactory,
         TopicFactory,
     )
-    from muster.testing.kit import Clock, Fault, Group, Kafka, WaitTimeoutError, assert_handled_once
+    from muster.testing.kit import Clock, Fault, Group, Kafka, Replay, WaitTimeoutError, assert_handled_once
+    from muster.testing.past import record_past
     from muster.testing.schedules import chaos
 
-_MODULES = {
-    "AdminFactory": "clients",
-    "AsyncAdminFactory": "clients",
-    "AsyncClock": "async_kit",
-    "AsyncConsumerFactory": "clients",
-    "AsyncFault": "async_kit",
-    "AsyncGroup": "async_kit",
-    "AsyncKafka": "async_kit",
-    "AsyncProducerFactory": "clients",
-    "Clock": "kit",
-    "ConsumerFactory": "clients",
-    "Fault": "kit",
-    "Group": "kit",
-    "Kafka": "kit",
-    "ProducerFactory": "clients",
-    "TopicFactory": "clients",
-    "WaitTimeoutError": "kit",
-    "assert_handled_once": "kit",
-    "chaos": "schedules",
+_NAMES = {
+    "async_kit": "AsyncClock AsyncFault AsyncGroup AsyncKafka AsyncReplay",
+    "clients": (
+        "AdminFactory AsyncAdminFactory AsyncConsumerFactory AsyncProducerFactory ConsumerFactory ProducerFactory "
+        "TopicFactory"
+    ),
+    "kit": "Clock Fault Group Kafka Replay WaitTimeoutError assert_handled_once",
+    "past": "record_past",
+    "schedules": "chaos",
 }
+"""The public names, by the module that has them."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "AdminFactory",
@@ -63,17 +56,20 @@ __all__ = [
     "AsyncGroup",
     "AsyncKafka",
     "AsyncProducerFactory",
+    "AsyncReplay",
     "Clock",
     "ConsumerFactory",
     "Fault",
     "Group",
     "Kafka",
     "ProducerFactory",
+    "Replay",
     "TopicFactory",
     "WaitTimeoutError",
     "assert_handled_once",
     "chaos",
     "kafka",
+    "record_past",
 ]
 
 
@@ -94,8 +90,8 @@ def kafka(
         brokers: how many; several run on a ZooKeeper, which needs Java.
         in_process: the broker runs in a thread of this process. It starts sooner than one in a process of its own, but
             shares the interpreter with the code under test, and cannot be killed or frozen.
-        seed: of faults that strike with a probability.
-        strict: raises at the end if a fault has never struck.
+        seed: of faults with a probability.
+        strict: raise at the end if a fault never struck.
     """
     from muster.testing.kit import Kafka
 

@@ -63,7 +63,7 @@ _KEYS = ("partition_index", "partition_id", "name", "group_id", "key")
 _ERRORS = ("error_code", "partition_error_code")
 
 WITHOUT_ERRORS = frozenset({"AlterReplicaLogDirs"})
-"""Requests whose answers are laid out in another way than they are."""
+"""Requests whose answers do not have the layout of the request."""
 
 
 R = TypeVar("R", bound=Response)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from muster.testing.kit import Clock, Fault, Group, Kafka
+from muster.testing.kit import DEFAULT_TIMEOUT_S, Clock, Fault, Group, Kafka, Replay
 
 B = TypeVar("B")
 P = ParamSpec("P")
@@ -22,11 +22,23 @@ R = TypeVar("R")
 
 
 class _Face(Generic[B]):
-    """Something of the blocking kit, seen from an event loop."""
+    """An object of the blocking kit, for use on an event loop."""
 
     def __init__(self, blocking: B) -> None:
         self.blocking = blocking
-        """The same for threads."""
+        """The blocking object."""
+
+
+async def _entered_in_thread(enter: Callable[[], R], leave: Callable[[R], object]) -> R:
+    """Call `enter` in a thread. It cannot be cancelled there: what is cancelled meanwhile is left again."""
+    entering = asyncio.ensure_future(asyncio.to_thread(enter))
+    try:
+        return await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        await asyncio.wait([entering])
+        if entering.exception() is None:
+            await asyncio.to_thread(leave, entering.result())
+        raise
 
 
 def _awaited(
@@ -50,7 +62,7 @@ def _entered(
     @asynccontextmanager
     async def enter(self: _Face[B], /, *args: P.args, **more: P.kwargs) -> AsyncIterator[R]:
         block = method(self.blocking, *args, **more)
-        value = await asyncio.to_thread(block.__enter__)
+        value = await _entered_in_thread(block.__enter__, lambda _: block.__exit__(None, None, None))
         try:
             yield value
         except BaseException as error:
@@ -75,23 +87,23 @@ def _of_fault(
 
 
 class AsyncFault(_Face[Fault]):
-    """A fault that stands until it is removed."""
+    """A fault, active until it is removed."""
 
     @property
     def name(self) -> str:
-        """Its name, in stories."""
+        """Its name in stories."""
         return self.blocking.name
 
     async def seen(self) -> int:
-        """How many requests it was about."""
+        """How many requests it has matched."""
         return await asyncio.to_thread(lambda: self.blocking.seen)
 
     async def struck(self) -> int:
-        """How often it struck."""
+        """How often it has struck."""
         return await asyncio.to_thread(lambda: self.blocking.struck)
 
     async def held(self) -> int:
-        """How many requests it holds."""
+        """How many requests it is holding."""
         return await asyncio.to_thread(lambda: self.blocking.held)
 
     release = _awaited(Fault.release)
@@ -107,7 +119,7 @@ class ComingFault(Awaitable[AsyncFault]):
         self._fault: AsyncFault
 
     async def _added(self) -> AsyncFault:
-        self._fault = AsyncFault(await asyncio.to_thread(self._add))
+        self._fault = AsyncFault(await _entered_in_thread(self._add, Fault.remove))
         return self._fault
 
     def __await__(self) -> Generator[Any, None, AsyncFault]:
@@ -132,8 +144,19 @@ class AsyncGroup(_Face[Group]):
     reload = _awaited(Group.reload)
 
 
+class AsyncReplay(_Face[Replay]):
+    """A recording that is being replayed on a broker."""
+
+    now = _awaited(Replay.now)
+    until_over = _awaited(Replay.until_over)
+
+    async def differences(self) -> list[str]:
+        """As `Replay.differences`."""
+        return await asyncio.to_thread(lambda: self.blocking.differences)
+
+
 class AsyncClock(_Face[Clock]):
-    """The time of the brokers' groups."""
+    """The groups' clock."""
 
     advance = _awaited(Clock.advance)
 
@@ -145,8 +168,8 @@ class AsyncKafka(_Face[Kafka]):
             topic = await kafka.topic(partitions=2)
             await kafka.until_assigned("billing", members=2)
 
-    A fault is awaited too, or stands for a block: `async with kafka.hold("JoinGroup") as fault`. The arguments are
-    those of `muster.testing.kafka`. `AsyncKafka.of(kafka)` is the face of brokers that run already.
+    A fault is awaited too, or active for a block: `async with kafka.hold("JoinGroup") as fault`. The arguments are
+    those of `muster.testing.kafka`. `AsyncKafka.of(kafka)` wraps brokers that are running already.
     """
 
     def __init__(
@@ -163,13 +186,13 @@ class AsyncKafka(_Face[Kafka]):
 
     @classmethod
     def of(cls, kafka: Kafka) -> Self:
-        """The face of brokers that run already."""
+        """The asyncio interface of running brokers."""
         face = cls.__new__(cls)
         _Face.__init__(face, kafka)
         return face
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.blocking.__enter__)
+        await _entered_in_thread(self.blocking.__enter__, lambda kafka: kafka.__exit__(None, None, None))
         return self
 
     async def __aexit__(
@@ -184,11 +207,11 @@ class AsyncKafka(_Face[Kafka]):
 
     @property
     def clock(self) -> AsyncClock:
-        """The time of the brokers' groups."""
+        """The groups' clock."""
         return AsyncClock(self.blocking.clock)
 
     def group(self, group_id: str) -> AsyncGroup:
-        """A group, to look at it or to do something to it."""
+        """A group, to inspect or disturb it."""
         return AsyncGroup(self.blocking.group(group_id))
 
     begin = _awaited(Kafka.begin)
@@ -207,6 +230,7 @@ class AsyncKafka(_Face[Kafka]):
     topic = _awaited(Kafka.topic)
     produce = _awaited(Kafka.produce)
     recreate = _awaited(Kafka.recreate)
+    fence_producer = _awaited(Kafka.fence_producer)
     delete_records = _awaited(Kafka.delete_records)
     records = _awaited(Kafka.records)
     until_records = _awaited(Kafka.until_records)
@@ -229,6 +253,23 @@ class AsyncKafka(_Face[Kafka]):
     disk = _awaited(Kafka.disk)
     disconnect = _awaited(Kafka.disconnect)
     refuse_connections = _entered(Kafka.refuse_connections)
+
+    record = _entered(Kafka.record)
+
+    @asynccontextmanager
+    async def replay(
+        self,
+        path: Path | str,
+        *,
+        client: str | None = None,
+        group: str | None = None,
+        pace: float = 1.0,
+        patience_s: float = DEFAULT_TIMEOUT_S,
+    ) -> AsyncIterator[AsyncReplay]:
+        """As `Kafka.replay`."""
+        more = {"client": client, "group": group, "pace": pace, "patience_s": patience_s}
+        async with _entered(partial(Kafka.replay, **more))(self, path) as replay:  # type: ignore[arg-type]
+            yield AsyncReplay(replay)
 
     requests = _awaited(Kafka.requests)
     view = _awaited(Kafka.view)

@@ -97,8 +97,12 @@ class BrokerThread:
 
     def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         """As `Backend.ask`."""
-        work = self._control.ask(method, path, body)
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ANSWER_TIMEOUT_S)
+        asked = asyncio.run_coroutine_threadsafe(self._control.ask(method, path, body), self._loop)
+        try:
+            return asked.result(ANSWER_TIMEOUT_S)
+        except BaseException:  # an interrupt: the answer is not wanted
+            asked.cancel()
+            raise
 
     def servers(self) -> list[LocalBroker]:
         """As `Backend.servers`."""
@@ -136,7 +140,7 @@ class TestBroker(LocalBroker):
         if self.is_frozen:
             raise MusterError(f"{self.name} is frozen and answers nothing: thaw it first")
         address, token = self.control()
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else json.dumps(body, default=_refuse).encode()
         headers = {"Authorization": f"Bearer {token}"}
         request = urllib.request.Request(f"http://{address}/{path.lstrip('/')}", data, headers, method=method)
         try:
@@ -147,6 +151,10 @@ class TestBroker(LocalBroker):
                 return error.code, json.load(error)
         except (OSError, HTTPException) as error:
             raise BrokerAwayError(f"{self.name} does not answer on its control port: {error}") from None
+
+
+def _refuse(value: object) -> object:
+    raise MusterError(f"{value!r} cannot be sent to a broker: give text, numbers, or lists of these")
 
 
 class BrokerProcesses:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from muster.testing.kit import Kafka
 
 _NUMBERS = itertools.count(1)
+C = TypeVar("C", Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer)
 
 
 def own_name(test: str) -> str:
@@ -61,6 +62,10 @@ class _Factory:
         client_id = f"{self.KIND}-{len(self._made) + 1}"
         return {"bootstrap_servers": self._kafka.bootstrap, "client_id": client_id, **given}
 
+    def _keep(self, client: C) -> C:
+        self._made.append(client.close)
+        return client
+
 
 class _Blocking(_Factory):
     def close(self) -> None:
@@ -99,9 +104,7 @@ class AdminFactory(_Blocking):
 
     def __call__(self, **settings: Unpack[AdminKeywords]) -> Admin:
         """An admin client, with these settings beside the address."""
-        admin = Admin(**self._settings(settings))
-        self._made.append(admin.close)
-        return admin
+        return self._keep(Admin(**self._settings(settings)))
 
 
 class ProducerFactory(_Blocking):
@@ -111,9 +114,7 @@ class ProducerFactory(_Blocking):
 
     def __call__(self, **settings: Unpack[ProducerKeywords]) -> Producer:
         """A producer, with these settings beside the address."""
-        producer = Producer(**self._settings(settings))
-        self._made.append(producer.close)
-        return producer
+        return self._keep(Producer(**self._settings(settings)))
 
 
 class ConsumerFactory(_OfGroups, _Blocking):
@@ -122,8 +123,7 @@ class ConsumerFactory(_OfGroups, _Blocking):
     def __call__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> Consumer:
         """A consumer that has subscribed to the topics, if there are any, and reads them from their beginning: in the
         test's own group (`group_id`), unless the settings name another."""
-        consumer = Consumer(**self._settings(settings))
-        self._made.append(consumer.close)
+        consumer = self._keep(Consumer(**self._settings(settings)))
         if topics:
             consumer.subscribe(topics)
         return consumer
@@ -136,9 +136,7 @@ class AsyncAdminFactory(_Async):
 
     def __call__(self, **settings: Unpack[AdminKeywords]) -> AsyncAdmin:
         """An admin client, with these settings beside the address."""
-        admin = AsyncAdmin(**self._settings(settings))
-        self._made.append(admin.close)
-        return admin
+        return self._keep(AsyncAdmin(**self._settings(settings)))
 
 
 class AsyncProducerFactory(_Async):
@@ -148,9 +146,7 @@ class AsyncProducerFactory(_Async):
 
     def __call__(self, **settings: Unpack[ProducerKeywords]) -> AsyncProducer:
         """A producer, with these settings beside the address."""
-        producer = AsyncProducer(**self._settings(settings))
-        self._made.append(producer.close)
-        return producer
+        return self._keep(AsyncProducer(**self._settings(settings)))
 
 
 class AsyncConsumerFactory(_OfGroups, _Async):
@@ -158,8 +154,7 @@ class AsyncConsumerFactory(_OfGroups, _Async):
 
     def __call__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> AsyncConsumer:
         """As ConsumerFactory's."""
-        consumer = AsyncConsumer(**self._settings(settings))
-        self._made.append(consumer.close)
+        consumer = self._keep(AsyncConsumer(**self._settings(settings)))
         if topics:
             consumer.subscribe(topics)
         return consumer

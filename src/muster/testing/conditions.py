@@ -1,7 +1,6 @@
-"""What a test waits for, and what is missing until then. Pure.
+"""The conditions of waits: what is still missing in a group. Pure.
 
-A wait looks at a group as `control.py` describes it: a JSON object with its state, its members and their partitions,
-its committed offsets and the logs' ends.
+A group is the JSON object of `control.py`: state, members with their partitions, committed offsets, log ends.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ View = Mapping[str, Any]
 
 
 def missing(view: View, wait: Mapping[str, Any]) -> str | None:
-    """What a group lacks of what a wait wants; None if nothing.
+    """What is missing for a wait's condition; None if it holds.
 
     Raises:
-        ConfigError: the wait is not one.
+        ConfigError: the wait is not valid.
     """
     known = _CONDITIONS.get(wait.get("until", ""))
     if known is None:
-        raise ConfigError(f"until={wait.get('until')!r} is not a condition: there are {', '.join(_CONDITIONS)}")
+        raise ConfigError(f"until={wait.get('until')!r} is not a condition: choose from {', '.join(_CONDITIONS)}")
     check, allowed = known
     extra = wait.keys() - allowed - {"until", "group", "timeout_ms"}
     if extra:
@@ -34,6 +33,8 @@ def missing(view: View, wait: Mapping[str, Any]) -> str | None:
 
 
 def _stable(view: View, wait: Mapping[str, Any]) -> str | None:
+    if view["state"] == "Dead":
+        return "the group does not exist yet: its consumer joins when it is polled"
     if view["state"] != "Stable":
         return f"the group is {view['state']}, not Stable"
     least = wait.get("generation", 0)
@@ -53,7 +54,7 @@ def _assigned(view: View, wait: Mapping[str, Any]) -> str | None:
             owned.setdefault(topic, set()).update(partitions)
     topics = wait.get("topics") or list(owned)
     if not topics:
-        return "no member has a partition: does a topic that they subscribe to exist?"
+        return "no member has a partition: do the subscribed topics exist?"
     for topic in topics:
         count = view["partitions"].get(topic, 0)
         free = sorted(set(range(count)) - owned.get(topic, set()))
@@ -69,8 +70,10 @@ def _committed(view: View, wait: Mapping[str, Any]) -> str | None:
     if isinstance(wanted, int):
         total = sum(offsets.values())
         return None if total >= wanted else f"{total} of {wanted} records of {topic} are committed"
-    behind = [f"{p} at {offsets.get(p)}, not {least}" for p, least in wanted.items() if offsets.get(p, -1) < least]
-    return f"partition {'; '.join(behind)} of {topic}" if behind else None
+    behind = [
+        f"partition {p} at {offsets.get(p)}, not {least}" for p, least in wanted.items() if offsets.get(p, -1) < least
+    ]
+    return f"{topic}: {'; '.join(behind)}" if behind else None
 
 
 def _lag_zero(view: View, wait: Mapping[str, Any]) -> str | None:
@@ -81,9 +84,14 @@ def _lag_zero(view: View, wait: Mapping[str, Any]) -> str | None:
     for topic in topics:
         if topic not in view["ends"]:
             return f"the group has committed nothing in {topic}, and has none of its partitions"
-        for partition, end in view["ends"][topic].items():
+        for partition in map(str, range(view["partitions"][topic])):
+            end = view["ends"][topic].get(partition)
             committed = view["offsets"].get(topic, {}).get(partition)
-            if end and (committed is None or committed < end):
+            if end is None:
+                behind.append(
+                    f"{topic} {partition}: its end is not known, as it has no leader or is led by another broker"
+                )
+            elif end and (committed is None or committed < end):
                 behind.append(f"{topic} {partition}: {'nothing' if committed is None else committed} of {end}")
     return f"committed: {'; '.join(behind[:5])}{' …' if len(behind) > 5 else ''}" if behind else None
 
@@ -99,4 +107,4 @@ _CONDITIONS: dict[str, tuple[Callable[[View, Mapping[str, Any]], str | None], se
     "lag_zero": (_lag_zero, {"topic"}),
     "empty": (_empty, set()),
 }
-"""By name: the check, and the fields that a wait for it may have."""
+"""By name: the check, and its optional fields."""

@@ -1,7 +1,8 @@
-"""What a test may ask of a running broker: its faults, its groups, its time, its disk, its story.
+"""The control of a running test broker: faults, groups, time, disk, story.
 
-One `Control` for each broker, on its event loop. Everything goes through `ask`, with the path and the JSON object of a
-request to the control port: the port (`control_port.py`) and a test in the same process use the same commands.
+There is one `Control` for each broker, on its event loop. All commands go through `ask`, with the path and the JSON
+object of a request to the control port, whether they come through that port (`control_port.py`) or from a test in the
+same process.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from muster.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
 from muster.protocol.subscription import decode_assignment
 from muster.testing.conditions import missing
 from muster.testing.disk import TroubledDisk
+from muster.testing.facts import Facts
 from muster.testing.interposer import Interposer
+from muster.testing.player import Hooks
 from muster.testing.rules import Plan, Rule
+from muster.testing.tapes import Tapes
 
 MOST_LINES = 5_000
-"""How much of a story is kept."""
+"""How many lines of a story are kept."""
 LOOK_EVERY_S = 0.005
 DEFAULT_TIMEOUT_MS = 30_000
 
@@ -41,14 +45,14 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class UnknownError(Exception):
-    """What a request is about does not exist."""
+    """The fault, group or command of a request does not exist."""
 
 
 class Control:
     """The control of one broker: create it before the broker's start, `attach` it after.
 
     Args:
-        seed: of the faults that strike with a probability.
+        seed: of faults with a probability.
     """
 
     def __init__(self, broker: Broker, disk: TroubledDisk, seed: int = 0) -> None:
@@ -56,9 +60,10 @@ class Control:
         self._disk = disk
         self._plan = Plan(seed)
         self._interposer: Interposer
+        self._tapes: Tapes | None = None
         self._accept_again: Callable[[], None] | None = None
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=MOST_LINES)
-        """The story: milliseconds since the epoch, the group that a line is about or "", the line."""
+        """The story: milliseconds since the epoch, the group that a line concerns or "", the line."""
         broker.watch_events(self._on_event)
 
     def attach(self) -> None:
@@ -66,6 +71,15 @@ class Control:
         topics = self._broker.topics
         self._interposer = Interposer(self._broker.apis, self._plan, topics.topic_name, self._on_strike)
         self._interposer.count_requests()
+        hooks = Hooks(
+            self.view,
+            self._add_fault,
+            lambda name: installed.struck if (installed := self._plan.installed.get(name)) else 1,
+            self._remove_fault,
+            self._disturb,
+            self._disconnect,
+        )
+        self._tapes = Tapes(self._broker, self._interposer, hooks)
 
     # ------------------------------------------------------------------------------------------------------ the story
 
@@ -74,14 +88,29 @@ class Control:
 
     def _on_event(self, event: GroupEvent) -> None:
         self._write(event.group_id, sentence(event))
+        if self._tapes is not None:
+            self._tapes.on_event(event)
 
-    def _on_strike(self, rule: Rule, what: str) -> None:
-        self._write("", f"fault {rule.name}, {rule}: {what}")
+    def _on_strike(self, rule: Rule, facts: Facts) -> None:
+        about = [*sorted(facts.groups), *sorted(facts.partitions)]
+        what = f"{facts.api} of {facts.client_id or 'a client without an id'}"
+        self._write("", f"fault {rule.name}, {rule}: {what}{' about ' if about else ''}{', '.join(about)}")
+        self._taped.on_strike(rule, facts)
+
+    @property
+    def _taped(self) -> Tapes:
+        assert self._tapes is not None, "the broker has not started"
+        return self._tapes
+
+    def _did(self, act: str, group: str = "", line: str = "", **more: object) -> None:
+        """Note what a test does, before its effects."""
+        self._write(group, f"test: {line or act}")
+        self._taped.did(act, group=group or None, **more)
 
     # ------------------------------------------------------------------------------------------------------- commands
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """Carry out a command; the answer is an HTTP status and a JSON object."""
+        """Carry out a command. Returns an HTTP status and a JSON object."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         try:
             match method, *parts:
@@ -104,7 +133,7 @@ class Control:
             case "POST", "clock":
                 return self._skip(**body)
             case "POST", "disk":
-                self._write("", f"test: the disk: {body}")
+                self._did("disk", line=f"the disk: {body}", **body)
                 self._disk.change(**body)
                 return {}
             case "POST", "connections":
@@ -117,8 +146,11 @@ class Control:
         return self._of_tests(method, path, body)
 
     def _of_tests(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
-        """What one test must not see of another."""
+        """Commands that separate tests from each other."""
         match method, *path:
+            case "GET", "ends":
+                names = sorted({log.topic_partition.topic for log in self._broker.partitions.led()})
+                return {"ends": {topic: self._ends(topic) for topic in names}}
             case "GET", "members":
                 return {"members": [[group.group_id, each.client_id] for group, each in self._members()]}
             case "POST", "begin":
@@ -127,38 +159,65 @@ class Control:
                 return {}
             case "POST", "reset":
                 return self._reset(**body)
+        return self._of_tapes(method, path, body)
+
+    def _of_tapes(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
+        match method, *path:
+            case "POST", "recording":
+                return self._taped.record(**body)
+            case "DELETE", "recording":
+                return self._taped.end_recording()
+            case "POST", "replay":
+                return self._taped.replay(**body)
+            case "GET", "replay":
+                return self._taped.status()
+            case "DELETE", "replay":
+                return self._taped.end_replay()
         raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/testing.md")
 
     def _of_faults(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
         match method, *path:
             case ("POST",):
-                rule = self._plan.add(body)
-                self._interposer.apply()
-                return {"name": rule.name}
+                return {"name": self._add_fault(body).name}
             case ("GET",):
-                return {"faults": [self._fault(name) for name in self._plan.standing]}
+                return {"faults": [self._fault(name) for name in self._plan.installed]}
             case "GET", name:
                 return self._fault(name)
             case "DELETE", name:
                 found = self._fault(name)
-                self._plan.remove(name)
-                self._interposer.apply()
+                self._tape_release(name)
+                self._remove_fault(name)
                 return found
             case "POST", name, "release":
                 self._fault(name)
+                self._tape_release(name)
                 return {"released": self._interposer.release(name)}
         raise UnknownError(f"{method} /faults/{'/'.join(path)} is not a command: see docs/testing.md")
 
+    def _add_fault(self, values: Mapping[str, Any]) -> Rule:
+        rule = self._plan.add(values)
+        self._interposer.apply()
+        return rule
+
+    def _tape_release(self, name: str) -> None:
+        """Record that a fault releases the requests that it holds."""
+        if self._plan.installed[name].rule.do in ("hold", "hang"):
+            self._taped.did("release", fault=name)
+
+    def _remove_fault(self, name: str) -> None:
+        self._plan.remove(name)
+        self._interposer.apply()
+
     def _fault(self, name: str) -> dict[str, Any]:
-        standing = self._plan.standing.get(name)
-        if standing is None:
-            raise UnknownError(f"there is no fault of the name {name!r}")
+        installed = self._plan.installed.get(name)
+        if installed is None:
+            raise UnknownError(f"there is no fault named {name!r}")
         held = self._interposer.held(name)
         return {
             "name": name,
-            "fault": str(standing.rule),
-            "seen": standing.seen,
-            "struck": standing.struck,
+            "fault": str(installed.rule),
+            "seen": installed.seen,
+            "struck": installed.struck,
             "held": held,
         }
 
@@ -179,11 +238,10 @@ class Control:
         return [(one, member) for one in groups if isinstance(one, ClassicGroup) for member in one.members.values()]
 
     def _reset(self, *, staying: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
-        """Between two tests: no faults, a disk and connections that work, no members but those that stay (group and
-        client id)."""
-        for name in list(self._plan.standing):
-            self._plan.remove(name)
-        self._interposer.apply()
+        """Between two tests: remove all faults and failures, and all members except `staying` (group and client id)."""
+        self._taped.close()
+        for name in list(self._plan.installed):
+            self._remove_fault(name)
         self._disk.change(full=False, sync_delay_ms=0, fail=False)
         if self._accept_again is not None:
             self._refuse(refuse=False)
@@ -197,7 +255,7 @@ class Control:
         return {}
 
     def view(self, group_id: str) -> dict[str, Any]:
-        """A group as it is now; one that does not exist is Dead and has no members."""
+        """The current state of a group. One that does not exist is Dead and has no members."""
         runtime = self._broker.groups.runtime
         group, offsets = None, {}
         for shard in runtime.shards():
@@ -230,9 +288,13 @@ class Control:
     def _disturb(
         self, group_id: str, what: str, *, member: str | None = None, instance: str | None = None
     ) -> dict[str, Any]:
-        """Expire members, start a rebalance, fence a static member, or have the group's coordinator load it again."""
-        self._group(group_id)
-        self._write(group_id, f"test: {what}{f' {member or instance}' if member or instance else ''}")
+        """Expire members, trigger a rebalance, fence a static member, or make the coordinator reload the group."""
+        _check_pattern("member", member)
+        if not isinstance(instance, str | None):
+            raise ConfigError(f"instance={instance!r}: it must be a group.instance.id, in text")
+        unknown = _unknown(member, self._group(group_id).members.values())
+        line = f"{what} {member or instance or ''}".strip() + unknown
+        self._did(what, group_id, line, member=member, instance=instance)
         match what:
             case "expire":
                 self._intervene(group_id, lambda group, now: interventions.expire(group, _named(member), now))
@@ -245,7 +307,9 @@ class Control:
                 runtime = self._broker.groups.runtime
                 runtime.reload(runtime.partition_for(group_id))
             case _:
-                raise UnknownError(f"{what!r} is nothing that can be done to a group: expire, rebalance, fence, reload")
+                raise UnknownError(
+                    f"{what!r} is not an operation on groups: choose from expire, rebalance, fence, reload"
+                )
         return {}
 
     def _group(self, group_id: str) -> ClassicGroup:
@@ -263,7 +327,7 @@ class Control:
         self._broker.groups.runtime.intervene(group_id, of_classic)
 
     def _fence(self, group_id: str, instance: str | None) -> None:
-        """Join as another program with the same group.instance.id would: the member of that id is fenced."""
+        """Join as another process with the same group.instance.id, which fences the current member."""
         group = self._group(group_id)
         member_id = group.static_members.get(instance or "")
         if member_id is None:
@@ -282,11 +346,14 @@ class Control:
     # --------------------------------------------------------------------------------------- time, connections, waits
 
     def _skip(self, *, advance_ms: int, silent: str | None = None) -> dict[str, Any]:
-        """Let time pass for groups. With `silent` (a pattern of client, member or instance ids) all other members are
-        taken to have sent their heartbeats meanwhile; without it none has."""
+        """Advance the groups' clock. With `silent` (a pattern of client, member or instance ids) all other members
+        count as having sent heartbeats meanwhile; without it none does."""
         if not isinstance(advance_ms, int) or advance_ms < 0:
-            raise ConfigError(f"advance_ms={advance_ms!r}: a clock goes forward, by whole milliseconds")
-        self._write("", f"test: {advance_ms} ms pass{f', {silent} is silent' if silent else ''}")
+            raise ConfigError(f"advance_ms={advance_ms!r}: it must be a whole number of milliseconds, 0 or more")
+        _check_pattern("silent", silent)
+        unknown = _unknown(silent, (member for _, member in self._members()))
+        line = f"{advance_ms} ms pass{f', {silent} is silent' if silent else ''}{unknown}"
+        self._did("clock", line=line, advance_ms=advance_ms, silent=silent)
         runtime = self._broker.groups.runtime
         if silent is not None:
             is_silent = _named(silent)
@@ -303,18 +370,20 @@ class Control:
         elif not refuse and self._accept_again is not None:
             self._accept_again()
             self._accept_again = None
-        self._write("", f"test: new connections are {'refused' if refuse else 'accepted again'}")
+        line = f"new connections are {'refused' if refuse else 'accepted again'}"
+        self._did("refuse connections" if refuse else "accept connections", line=line)
         return {}
 
     def _disconnect(self, *, client: str = "*") -> dict[str, Any]:
+        _check_pattern("client", client)
         cut = [each for each in self._broker.connections if fnmatchcase(each.client_id, client)]
         for connection in cut:
             connection.abort()
-        self._write("", f"test: {len(cut)} connection(s) of {client} cut")
+        self._did("disconnect", line=f"{len(cut)} connection(s) of {client} cut", client=client)
         return {"cut": len(cut)}
 
     async def _wait(self, wait: Mapping[str, Any]) -> Answer:
-        """Answer when the condition holds; 408, with what is missing, if it does not in time."""
+        """Answer once the condition holds; with 408 and what is missing if it does not in time."""
         until = time.monotonic() + wait.get("timeout_ms", DEFAULT_TIMEOUT_MS) / 1000
         while True:
             view = self.view(wait["group"])
@@ -342,11 +411,21 @@ def _shown(member: ClassicMember) -> dict[str, Any]:
     }
 
 
+def _check_pattern(name: str, pattern: object) -> None:
+    if not isinstance(pattern, str | None):
+        raise ConfigError(f"{name}={pattern!r}: it must be a pattern in text, such as 'billing-*'")
+
+
 def _named(pattern: str | None) -> Callable[[ClassicMember], bool]:
-    """Whether a member is one of those that a test names, by client id, member id or instance id; None names all."""
+    """Whether a member's client id, member id or instance id matches; None matches all."""
 
     def matches(member: ClassicMember) -> bool:
         names = (member.client_id, member.member_id, member.group_instance_id or "")
         return pattern is None or any(fnmatchcase(name, pattern) for name in names)
 
     return matches
+
+
+def _unknown(pattern: str | None, members: Iterable[ClassicMember]) -> str:
+    """A remark for a pattern that no member matches: it may be a typo."""
+    return "" if any(map(_named(pattern), members)) or pattern is None else " (no member has such a name)"

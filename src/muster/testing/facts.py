@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster.protocol.api import CoordinatorType
 from muster.protocol.primitives import Request, Struct
 
 _TOPIC = ("name", "topic", "topic_name")
 _PARTITIONS = frozenset({"partition_index", "partition", "index", "partition_indexes", "partitions"})
 _GROUPS = frozenset({"group_id", "groups_names", "groups"})
 _MEMBERS = frozenset({"member_id", "group_instance_id"})
+_TRANSACTIONAL_IDS = frozenset({"transactional_id", "transactional_ids", "v3_and_below_transactional_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Facts:
     groups: frozenset[str] = frozenset()
     members: frozenset[str] = frozenset()
     """Member ids and instance ids."""
+    transactional_ids: frozenset[str] = frozenset()
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """The topics that it names, each with its partitions."""
 
@@ -36,11 +39,14 @@ def facts_of(
     reading.look(request, None)
     api = type(request).__name__.removesuffix("Request")
     if api == "FindCoordinator":
-        reading.groups.update(getattr(request, "coordinator_keys", None) or [getattr(request, "key", "")])
+        of_transaction = getattr(request, "key_type", 0) == CoordinatorType.TRANSACTION
+        keys = getattr(request, "coordinator_keys", None) or [getattr(request, "key", "")]
+        (reading.transactional_ids if of_transaction else reading.groups).update(keys)
     partitions = {topic: frozenset(found) for topic, found in reading.partitions.items()}
-    return Facts(
-        api, version, client_id, frozenset(reading.groups - {""}), frozenset(reading.members - {""}), partitions
+    groups, members, ids = (
+        frozenset(found - {""}) for found in (reading.groups, reading.members, reading.transactional_ids)
     )
+    return Facts(api, version, client_id, groups, members, ids, partitions)
 
 
 class _Reading:
@@ -49,6 +55,7 @@ class _Reading:
     def __init__(self, topic_name: Callable[[bytes], str | None]) -> None:
         self.groups: set[str] = set()
         self.members: set[str] = set()
+        self.transactional_ids: set[str] = set()
         self.partitions: dict[str, set[int]] = {}
         self._topic_name = topic_name
 
@@ -64,6 +71,8 @@ class _Reading:
                 self.groups.update(one for one in values if isinstance(one, str))
             elif name in _MEMBERS:
                 self.members.update(one for one in values if isinstance(one, str))
+            elif name in _TRANSACTIONAL_IDS:
+                self.transactional_ids.update(one for one in values if isinstance(one, str))
             elif name in _PARTITIONS and topic is not None:
                 self.partitions[topic].update(one for one in values if isinstance(one, int))
             for one in values:

@@ -1,6 +1,6 @@
 """Carries out the faults of a plan on a broker's requests.
 
-A broker serves a request by the `Api` in its table, found anew for each request. While a plan has rules for a type of
+A broker serves a request by the `Api` in its table, looked up for each request. While a plan has rules for a type of
 request, its `Api` is exchanged for one without fast paths, whose handler asks the plan; without rules the broker's own
 is there, so faults cost nothing that are not there.
 
@@ -19,7 +19,7 @@ from muster.broker.net.intake import Intake
 from muster.errors import ErrorCode
 from muster.protocol.primitives import Buffer, Request, Response
 from muster.testing import answers
-from muster.testing.facts import facts_of
+from muster.testing.facts import Facts, facts_of
 from muster.testing.rules import APIS, Plan, Rule
 
 Change = Callable[[Response], Response]
@@ -31,7 +31,7 @@ class Interposer:
     Args:
         table: what the broker serves requests by.
         topic_name: the name of a topic id.
-        on_strike: called with the rule, and a line that says at what, each time that one strikes.
+        on_strike: called with the rule and the request, each time that one strikes.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Interposer:
         table: dict[int, Api],
         plan: Plan,
         topic_name: Callable[[bytes], str | None],
-        on_strike: Callable[[Rule, str], None],
+        on_strike: Callable[[Rule, Facts], None],
     ) -> None:
         self.plan = plan
         self._table = table
@@ -50,6 +50,10 @@ class Interposer:
         self._held: dict[str, list[Callable[[], None]]] = {}
         """What to do for the requests that wait, by the rule that holds them."""
         self._counted = False
+        self.before: Callable[[Request[Any]], None] | None = None
+        """Called with each request, before any rule strikes at it."""
+        self.on_answer: Callable[[Facts, Response], None] | None = None
+        """Called with each answer that no rule has changed."""
 
     def count_requests(self) -> None:
         """Show every request to the plan, also those that no rule is about, so that they are counted."""
@@ -58,14 +62,14 @@ class Interposer:
 
     def apply(self) -> None:
         """The plan's rules have changed."""
-        named = {APIS[api] for standing in self.plan.standing.values() for api in standing.rule.apis}
+        named = {APIS[api] for installed in self.plan.installed.values() for api in installed.rule.apis}
         for key, own in self._own.items():
             wanted = self._counted or key in named
             if not wanted:
                 self._table[key] = own
             elif self._table[key] is own:
                 self._table[key] = self._asking(own)
-        for name in self._held.keys() - self.plan.standing.keys():
+        for name in self._held.keys() - self.plan.installed.keys():
             self.release(name)
 
     def release(self, name: str) -> int:
@@ -88,13 +92,17 @@ class Interposer:
     # ------------------------------------------------------------------------------------------------------- requests
 
     def _handle(self, own: Api, request: Request[Any], call: Call) -> Response | Sliced | None:
+        if self.before is not None:
+            self.before(request)
         facts = facts_of(request, call.version, call.client_id, self._topic_name)
         rule = self.plan.strike(facts)
         if rule is None:
-            return own.handle(request, call)
-        about = [*sorted(facts.groups), *sorted(facts.partitions)]
-        what = f"{facts.api} of {facts.client_id or 'a client without an id'}"
-        self._on_strike(rule, f"{what}{' about ' if about else ''}{', '.join(about)}")
+            if self.on_answer is None:
+                return own.handle(request, call)
+            return _Answers(None, call, partial(_shown, self.on_answer, facts)).through(
+                partial(own.handle, request, call)
+            )
+        self._on_strike(rule, facts)
         handle = partial(own.handle, request, call)
         match rule.do:
             case "error":
@@ -136,6 +144,11 @@ class Interposer:
             return
         if answer is not None:
             call.reply(answer)
+
+
+def _shown(watch: Callable[[Facts, Response], None], facts: Facts, answer: Response) -> Response:
+    watch(facts, answer)
+    return answer
 
 
 def _close(call: Call, why: str) -> None:
@@ -231,7 +244,8 @@ def _damage(answer: Any) -> None:
             records = partition.records
             if not records:
                 continue
-            whole = bytearray(b"".join(records) if isinstance(records, list) else records)
+            # Bytes, views, or for a large answer a FileRange.
+            whole = bytearray(b"".join(records) if isinstance(records, list) else bytes(records))
             if whole:
                 whole[-1] ^= 0x10
                 partition.records = bytes(whole)

@@ -1,4 +1,4 @@
-"""The testing kit's face: brokers for a test, and what a test does with them."""
+"""The testing kit: brokers for a test, and what a test does with them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from muster import MusterError, TopicPartition
 from muster.local.broker import LocalBroker
 from muster.model import ConsumerRecord
 from muster.testing.backends import Backend, BrokerAwayError, started
+from muster.testing.conditions import missing
 
 T = TypeVar("T")
 
@@ -29,24 +30,37 @@ FOR_TESTS: dict[str, object] = {
     "offsets.topic.num.partitions": 1,
     # A fetch names all of its partitions each time, so that faults about a topic find it.
     "max.incremental.fetch.session.cache.slots": 0,
+    # A broker of a cluster that was killed is back when this has passed.
+    "zookeeper.session.timeout.ms": 6_000,
 }
-"""The settings of a kit's brokers that differ from a broker's own: a group's first member does not wait for others, a
-session may be short."""
+"""Settings of test brokers that differ from a broker's defaults: a group's first member does not wait for others, and
+sessions may be short."""
 
 DEFAULT_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 0.05
+"""The interval at which a wait polls several brokers."""
 STORY_LINES = 25
 KIT_CLIENT = "muster-testing"
-"""The client id of the kit's own clients, which stories leave out."""
+"""The client id of the kit's own clients, which stories omit."""
 _NUMBERS = itertools.count(1)
+_WANTED = {
+    "assigned": "be assigned",
+    "stable": "be stable",
+    "committed": "commit",
+    "lag_zero": "commit everything",
+    "empty": "be empty",
+}
+"""Conditions (conditions.py), in the messages of waits that fail."""
 
 
 class When(TypedDict, total=False):
-    """Which requests a fault is about, and when it strikes: see `muster.testing.rules.Rule`."""
+    """Which requests a fault matches, and when it strikes: see `muster.testing.rules.Rule`."""
 
     name: str
     client: str | None
     group: str | None
     member: str | None
+    transactional_id: str | None
     topic: str | None
     partition: int | None
     nth: int | None
@@ -57,7 +71,7 @@ class When(TypedDict, total=False):
 
 
 class FaultFields(When, total=False):
-    """The fields of a fault, beside its effect and its requests."""
+    """The fields of a fault, apart from its effect and its requests."""
 
     error: str
     delay_ms: int
@@ -65,7 +79,7 @@ class FaultFields(When, total=False):
 
 
 class DiskTrouble(TypedDict, total=False):
-    """What the brokers' disk suffers from; what is not named stays as it is."""
+    """Disk failures to simulate; what is not named stays as it is."""
 
     full: bool
     sync_delay_ms: int
@@ -73,52 +87,73 @@ class DiskTrouble(TypedDict, total=False):
 
 
 class WaitTimeoutError(MusterError, AssertionError):
-    """What a test waited for did not come: the message has what was missing, and the story so far."""
+    """A wait timed out: the message says what was missing, and has the story so far."""
 
 
 class Fault:
-    """A fault that stands until it is removed, or until the end of its `with` block."""
+    """A fault, active until it is removed or its `with` block ends."""
 
     def __init__(self, kafka: Kafka, body: dict[str, Any]) -> None:
         self._kafka = kafka
+        self._stands = True
+        self._past: Counter[str] = Counter()
+        """The counts of brokers that were stopped, or once it is removed, of all."""
         self.body = body
-        """As the control port takes it."""
+        """Its definition, as sent to the control port."""
 
     @property
     def name(self) -> str:
-        """Its name, in stories."""
+        """Its name in stories."""
         return str(self.body["name"])
 
-    def _now(self, method: str = "GET", path: str = "") -> dict[str, int]:
-        found = [each for each in self._kafka.ask_all(method, f"faults/{quote(self.name, safe='')}{path}") if each]
-        keys = {key for each in found for key, value in each.items() if isinstance(value, int)}
-        return {key: sum(each[key] for each in found) for key in keys}
+    @property
+    def _place(self) -> str:
+        """Its path on the control port."""
+        return f"faults/{quote(self.name, safe='')}"
+
+    def _now(self, method: str = "GET", path: str = "") -> Counter[str]:
+        """The counts of all brokers, including those stopped since."""
+        answers = self._kafka.ask_all(method, self._place + path) if self._stands else []
+        return sum((_numbers(each) for each in answers), self._past)
 
     @property
     def seen(self) -> int:
-        """How many requests it was about."""
+        """How many requests it has matched, even after it was removed."""
         return self._now()["seen"]
 
     @property
     def struck(self) -> int:
-        """How often it struck."""
+        """How often it has struck, even after it was removed."""
         return self._now()["struck"]
 
     @property
     def held(self) -> int:
-        """How many requests it holds."""
+        """How many requests it is holding."""
         return self._now()["held"]
 
     def release(self) -> int:
-        """Have the requests that it holds handled; returns how many. It stands on."""
+        """Let the held requests be handled; returns how many. The fault stays active."""
         return self._now("POST", "/release")["released"]
 
     def remove(self) -> None:
-        """End it, and have the requests that it holds handled."""
+        """Remove it, and let the held requests be handled."""
         self._kafka.forget(self)
 
+    def _end(self) -> None:
+        """For `Kafka.forget`: keep its counts."""
+        try:
+            last = self._now("DELETE")
+        finally:
+            self._stands = False
+        self._past = Counter(seen=last["seen"], struck=last["struck"])
+
+    def _keep(self, answer: Mapping[str, Any]) -> None:
+        """Keep the counts of a broker that is about to stop."""
+        last = _numbers(answer)
+        self._past += Counter(seen=last["seen"], struck=last["struck"])
+
     def wait_struck(self, times: int = 1, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Return when it has struck so often. Raises WaitTimeoutError."""
+        """Wait until the fault has struck this many times. Raises WaitTimeoutError."""
         self._kafka.until(lambda: self.struck >= times, f"the fault {self.name} to strike {times} time(s)", timeout_s)
 
     def __enter__(self) -> Self:
@@ -142,20 +177,20 @@ class Group:
         return self._kafka.view(self.group_id)
 
     def expire(self, member: str | None = None) -> None:
-        """The session of a member ends now, or of all: those whose client id, member id or group.instance.id matches
-        the pattern."""
+        """Expire the sessions of members whose client id, member id or group.instance.id matches a pattern; of all by
+        default."""
         self._do("expire", member=member)
 
     def rebalance(self) -> None:
-        """All members have to rejoin."""
+        """Make all members rejoin."""
         self._do("rebalance")
 
     def fence(self, instance: str) -> None:
-        """Another program joins with a static member's group.instance.id: the member is fenced."""
+        """Fence a static member: another process joins with its group.instance.id."""
         self._do("fence", instance=instance)
 
     def reload(self) -> None:
-        """The coordinator forgets the group and reads it again, as one does that takes it over."""
+        """Make the coordinator reload the group from its log, as after a failover."""
         self._do("reload")
 
     def _do(self, what: str, **body: str | None) -> None:
@@ -164,25 +199,56 @@ class Group:
 
 
 class Clock:
-    """The time of the brokers' groups."""
+    """The groups' clock."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
 
     def advance(self, seconds: float, silent: str | None = None) -> None:
-        """Let time pass at once: sessions, rebalances and the retention of offsets that are due then end.
+        """Advance the clock: sessions, rebalance timeouts and offset retention that are due by then expire.
 
-        No client has sent a heartbeat meanwhile. With `silent`, a pattern of client ids, member ids or instance ids,
-        only those have not.
+        As if no member had sent a heartbeat meanwhile; with `silent`, a pattern of client ids, member ids or instance
+        ids, as if only these had not.
         """
-        body = {"advance_ms": round(seconds * 1000), **({} if silent is None else {"silent": silent})}
+        body = {
+            "advance_ms": round(_number(seconds, "seconds") * 1000),
+            **({} if silent is None else {"silent": silent}),
+        }
         self._kafka.ask_all("POST", "clock", body)
 
 
-class Kafka:
-    """Brokers for tests: a context manager. Any client reaches them by `bootstrap`.
+class Replay:
+    """A recording that is being replayed on a broker (`Kafka.replay`)."""
 
-    The arguments are those of `muster.testing.kafka`; FOR_TESTS are settings too.
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+
+    def now(self) -> dict[str, Any]:
+        """The progress: `lines`, how many have `passed`, whether it is `over`, what it `waits_for`, and the
+        `differences` so far."""
+        return self._kafka.ask_all("GET", "replay")[0]
+
+    @property
+    def differences(self) -> list[str]:
+        """Where the group fell behind the recording, and what could not be repeated."""
+        found: list[str] = self.now()["differences"]
+        return found
+
+    def until_over(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Wait until everything recorded has been replayed. Raises WaitTimeoutError."""
+        __tracebackhide__ = True
+
+        def what() -> str:
+            now = self.now()
+            return f"the end of the replay: line {now['passed'] + 1} of {now['lines']} waits: {now['waits_for']}"
+
+        self._kafka.until(lambda: self.now()["over"], what, timeout_s)
+
+
+class Kafka:
+    """Brokers for tests: a context manager. Any client connects to `bootstrap`.
+
+    The arguments are those of `muster.testing.kafka`; FOR_TESTS are default settings.
 
     Raises:
         ServerFailedError: a broker did not start; the error has the end of its log.
@@ -208,19 +274,22 @@ class Kafka:
         self.strict = strict
         self.clock = Clock(self)
         self._block = ExitStack()
-        self._backend: Backend
+        self._running: Backend | None = None
         self._faults: list[Fault] = []
         self._admin: muster.Admin | None = None
         self._idle: list[str] = []
-        """The faults that were removed, and had never struck, where that matters."""
+        """Removed faults that never struck, if the kit is strict."""
         self._troubled = False
         self._past: list[dict[str, Any]] = []
-        """The stories of brokers that were killed or stopped."""
+        """The stories of brokers before they were killed or stopped."""
 
     def __enter__(self) -> Self:
+        if self._running is not None:
+            raise MusterError("these brokers are running already: create another Kafka")
         with ExitStack() as block:
-            self._backend = started(block, **self._how)  # type: ignore[arg-type]
+            self._running = started(block, **self._how)  # type: ignore[arg-type]
             self._block = block.pop_all()
+        self._faults, self._past, self._idle, self._admin, self._troubled = [], [], [], None, False
         return self
 
     def __exit__(
@@ -230,23 +299,32 @@ class Kafka:
             if error is None:
                 self.clean_up()
         finally:
-            if self._admin is not None:
-                self._admin.close()
-            self._block.close()
+            try:
+                self._block.close()
+            finally:
+                self._running = None
+
+    @property
+    def _backend(self) -> Backend:
+        if self._running is None:
+            raise MusterError(
+                "these brokers are not running: use them in a block, `with muster.testing.kafka() as kafka`"
+            )
+        return self._running
 
     # ---------------------------------------------------------------------------------------------------- between tests
 
     def begin(self) -> None:
-        """A test begins: what has happened so far is left out of `story` and `requests`."""
+        """Begin a test: `story` and `requests` leave out what happened before."""
         self._past = []
         self.ask_all("POST", "begin")
 
     def members(self) -> list[tuple[str, str]]:
-        """The members of all groups: pairs of group and client id."""
+        """The members of all groups, as pairs of group and client id."""
         return sorted((group, client) for each in self.ask_all("GET", "members") for group, client in each["members"])
 
     def clean_up(self) -> None:
-        """Remove all faults. Raises AssertionError if one has never struck and the kit is `strict`."""
+        """Remove all faults. Raises AssertionError if the kit is `strict` and one never struck."""
         for fault in list(self._faults):
             fault.remove()
         idle, self._idle = self._idle, []
@@ -272,8 +350,7 @@ class Kafka:
             self._troubled = False
 
     def reset(self, staying: Iterable[tuple[str, str]] = ()) -> None:
-        """A test has ended: `heal`, and end the sessions of all members of groups but those that stay, which are pairs
-        of group and client id."""
+        """End a test: `heal`, and expire all group members except `staying`, pairs of group and client id."""
         self.heal()
         self.ask_all("POST", "reset", {"staying": sorted(set(staying))})
 
@@ -290,40 +367,43 @@ class Kafka:
         return self._backend.servers()
 
     def kill(self, broker: int = 0) -> None:
-        """End a broker's process as `kill -9` does; `start` brings it back on its data."""
+        """Kill a broker as `kill -9` does; `start` brings it back with its data."""
         self._keep_story(broker)
         self._process(broker).kill()
 
     def stop(self, broker: int = 0) -> None:
-        """Stop a broker in order; `start` brings it back."""
+        """Shut a broker down cleanly; `start` brings it back."""
         self._keep_story(broker)
         self._process(broker).stop()
 
     def start(self, broker: int = 0) -> None:
-        """Start a broker that was killed or stopped, with the faults that stand. They count from 0 again."""
+        """Start a broker that was killed or stopped, with the active faults, whose `nth`, `after` and `times` count
+        from 0 again."""
         self._process(broker).start()
         for fault in self._faults:
-            self._checked(self._backend.ask(broker, "POST", "faults", fault.body))
+            self._asked(broker, "POST", "faults", fault.body)
 
     def freeze(self, broker: int = 0) -> None:
-        """Suspend a broker's process: its connections stay open, nothing is answered."""
+        """Suspend a broker's process: connections stay open, but nothing is answered."""
         self._process(broker).freeze()
 
     def thaw(self, broker: int = 0) -> None:
-        """Resume a frozen one."""
+        """Resume a frozen broker."""
         self._process(broker).thaw()
 
     def _keep_story(self, broker: int) -> None:
-        """Keep what a broker can say, which ends with its process."""
+        """Keep a broker's story and counts, which are lost with its process."""
         server = self._process(broker)
         if server.pid is not None and not server.is_frozen:
-            self._past += [
-                self._checked(self._backend.ask(broker, "GET", path, None)) for path in ("story", "requests")
-            ]
+            self._past += [self._asked(broker, "GET", path) for path in ("story", "requests")]
+            for fault in list(self._faults):  # another thread may be removing one
+                fault._keep(self._backend.ask(broker, "GET", fault._place, None)[1])
 
     def _process(self, broker: int) -> LocalBroker:
         if not self.brokers:
             raise MusterError("a broker in this process cannot be ended or frozen: leave in_process out")
+        if broker not in range(len(self.brokers)):
+            raise MusterError(f"broker={broker!r}: brokers go by their place, 0 to {len(self.brokers) - 1}")
         return self.brokers[broker]
 
     # --------------------------------------------------------------------------------------------- topics and records
@@ -332,7 +412,8 @@ class Kafka:
     def admin(self) -> muster.Admin:
         """An admin client."""
         if self._admin is None:
-            self._admin = muster.Admin(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT)
+            admin = muster.Admin(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT)
+            self._admin = self._block.enter_context(admin)
         return self._admin
 
     def topic(
@@ -343,20 +424,20 @@ class Kafka:
         records: Iterable[bytes | tuple[bytes | None, bytes | None]] = (),
         settings: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic, by default of a name that no other has, with records: values, or pairs of key and value."""
+        """Create a topic, by default with a unique name, and write records: values, or pairs of key and value."""
+        written = _records(records)
         name = name or f"topic-{next(_NUMBERS)}"
         self.admin.create_topics([muster.NewTopic(name, partitions, configs=dict(settings or {}))])
-        self.produce(name, records)
+        self.produce(name, written)
         return name
 
     def produce(self, topic: str, records: Iterable[bytes | tuple[bytes | None, bytes | None]]) -> None:
-        """Write records, and return when all are acknowledged."""
-        wanted = list(records)
-        if not wanted:
+        """Write records, and wait until all are acknowledged."""
+        written = _records(records)
+        if not written:
             return
         with muster.Producer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT) as producer:
-            for record in wanted:
-                key, value = record if isinstance(record, tuple) else (None, record)
+            for key, value in written:
                 producer.send(topic, value, key=key)
             producer.flush()
 
@@ -366,26 +447,24 @@ class Kafka:
         self.admin.delete_topics([topic])
         self.admin.create_topics([muster.NewTopic(topic, partitions)])
 
+    def fence_producer(self, transactional_id: str) -> None:
+        """Fence the producer with this transactional id, as if another one had started: its transaction is aborted."""
+        self.admin.fence_producers([transactional_id])
+
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
-        """Delete a partition's records before an offset, as retention does that passes a reader."""
+        """Delete a partition's records before an offset, as if retention had overtaken a consumer."""
         self.admin.delete_records({TopicPartition(topic, partition): before})
 
     def records(self, topic: str) -> list[ConsumerRecord]:
-        """All records of a topic now, by partition and offset."""
+        """The current records of a topic, by partition and offset."""
         reader = muster.Consumer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT, fetch_max_wait_ms=20)
         with reader:
             partitions = [TopicPartition(topic, each.partition) for each in reader.partitions_for(topic)]
-            reader.assign(partitions)
-            ends = reader.end_offsets(partitions)
-            reader.seek_to_beginning()
-            found: list[ConsumerRecord] = []
-            while any(reader.position(partition) < end for partition, end in ends.items()):
-                for batch in reader.poll(200).values():
-                    found += [record for record in batch if record.offset < ends[_place(record)]]
+            found = list(read_from(reader, reader.beginning_offsets(partitions)))
         return sorted(found, key=lambda record: (record.partition, record.offset))
 
     def until_records(self, topic: str, count: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[ConsumerRecord]:
-        """The topic's records, once there are `count`. Raises WaitTimeoutError."""
+        """Wait for `count` records in a topic, and return all its records. Raises WaitTimeoutError."""
         found: list[ConsumerRecord] = []
 
         def enough() -> bool:
@@ -399,7 +478,7 @@ class Kafka:
     # ----------------------------------------------------------------------------------------------------------- waits
 
     def group(self, group_id: str) -> Group:
-        """A group, to look at it or to do something to it."""
+        """A group, to inspect or disturb it."""
         return Group(self, group_id)
 
     def until_assigned(
@@ -410,23 +489,25 @@ class Kafka:
         topics: Sequence[str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Return the group when it is stable, has `members` members, and each partition of the topics (by default those
-        that members have partitions of) belongs to one. Raises WaitTimeoutError."""
+        """Wait until the group is stable with `members` members, and every partition of the topics (by default those
+        with assigned partitions) is assigned. Returns the group. Raises WaitTimeoutError."""
         __tracebackhide__ = True
         return self._wait("assigned", group_id, timeout_s, members=members, topics=topics)
 
     def until_stable(
         self, group_id: str, *, generation: int | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[str, Any]:
-        """Return the group when it is stable, at a generation or a later one. Raises WaitTimeoutError."""
+        """Wait until the group is stable, in this generation or a later one. Raises WaitTimeoutError."""
         __tracebackhide__ = True
         return self._wait("stable", group_id, timeout_s, generation=generation)
 
     def until_committed(
         self, group_id: str, topic: str, offsets: int | Mapping[int, int], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[str, Any]:
-        """Return the group when it has committed that many records of a topic in all, or at least these offsets by
+        """Wait until the group has committed this many records of a topic in total, or at least these offsets by
         partition. Raises WaitTimeoutError."""
+        if not isinstance(offsets, int | Mapping):
+            raise MusterError(f"offsets={offsets!r}: it must be how many records, or offsets by partition")
         wanted = offsets if isinstance(offsets, int) else {str(index): offset for index, offset in offsets.items()}
         __tracebackhide__ = True
         return self._wait("committed", group_id, timeout_s, topic=topic, offsets=wanted)
@@ -434,24 +515,24 @@ class Kafka:
     def until_lag_zero(
         self, group_id: str, topic: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[str, Any]:
-        """Return the group when it has committed all records of its topics, or of one. Raises WaitTimeoutError."""
+        """Wait until the group has no lag in its topics, or in one of them. Raises WaitTimeoutError."""
         __tracebackhide__ = True
         return self._wait("lag_zero", group_id, timeout_s, topic=topic)
 
     def until_empty(self, group_id: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
-        """Return the group when it has no members. Raises WaitTimeoutError."""
+        """Wait until the group has no members. Raises WaitTimeoutError."""
         __tracebackhide__ = True
         return self._wait("empty", group_id, timeout_s)
 
     def until(
         self, condition: Callable[[], object], what: str | Callable[[], str], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Return when a condition holds. `what` says what is waited for. Raises WaitTimeoutError.
+        """Wait until a condition holds; `what` describes it in the error. Raises WaitTimeoutError.
 
-        As in all waits, a broker that is away may come back meanwhile.
+        As in all waits, a broker that is down may come back meanwhile.
         """
         __tracebackhide__ = True  # a report shows the test's line
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _number(timeout_s, "timeout_s")
         while not self._or_away(condition, deadline):
             if time.monotonic() > deadline:
                 text = what if isinstance(what, str) else what()
@@ -470,30 +551,38 @@ class Kafka:
 
     def _wait(self, until: str, group_id: str, timeout_s: float, **wanted: object) -> dict[str, Any]:
         __tracebackhide__ = True
-        body = {"until": until, "group": group_id, **{k: v for k, v in wanted.items() if v is not None}}
-        deadline = time.monotonic() + timeout_s
+        wait = {"until": until, "group": group_id, **{k: v for k, v in wanted.items() if v is not None}}
+        deadline = time.monotonic() + _number(timeout_s, "timeout_s")
         while True:
-            # A group without a coordinator yet may come to any broker: the place is looked up again.
-            place = self._or_away(partial(self._coordinator, group_id), deadline)
-            left_ms = max(round((deadline - time.monotonic()) * 1000), 0)
-            turn_ms = left_ms if self._backend.count() == 1 else min(left_ms, 200)
-            asked = {**body, "timeout_ms": turn_ms}
-            found = self._or_away(partial(self._backend.ask, place or 0, "POST", "wait", asked), deadline)
+            left_s = max(deadline - time.monotonic(), 0)
+            found = self._or_away(partial(self._waited, wait, left_s), deadline)
             if found is None:
-                time.sleep(0.01)
+                time.sleep(LOOK_EVERY_S)
                 continue
             status, answer = found
             if status == HTTPStatus.OK:
                 return answer
             if status != HTTPStatus.REQUEST_TIMEOUT:
                 raise MusterError(answer["error"])
-            if left_ms == turn_ms:
-                text = f"waited {timeout_s:g} s for {until} of group {group_id}: {answer['missing']}"
+            if time.monotonic() >= deadline:
+                text = f"waited {timeout_s:g} s for group {group_id} to {_WANTED[until]}: {answer['missing']}"
                 group = _described(answer["group"])
                 raise WaitTimeoutError(f"{text}\n{group}\n{self.story(group_id)}{_on_a_loop()}")
 
+    def _waited(self, wait: Mapping[str, Any], left_s: float) -> tuple[int, dict[str, Any]]:
+        """The answer to a wait. A single broker waits itself; several are polled once, as each knows the ends of its
+        own logs only, and a group without a coordinator may end up on any of them."""
+        if self._backend.count() == 1:
+            return self._backend.ask(0, "POST", "wait", {**wait, "timeout_ms": round(left_s * 1000)})
+        view = self.view(wait["group"])
+        what = missing(view, wait)
+        if what is None:
+            return HTTPStatus.OK, view
+        time.sleep(min(LOOK_EVERY_S, left_s))
+        return HTTPStatus.REQUEST_TIMEOUT, {"missing": what, "group": view}
+
     def _or_away(self, question: Callable[[], T], deadline: float) -> T | None:
-        """The answer; None while a broker is away, which another thread may be starting again."""
+        """The answer; None while a broker is down, which another thread may be restarting."""
         try:
             return question()
         except BrokerAwayError:
@@ -504,13 +593,13 @@ class Kafka:
     # ---------------------------------------------------------------------------------------------------------- faults
 
     def fault(self, do: str, *apis: str, **when: Unpack[FaultFields]) -> Fault:
-        """Add a fault: `fault("lose_answer", "OffsetCommit", group="billing", nth=3)`. It stands until it is removed,
-        or until the end of its `with` block.
+        """Add a fault: `fault("lose_answer", "OffsetCommit", group="billing", nth=3)`. It is active until it is
+        removed or its `with` block ends.
 
-        `do` is one of `muster.testing.rules.EFFECTS`, the others are the fields of `muster.testing.rules.Rule`.
+        `do` is one of `muster.testing.rules.EFFECTS`; the keywords are the fields of `muster.testing.rules.Rule`.
 
         Raises:
-            MusterError: a field is not one of a fault's, or has no such value.
+            MusterError: a field is unknown or has an invalid value.
         """
         name = when.pop("name", None) or f"fault-{next(_NUMBERS)}"
         fault = Fault(self, {"name": name, "do": do, "apis": list(apis), **when})
@@ -519,58 +608,120 @@ class Kafka:
         return fault
 
     def fail(self, api: str, error: str, **when: Unpack[When]) -> Fault:
-        """Requests are answered with an error, and not handled."""
+        """Answer a request with an error instead of handling it."""
         return self.fault("error", api, error=error, **when)
 
     def delay(self, api: str, ms: int, **when: Unpack[When]) -> Fault:
-        """Requests are handled so much later; by default all."""
+        """Handle requests later; by default all of them."""
         when.setdefault("times", None)
         return self.fault("delay", api, delay_ms=ms, **when)
 
     def hold(self, api: str, **when: Unpack[When]) -> Fault:
-        """A request waits until the fault is released."""
+        """Hold a request until the fault is released or removed."""
         return self.fault("hold", api, **when)
 
     def lose_request(self, api: str, **when: Unpack[When]) -> Fault:
-        """A request is not handled, and its connection is closed."""
+        """Close the connection instead of handling a request."""
         return self.fault("lose_request", api, **when)
 
     def lose_answer(self, api: str, **when: Unpack[When]) -> Fault:
-        """A request is handled, then its connection is closed."""
+        """Handle a request, then close its connection instead of answering."""
         return self.fault("lose_answer", api, **when)
 
     def disk(self, **change: Unpack[DiskTrouble]) -> None:
         """`full=True`: writes fail with ENOSPC. `sync_delay_ms=…`: syncs take longer. `fail=True`: syncs fail, which
         ends a broker, as it does Kafka."""
+        unknown = change.keys() - DiskTrouble.__annotations__.keys()
+        if unknown:
+            known = ", ".join(DiskTrouble.__annotations__)
+            raise MusterError(f"{', '.join(sorted(unknown))} is not a disk failure: choose from {known}")
         self._troubled = True
         self.ask_all("POST", "disk", change)
 
     def disconnect(self, client: str = "*") -> int:
-        """Cut the connections of clients whose id matches a pattern; returns how many."""
+        """Close the connections of clients whose id matches a pattern; returns how many."""
         return sum(each["cut"] for each in self.ask_all("POST", "connections", {"client": client}))
 
     @contextmanager
     def refuse_connections(self, client: str = "*") -> Iterator[None]:
-        """In the block new connections are refused, and those of clients whose id matches the pattern are cut first."""
+        """Refuse new connections within the block, and first close those of clients whose id matches the pattern."""
         self.ask_all("POST", "connections", {"refuse": True})
-        self.disconnect(client)
         try:
+            self.disconnect(client)
             yield
         finally:
             self.ask_all("POST", "connections", {"refuse": False})
 
     def forget(self, fault: Fault) -> None:
-        """End a fault (`Fault.remove`)."""
+        """Remove a fault (`Fault.remove`)."""
         if fault in self._faults:
             self._faults.remove(fault)
-            ended = self.ask_all("DELETE", f"faults/{quote(fault.name, safe='')}")
-            if self.strict and not sum(each["struck"] for each in ended):
+            fault._end()
+            if self.strict and not fault.struck:
                 self._idle.append(fault.name)
+
+    # ------------------------------------------------------------------------------------------------------ recordings
+
+    @contextmanager
+    def record(self, path: Path | str, *, topics: Iterable[str] | None = None) -> Iterator[Path]:
+        """Within the block, record what happens to groups (records, rebalances, commits, faults) in a file for
+        `replay`.
+
+        Args:
+            topics: those whose records are recorded, including existing ones; None: all.
+
+        Raises:
+            MusterError: the file cannot be written, or there are several brokers.
+        """
+        path = Path(path).absolute()
+        body = {"path": str(path), **({} if topics is None else {"topics": sorted(_several(topics, "topics"))})}
+        self._alone("recording", body)
+        try:
+            yield path
+        finally:
+            self.ask_all("DELETE", "recording")
+
+    @contextmanager
+    def replay(
+        self,
+        path: Path | str,
+        *,
+        client: str | None = None,
+        group: str | None = None,
+        pace: float = 1.0,
+        patience_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Iterator[Replay]:
+        """Within the block, replay a recording: the same records, expired sessions and faults, at the same points of
+        the group's work.
+
+        Args:
+            client: the recorded member that the code under test replaces; all others are simulated. None: the code
+                under test is all of them.
+            group: the group's name here, if it differs from the recorded one.
+            pace: a factor for recorded times; 0: wait only for the group, not for time.
+            patience_s: how long to wait for each commit and generation before continuing without it.
+
+        Raises:
+            MusterError: the file is not a recording or is damaged, one of its topics exists, or there are several
+                brokers.
+        """
+        body: dict[str, Any] = {"path": str(Path(path).absolute()), "pace": pace}
+        body |= {name: value for name, value in (("client", client), ("group", group)) if value is not None}
+        self._alone("replay", {**body, "patience_ms": round(_number(patience_s, "patience_s") * 1000)})
+        try:
+            yield Replay(self)
+        finally:
+            self.ask_all("DELETE", "replay")
+
+    def _alone(self, what: str, body: Mapping[str, Any]) -> None:
+        if self._backend.count() > 1:
+            raise MusterError(f"a {what} needs a single broker, and this kit has {self._backend.count()}")
+        self.ask_all("POST", what, body)
 
     # ---------------------------------------------------------------------------------------- what the brokers can say
 
     def requests(self, api: str | None = None, client: str | None = None) -> int:
-        """How many requests there were, of a type and a client."""
+        """How many requests there were, of an API and a client."""
         return sum(
             each["count"]
             for each in self._said("requests")
@@ -583,14 +734,20 @@ class Kafka:
 
     def view(self, group_id: str) -> dict[str, Any]:
         """As `Group.now`."""
-        return self.ask_coordinator(group_id, "GET", f"groups/{quote(group_id, safe='')}")
+        found = self.ask_coordinator(group_id, "GET", f"groups/{quote(group_id, safe='')}")
+        if self._backend.count() > 1:
+            everywhere = [each["ends"] for each in self.ask_all("GET", "ends")]
+            for topic in found["ends"]:
+                ends = [pair for led in everywhere for pair in led.get(topic, {}).items()]
+                found["ends"][topic] = dict(sorted(ends, key=lambda pair: int(pair[0])))
+        return found
 
     def groups(self) -> list[str]:
         """The groups of all brokers."""
         return sorted(group for answer in self.ask_all("GET", "groups") for group in answer["groups"])
 
     def story(self, group_id: str | None = None) -> str:
-        """What happened, by time: events of groups (or of one), faults that struck, what the test did."""
+        """What happened, in order: events of groups (or of one), faults that struck, what the test did."""
         said = sorted(self._said("story"), key=lambda each: int(each["at_ms"]))
         lines = [
             f"  {(each['at_ms'] - said[0]['at_ms']) / 1000:8.3f}  "
@@ -603,15 +760,18 @@ class Kafka:
         for each in self._said("requests"):
             if each["client"] == KIT_CLIENT:
                 continue
-            counted[f"{each['client']}: {each['api']}"] += each["count"]
+            counted[f"{each['client'] or '(no client id)'}: {each['api']}"] += each["count"]
         requests = ", ".join(f"{what} {count}" for what, count in sorted(counted.items()))
         happened = f"\n{omitted}" + "\n".join(lines[-STORY_LINES:]) if lines else " nothing"
         return f"What happened:{happened}\nRequests: {requests or 'none'}"
 
     def account(self) -> str:
-        """The groups that something happened to, as they are now, and the story: for the report of a failed test."""
-        groups = {each["group"] for each in self._said("story")} | {group_id for group_id, _ in self.members()}
-        return "\n".join([*(self._described_now(group_id) for group_id in sorted(groups - {""})), self.story()])
+        """The current state of affected groups, and the story: for the report of a failed test."""
+        try:
+            groups = {each["group"] for each in self._said("story")} | {group_id for group_id, _ in self.members()}
+            return "\n".join([*(self._described_now(group_id) for group_id in sorted(groups - {""})), self.story()])
+        except MusterError as error:
+            return f"The brokers do not answer: {error}"
 
     def _described_now(self, group_id: str) -> str:
         try:
@@ -620,10 +780,10 @@ class Kafka:
             return f"Group {group_id}: {error}"
 
     def ask_all(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """A command to every broker that runs."""
+        """Send a command to every running broker."""
         servers = self._backend.servers()
         return [
-            self._checked(self._backend.ask(place, method, path, body))
+            self._asked(place, method, path, body)
             for place in range(self._backend.count())
             if not servers or (servers[place].pid is not None and not servers[place].is_frozen)
         ]
@@ -631,8 +791,8 @@ class Kafka:
     def ask_coordinator(
         self, group_id: str, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """A command to the broker that coordinates a group."""
-        return self._checked(self._backend.ask(self._coordinator(group_id) or 0, method, path, body))
+        """Send a command to the broker that coordinates a group."""
+        return self._asked(self._coordinator(group_id) or 0, method, path, body)
 
     def _coordinator(self, group_id: str) -> int | None:
         servers = self._backend.servers()
@@ -646,15 +806,16 @@ class Kafka:
                 return place
         return None
 
-    def _checked(self, answer: tuple[int, dict[str, Any]]) -> dict[str, Any]:
-        status, body = answer
+    def _asked(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        status, answer = self._backend.ask(broker, method, path, body)
         if status != HTTPStatus.OK:
-            raise MusterError(body.get("error", str(body)))
-        return body
+            raise MusterError(answer.get("error", str(answer)))
+        return answer
 
 
 def assert_handled_once(handled: Iterable[Any], expected: Iterable[Any]) -> None:
-    """Each of the `expected` was handled, none twice, and nothing else. Raises AssertionError, with what differs."""
+    """Assert that each of `expected` was handled exactly once, and nothing else was. Raises AssertionError."""
+    __tracebackhide__ = True
     counts, wanted = Counter(handled), set(expected)
     missing = sorted(wanted - counts.keys(), key=repr)
     twice = sorted((each for each, count in counts.items() if count > 1), key=repr)
@@ -667,19 +828,61 @@ def assert_handled_once(handled: Iterable[Any], expected: Iterable[Any]) -> None
     assert not wrong, "; ".join(wrong)
 
 
+def _numbers(answer: Mapping[str, Any]) -> Counter[str]:
+    """The counts in a broker's answer about a fault."""
+    return Counter({name: answer[name] for name in ("seen", "struck", "held", "released") if name in answer})
+
+
+def _several(values: Iterable[T], name: str) -> Iterable[T]:
+    """Refuse text, which is iterable too."""
+    if isinstance(values, str | bytes):
+        raise MusterError(f"{name}={values!r}: it must be a list")
+    return values
+
+
+def _records(records: Iterable[bytes | tuple[bytes | None, bytes | None]]) -> list[tuple[bytes | None, bytes | None]]:
+    """Their keys and values."""
+    pairs = [each if isinstance(each, tuple) else (None, each) for each in _several(records, "records")]
+    for pair in pairs:
+        if len(pair) != 2 or not all(isinstance(each, bytes | None) for each in pair):
+            raise MusterError(f"records has {pair!r}: a key and a value are bytes or None; encode text")
+    return pairs
+
+
+def _number(value: float, name: str) -> float:
+    if not isinstance(value, int | float):
+        raise MusterError(f"{name}={value!r}: it must be a number of seconds")
+    return value
+
+
 def _on_a_loop() -> str:
-    """What to say of a wait that has blocked an event loop, and the clients that may run on it."""
+    """A hint for a wait that has blocked the event loop, and with it the clients running on it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return ""
-    return (
-        "\nThis wait blocked the event loop, and each client that runs on it: await it, on muster.testing.AsyncKafka."
-    )
+    return "\nThis wait blocked the event loop, and every client on it: await it, with muster.testing.AsyncKafka."
 
 
-def _place(record: ConsumerRecord) -> TopicPartition:
-    return TopicPartition(record.topic, record.partition)
+def read_from(reader: muster.Consumer, starts: Mapping[TopicPartition, int]) -> Iterator[ConsumerRecord]:
+    """The records from these offsets up to the current ends of their partitions.
+
+    Raises:
+        WaitTimeoutError: nothing was fetched for DEFAULT_TIMEOUT_S, as when a leader does not answer.
+    """
+    reader.assign(list(starts))
+    ends = reader.end_offsets(list(starts))
+    for place, offset in starts.items():
+        reader.seek(place, offset)
+    deadline = time.monotonic() + DEFAULT_TIMEOUT_S
+    while left := [f"{place} at {at} of {end}" for place, end in ends.items() if (at := reader.position(place)) < end]:
+        batches = reader.poll(200)
+        if batches:
+            deadline = time.monotonic() + DEFAULT_TIMEOUT_S
+        elif time.monotonic() > deadline:
+            raise WaitTimeoutError(f"no records were fetched for {DEFAULT_TIMEOUT_S:g} s: {', '.join(left)}")
+        for place, batch in batches.items():
+            yield from (each for each in batch if each.offset < ends[place])
 
 
 def _described(group: Mapping[str, Any]) -> str:

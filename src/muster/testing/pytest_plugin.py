@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -109,6 +109,7 @@ class _Keeper:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, T, T]:
         """Remove the faults of a test that has passed, which fails if it wants each of them to have struck."""
+        __tracebackhide__ = True  # a report shows the test's own lines
         self._begin_own_part()
         result = yield
         idle: list[str] = []
@@ -130,7 +131,7 @@ class _Keeper:
         report = yield
         if report.failed:
             for one in self._used(item):
-                report.sections.append((_ON_LINES, _account(one)))
+                report.sections.append((_ON_LINES, one.account()))
         return report
 
     @pytest.hookimpl(wrapper=True)
@@ -149,15 +150,6 @@ class _Keeper:
                     if one in self._kits.values():
                         one.reset(staying.get(id(one), []))
         return result
-
-
-def _account(one: kit.Kafka) -> str:
-    from muster import MusterError
-
-    try:
-        return one.account()
-    except MusterError as error:
-        return f"The brokers cannot be asked: {error}"
 
 
 # ------------------------------------------------------------------------------------------------------------- brokers
@@ -231,70 +223,62 @@ def _kit_of(request: pytest.FixtureRequest) -> kit.Kafka:
 @pytest.fixture
 def muster_topic(request: pytest.FixtureRequest) -> clients.TopicFactory:
     """Creates topics whose names no other test has: `muster_topic(partitions=2, records=[b"a"])` returns the name."""
-    from muster.testing.clients import TopicFactory
-
-    return TopicFactory(_kit_of(request), request.node.name)
+    factory: clients.TopicFactory = _factory(request, "TopicFactory")
+    return factory
 
 
 @pytest.fixture
 def muster_admin(request: pytest.FixtureRequest) -> Iterator[clients.AdminFactory]:
     """Makes admin clients, which are closed at the test's end: `muster_admin()`."""
-    from muster.testing.clients import AdminFactory
-
-    factory = AdminFactory(_kit_of(request), request.node.name)
-    yield factory
-    factory.close()
+    yield from _closed_at_the_end(request, "AdminFactory")
 
 
 @pytest.fixture
 def muster_producer(request: pytest.FixtureRequest) -> Iterator[clients.ProducerFactory]:
     """Makes producers, which are closed at the test's end: `muster_producer(linger_ms=0)`."""
-    from muster.testing.clients import ProducerFactory
-
-    factory = ProducerFactory(_kit_of(request), request.node.name)
-    yield factory
-    factory.close()
+    yield from _closed_at_the_end(request, "ProducerFactory")
 
 
 @pytest.fixture
 def muster_consumer(request: pytest.FixtureRequest) -> Iterator[clients.ConsumerFactory]:
     """Makes consumers, which are closed at the test's end: `muster_consumer("orders", group_id="billing")`."""
-    from muster.testing.clients import ConsumerFactory
-
-    factory = ConsumerFactory(_kit_of(request), request.node.name)
-    yield factory
-    factory.close()
+    yield from _closed_at_the_end(request, "ConsumerFactory")
 
 
 @pytest.fixture
 def muster_async_admin(request: pytest.FixtureRequest) -> clients.AsyncAdminFactory:
     """`muster_admin` for `async def` tests."""
-    from muster.testing.clients import AsyncAdminFactory
-
-    return _closed_by_test(request, AsyncAdminFactory(_kit_of(request), request.node.name))
+    factory: clients.AsyncAdminFactory = _closed_by_test(request, "AsyncAdminFactory")
+    return factory
 
 
 @pytest.fixture
 def muster_async_producer(request: pytest.FixtureRequest) -> clients.AsyncProducerFactory:
     """`muster_producer` for `async def` tests."""
-    from muster.testing.clients import AsyncProducerFactory
-
-    return _closed_by_test(request, AsyncProducerFactory(_kit_of(request), request.node.name))
+    factory: clients.AsyncProducerFactory = _closed_by_test(request, "AsyncProducerFactory")
+    return factory
 
 
 @pytest.fixture
 def muster_async_consumer(request: pytest.FixtureRequest) -> clients.AsyncConsumerFactory:
     """`muster_consumer` for `async def` tests."""
-    from muster.testing.clients import AsyncConsumerFactory
-
-    return _closed_by_test(request, AsyncConsumerFactory(_kit_of(request), request.node.name))
-
-
-F = TypeVar("F", bound="clients.AsyncAdminFactory | clients.AsyncProducerFactory | clients.AsyncConsumerFactory")
+    factory: clients.AsyncConsumerFactory = _closed_by_test(request, "AsyncConsumerFactory")
+    return factory
 
 
-def _closed_by_test(request: pytest.FixtureRequest, factory: F) -> F:
-    """Have the test function close what the factory has made, on the event loop that it runs on.
+def _factory(request: pytest.FixtureRequest, kind: str) -> Any:
+    from muster.testing import clients
+
+    return getattr(clients, kind)(_kit_of(request), request.node.name)
+
+
+def _closed_at_the_end(request: pytest.FixtureRequest, kind: str) -> Iterator[Any]:
+    with closing(_factory(request, kind)) as factory:
+        yield factory
+
+
+def _closed_by_test(request: pytest.FixtureRequest, kind: str) -> Any:
+    """A factory of asyncio clients, which the test function itself closes, on the event loop that it runs on.
 
     A fixture's own end is too late: anyio has closed the loop by then, and pytest-asyncio runs asynchronous fixtures in
     strict mode only if they are marked as its own.
@@ -302,6 +286,7 @@ def _closed_by_test(request: pytest.FixtureRequest, factory: F) -> F:
     test = request.node.obj
     if not inspect.iscoroutinefunction(test):
         raise pytest.UsageError(f"{request.fixturename} is for `async def` tests")
+    factory = _factory(request, kind)
 
     @wraps(test)
     async def closing(*arguments: Any, **more: Any) -> None:

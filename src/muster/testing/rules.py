@@ -1,9 +1,9 @@
-"""Faults as data: which requests a rule is about, on which of them it strikes, and what happens then. Pure.
+"""Faults as data: which requests a rule matches, at which of them it strikes, and what it does. Pure.
 
-A `Plan` holds a broker's rules in the order in which they were added. Each request is shown to it once (`strike`); the
-first rule that strikes decides. A rule counts the requests that it is about from its own installation on, so that what
-clients did before does not matter. With `probability` each of a client's requests draws from a generator of its own,
-seeded by the plan's seed, the rule's name and the client: two clients do not disturb each other's draws.
+A `Plan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once, and the
+first rule that strikes decides. A rule counts matching requests from when it was installed, so what clients did before
+does not matter. With `probability`, each client has its own random generator, seeded with the plan's seed, the rule's
+name and the client: one client's requests do not affect another's draws.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ APIS = {
     for key, request in REQUESTS.items()
     if key in ADVERTISED and (name := request.__name__.removesuffix("Request")) not in WITHOUT_ERRORS
 }
-"""The names of the requests that a broker serves, which a rule may be about, as Kafka spells them, with their keys."""
+"""The requests that a rule can match, by Kafka's name, with their API keys."""
 
 EFFECTS = {
-    "error": "the request is not handled, its answer has the error `error` wherever it can have one",
-    "lose_request": "the request is not handled, its connection is closed: the broker died before it",
-    "lose_answer": "the request is handled and durable, then its connection is closed: the broker died after it",
-    "hang": "the request is not handled, its connection stays open: the client's own timeout has to end it",
-    "delay": "the request is handled `delay_ms` later; requests after it on the connection wait",
-    "hold": "the request is handled when the rule is released, or removed",
-    "cut": "the request is handled, half of its answer is sent, then its connection is closed",
-    "throttle": "the request is handled, its answer asks the client to wait for `throttle_ms`",
-    "damage": "the request (a Fetch) is handled, a bit of the record batches in its answer is flipped",
+    "error": "the request is not handled: every error code in the answer is `error`",
+    "lose_request": "the request is not handled, and its connection is closed, as if the broker died before it",
+    "lose_answer": "the request is handled, then its connection is closed, as if the broker died after it",
+    "hang": "the request is not handled, and its connection stays open until the client times out",
+    "delay": "the request is handled `delay_ms` later; later requests on its connection wait",
+    "hold": "the request is handled once the rule is released or removed",
+    "cut": "the request is handled, but its connection is closed after half of the answer",
+    "throttle": "the request is handled, and its answer has `throttle_ms` as throttle time",
+    "damage": "the request (a Fetch) is handled, but a bit of the record batches in its answer is flipped",
 }
 """What a rule does."""
 
@@ -45,17 +45,17 @@ _IN_MS = {"delay": "delay_ms", "throttle": "throttle_ms"}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One fault: the requests that it is about, when it strikes, what it does.
+    """One fault: which requests it matches, when it strikes, what it does.
 
     Args:
         do: one of EFFECTS.
         apis: the requests, by Kafka's names ("OffsetCommit").
-        client, group, member, topic: patterns (`billing-*`) of client id, group id, member id or group.instance.id,
-            topic. None: any.
+        client, group, member, transactional_id, topic: patterns (`billing-*`) of client id, group id, member id or
+            group.instance.id, transactional id, topic. None: any.
         partition: only requests with this partition, of a topic that matches.
-        nth: strikes at the n-th of these requests only (from 1). after: not at the first `after`. every: at each n-th.
-        times: how often it strikes at most; None: as long as it is there.
-        probability: of a strike, at each request that it would otherwise strike at.
+        nth: strike at the n-th of these requests only (from 1). after: not at the first `after`. every: at every n-th.
+        times: how often it strikes at most; None: without limit.
+        probability: of striking at a request at which it otherwise would.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Rule:
     client: str | None = None
     group: str | None = None
     member: str | None = None
+    transactional_id: str | None = None
     topic: str | None = None
     partition: int | None = None
     nth: int | None = None
@@ -77,8 +78,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not self.apis or not APIS.keys() >= set(self.apis):
-            unknown = ", ".join(api for api in self.apis if api not in APIS) or "nothing"
-            raise ConfigError(f"{unknown} is not a request: name some of {', '.join(APIS)}")
+            unknown = ", ".join(api for api in self.apis if api not in APIS)
+            what = f"{unknown} is not a request" if unknown else "a fault needs the name of a request"
+            raise ConfigError(f"{what}: choose from {', '.join(APIS)}")
         if self.do not in EFFECTS:
             raise ConfigError(f"do={self.do!r} is not an effect: choose one of {', '.join(EFFECTS)}")
         self._check_effect()
@@ -86,35 +88,41 @@ class Rule:
 
     def _check_effect(self) -> None:
         if (self.do == "error") != (self.error is not None):
-            raise ConfigError("an error code (error=…) goes with do='error', and with that alone")
+            raise ConfigError("error=… is for do='error', which needs it")
         if self.error is not None and self.error not in ErrorCode.__members__:
             raise ConfigError(f"error={self.error!r} is not one of Kafka's error codes, such as NOT_COORDINATOR")
         for effect, name in _IN_MS.items():
             if (getattr(self, name) > 0) != (self.do == effect):
-                raise ConfigError(f"{name} (above 0) goes with do={effect!r}, and with that alone")
+                raise ConfigError(f"{name} (above 0) is for do={effect!r}, which needs it")
         if self.do == "damage" and self.apis != ("Fetch",):
-            raise ConfigError("do='damage' is about Fetch alone: only its answers have record batches")
+            raise ConfigError("do='damage' is for Fetch only, whose answers have record batches")
 
     def _check_when(self) -> None:
         if (self.nth is not None and self.nth < 1) or self.every < 1 or self.after < 0:
             raise ConfigError("nth and every count from 1, after from 0")
         if self.times is not None and self.times < 1:
-            raise ConfigError("times is at least 1; None: as long as the fault is there")
+            raise ConfigError("times must be at least 1, or None for no limit")
         if not 0 < self.probability <= 1:
-            raise ConfigError("probability is above 0, and at most 1")
+            raise ConfigError("probability must be above 0 and at most 1")
 
     @property
     def error_code(self) -> ErrorCode:
-        """The error that it answers with."""
+        """The error in its answers."""
         return ErrorCode[self.error or "NONE"]
 
+    def effect(self) -> dict[str, Any]:
+        """What it does, without the requests that it matches, as fields for `from_json`."""
+        more = {name: getattr(self, name) for name in ("error", "delay_ms", "throttle_ms") if getattr(self, name)}
+        return {"do": self.do, **more}
+
     def is_about(self, facts: Facts) -> bool:
-        """Whether a request is one of those that it is about."""
+        """Whether it matches a request."""
         return (
             facts.api in self.apis
             and (self.client is None or fnmatchcase(facts.client_id, self.client))
             and (self.group is None or _any_match(facts.groups, self.group))
             and (self.member is None or _any_match(facts.members, self.member))
+            and (self.transactional_id is None or _any_match(facts.transactional_ids, self.transactional_id))
             and self._is_about_partitions(facts.partitions)
         )
 
@@ -138,16 +146,16 @@ def _any_match(found: Iterable[str], pattern: str) -> bool:
 
 
 def from_json(values: Mapping[str, Any], name: str) -> Rule:
-    """The rule in a JSON object with the fields of `Rule`; `name` is that of a rule without one.
+    """The rule in a JSON object with the fields of `Rule`; `name` is the default name.
 
     Raises:
-        ConfigError: a field is not one of a rule's, or has a value of another kind: a typing error must not look like a
-            fault that never strikes.
+        ConfigError: a field is unknown or has a value of the wrong type: a typo must not look like a fault that never
+            strikes.
     """
     types = {each.name: str(each.type) for each in fields(Rule)}
     for key, value in values.items():
         if key not in types:
-            raise ConfigError(f"{key!r} is not a field of a fault: there are {', '.join(types)}")
+            raise ConfigError(f"{key!r} is not a field of a fault: choose from {', '.join(types)}")
         if not _fits(value, types[key]):
             raise ConfigError(f"{key}={value!r}: it must be {_SPELLED[types[key]]}")
     if "do" not in values or "apis" not in values:
@@ -180,13 +188,13 @@ def _fits(value: object, kind: str) -> bool:
 
 
 @dataclass(slots=True)
-class Standing:
-    """A rule in a plan, and what became of it."""
+class InstalledRule:
+    """A rule in a plan, with its counts."""
 
     rule: Rule
     seed: int = 0
     seen: int = 0
-    """The requests that it was about, since it was added."""
+    """Matching requests since it was added."""
     struck: int = 0
     _draws: dict[str, random.Random] = field(default_factory=dict)
 
@@ -218,32 +226,32 @@ class Plan:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self.standing: dict[str, Standing] = {}
+        self.installed: dict[str, InstalledRule] = {}
         self.requests: Counter[tuple[str, str]] = Counter()
-        """The requests that were shown to it, by client id and API."""
+        """How many requests there were, by client id and API."""
         self._added = 0
 
     def add(self, values: Mapping[str, Any]) -> Rule:
-        """Add a rule, given as `from_json` takes it.
+        """Add a rule, as the fields for `from_json`.
 
         Raises:
-            ConfigError: it is not one, or there is one of its name.
+            ConfigError: it is not valid, or its name is taken.
         """
         self._added += 1
         rule = from_json(values, f"fault-{self._added}")
-        if rule.name in self.standing:
-            raise ConfigError(f"there is a fault of the name {rule.name!r} already")
-        self.standing[rule.name] = Standing(rule, self.seed)
+        if rule.name in self.installed:
+            raise ConfigError(f"a fault named {rule.name!r} exists already")
+        self.installed[rule.name] = InstalledRule(rule, self.seed)
         return rule
 
     def remove(self, name: str) -> None:
-        """Remove a rule, if it is there."""
-        self.standing.pop(name, None)
+        """Remove a rule, if it exists."""
+        self.installed.pop(name, None)
 
     def strike(self, facts: Facts) -> Rule | None:
-        """Show it a request: the first rule that strikes at it, if any does."""
+        """Count a request; returns the first rule that strikes at it, if any."""
         self.requests[facts.client_id, facts.api] += 1
-        for standing in self.standing.values():
-            if standing.strikes(facts):
-                return standing.rule
+        for installed in self.installed.values():
+            if installed.strikes(facts):
+                return installed.rule
         return None

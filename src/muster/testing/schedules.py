@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from muster.errors import ConfigError, MusterError
+from muster.testing.backends import BrokerAwayError
 from muster.testing.kit import Group, Kafka
 
 Step = Mapping[str, Any]
@@ -74,7 +76,7 @@ def chaos(
 ) -> Callable[[Callable[[Kafka], None]], Callable[[], None]]:
     """Decorate a test that takes a `Kafka`: it is called under `examples` schedules of up to `steps` steps.
 
-    It has to choose names anew in each call (`kafka.topic()` does). `seed` decides which schedules; `schedule` is one
+    It must choose new names in each call, as `kafka.topic()` does. `seed` decides which schedules; `schedule` is one
     to repeat in their place; `settings` are the broker's. It needs Hypothesis: `pip install hypothesis`.
     """
 
@@ -96,8 +98,11 @@ def chaos(
 
 def _search(kafka: Kafka, test: Callable[[Kafka], None], *, seed: int, steps: int, examples: int) -> None:
     """Try schedules; the shortest that fails raises the test's error, with a note that repeats it."""
-    import hypothesis
-    from hypothesis import strategies as st
+    try:
+        import hypothesis
+        from hypothesis import strategies as st
+    except ModuleNotFoundError as error:
+        raise MusterError(f"chaos draws its schedules with Hypothesis: pip install hypothesis ({error})") from None
 
     failed: list[Sequence[Step]] = []
 
@@ -115,28 +120,34 @@ def _search(kafka: Kafka, test: Callable[[Kafka], None], *, seed: int, steps: in
     def search(tried: Sequence[Step]) -> None:
         try:
             _under(kafka, tried, test)
-        except Exception:
+        except _failures():
             failed.append(tried)
             raise
 
     try:
         search()
-    except Exception as error:
+    except _failures() as error:
         if failed:
-            shortest = _without_the_needless(kafka, failed[-1], test)
+            shortest = without_the_needless(kafka, failed[-1], test)
             text = ",\n    ".join(map(repr, shortest))
             error.add_note(f"To repeat it:\n\n@muster.testing.chaos(schedule=[\n    {text}\n])\ndef {test.__name__}…")
         raise
 
 
-def _without_the_needless(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]) -> Sequence[Step]:
+def _failures() -> tuple[type[BaseException], ...]:
+    """What a test raises that fails: `pytest.fail` raises what is not an Exception."""
+    pytest = sys.modules.get("pytest")
+    return (Exception,) if pytest is None else (Exception, pytest.fail.Exception)
+
+
+def without_the_needless(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]) -> Sequence[Step]:
     """A schedule that fails, without each step that the failure does not need: Hypothesis removes steps from the end of
     a list, not always from its middle."""
     for step in list(schedule):
         rest = [each for each in schedule if each is not step]
         try:
             _under(kafka, rest, test)
-        except Exception:
+        except _failures():
             schedule = rest
     return schedule
 
@@ -169,43 +180,54 @@ def _steps() -> Any:
 
 
 def _under(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]) -> None:
-    """Call a test under a schedule."""
+    """Call a test under a schedule; an error of the test gets a note with what happened."""
     for step in schedule:
         if "act" in step and step["act"] not in ACTS:
             raise ConfigError(f"act={step['act']!r} is not an act: there are {', '.join(ACTS)}")
+    kafka.begin()
     try:
         with _acting(kafka, [step for step in schedule if "act" in step]):
             for step in schedule:
                 if "act" not in step:
                     kafka.fault(step["do"], *step["apis"], **{k: v for k, v in step.items() if k not in ("do", "apis")})
             test(kafka)
+    except _failures() as error:
+        error.add_note(kafka.account())
+        raise
     finally:
         kafka.clean_up()
 
 
 @contextmanager
 def _acting(kafka: Kafka, acts: Sequence[Step]) -> Iterator[None]:
-    """Do each act when its requests have come, in a thread, until the block ends."""
+    """Do each act when its requests have come, in a thread, until the block ends. Raises what an act raised."""
     ended = threading.Event()
-    before = {step["api"]: kafka.requests(step["api"]) for step in acts}
+    failed: list[Exception] = []
 
     def watch() -> None:
         waiting = list(acts)
         while waiting and not ended.wait(0.01):
-            for step in list(waiting):
-                if kafka.requests(step["api"]) - before[step["api"]] >= step["after"]:
-                    waiting.remove(step)
-                    ACTS[step["act"]](kafka)
-                    if step["act"] == "restart":  # its counts begin at 0 again
-                        before.update(dict.fromkeys(before, 0))
+            with suppress(BrokerAwayError):  # the test restarts it
+                for step in list(waiting):
+                    if kafka.requests(step["api"]) >= step["after"]:
+                        waiting.remove(step)
+                        ACTS[step["act"]](kafka)
 
-    thread = threading.Thread(target=watch, name="muster-chaos")
+    def watch_and_tell() -> None:
+        try:
+            watch()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=watch_and_tell, name="muster-chaos")
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+    if failed:
+        raise failed[0]
 
 
 __all__ = ["ACTS", "ERRORS", "REQUESTS", "Step", "chaos"]

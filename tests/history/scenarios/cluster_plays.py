@@ -104,7 +104,8 @@ class Alone:
         self.broker.start()
 
 
-def _nodes(stage: Stage) -> Nodes:
+def nodes_of(stage: Stage) -> Nodes:
+    """The brokers of a stage that has several."""
     assert isinstance(stage.cluster, Nodes)
     return stage.cluster
 
@@ -123,7 +124,7 @@ def _three(stage: Stage, flavour: Flavour, config: dict[str, str] | None = None,
 @play(MAIN, clusters=THREE)
 def coordinator_killed(stage: Stage, flavour: Flavour) -> None:
     """The coordinator's broker is killed; the members find the new one in time, and nothing rebalances."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour, {} if flavour.next_generation else LONG_SESSION)
     try:
         with stage.quiet(group, "node 2, which coordinates the group, gets SIGKILL"):
@@ -137,7 +138,7 @@ def coordinator_killed(stage: Stage, flavour: Flavour) -> None:
 @play(MAIN, clusters=THREE)
 def coordinator_led_elsewhere(stage: Stage, flavour: Flavour) -> None:
     """The leadership of the group's partition is given to another broker, and nothing rebalances; then m3 leaves."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour)
     with stage.quiet(group, "node 3 becomes the leader of the group's partition by a preferred election"):
         nodes.move(group, 3)
@@ -161,7 +162,7 @@ def _lost(stage: Stage, group: Group, about: str) -> Iterator[None]:
 @play(MAIN, clusters=THREE)
 def coordinator_frozen(stage: Stage, flavour: Flavour) -> None:
     """The coordinator's broker stands still, as in a long collection of garbage, and another one takes over."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour)
     nodes.freeze(2)
     try:
@@ -187,7 +188,7 @@ def coordinator_restarted(stage: Stage, flavour: Flavour) -> None:
 @play([JAVA[0], JAVA[1], CONFLUENT[0]], clusters=THREE)
 def coordinator_moved_while_joining(stage: Stage, flavour: Flavour) -> None:
     """The coordinator moves while a rebalance waits for a member that handles a record."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour, {"max.poll.interval.ms": "20000"})
     late = group.member("m4")
     with stage.happens(

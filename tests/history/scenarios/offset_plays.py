@@ -15,14 +15,8 @@ RANGE, COOPERATIVE, CONSUMER = JAVA
 @play([RANGE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
 def rewound(stage: Stage, flavour: Flavour) -> None:
     """A group is stopped, an operator sets its offsets back, and it is started again."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(2)
-    stage.started(group, members, topic)
-    stage.go_on(4)
-    with stage.happens(group, "left", "both close their consumers"):
-        for member in members:
-            member.leave()
+    topic, group, _ = stage.running(flavour, 2, for_s=4)
+    stage.all_left(group, "both")
     with stage.quiet(group, "an operator sets the offset of each partition to 3"):
         for partition in range(stage.topics[topic]):
             stage.operator.ask("set_offset", group=group.name, topic=topic, partition=partition, offset=3)
@@ -44,60 +38,41 @@ def simple(stage: Stage, flavour: Flavour) -> None:
 @play([RANGE, CONSUMER, CONFLUENT[1]], clusters=BOTH)
 def without_commits(stage: Stage, flavour: Flavour) -> None:
     """A group that never commits: one of three is killed, another leaves. Nothing tells the one from the other."""
-    topic = stage.topic("t")
-    group = stage.group(flavour, commit="none")
-    members = group.several(3)
-    stage.started(group, members, topic)
+    _, _, members = stage.running(flavour, 3, commit="none", for_s=6)
+    stage.killed(members[1], also=["left"])
     stage.go_on(6)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL", also=["left"]):
-        members[1].crash()
-    stage.go_on(6)
-    with stage.happens(group, "left", "m3 closes its consumer", also=["session_expired"]):
-        members[2].leave()
+    stage.left(members[2], also=["session_expired"])
 
 
 @play([RANGE, COOPERATIVE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
 def commits_by_hand(stage: Stage, flavour: Flavour) -> None:
     """Members that commit after each poll; one is killed, another leaves."""
-    topic = stage.topic("t")
-    group = stage.group(flavour, commit="manual")
-    members = group.several(3)
-    stage.started(group, members, topic)
+    _, _, members = stage.running(flavour, 3, commit="manual", for_s=4)
+    stage.killed(members[1])
     stage.go_on(4)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
-        members[1].crash()
-    stage.go_on(4)
-    with stage.happens(group, "left", "m3 closes its consumer"):
-        members[2].leave()
+    stage.left(members[2])
 
 
 @play([RANGE, COOPERATIVE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
 def idle_topic(stage: Stage, flavour: Flavour) -> None:
     """Nothing is written to the topic, so nothing is committed: one of three is killed, another leaves."""
-    topic = stage.topic("t", idle=True)
-    group = stage.group(flavour)
-    members = group.several(3)
-    stage.started(group, members, topic)
+    _, _, members = stage.running(flavour, 3, idle=True, for_s=4)
+    stage.killed(members[1], also=["left"])
     stage.go_on(4)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL", also=["left"]):
-        members[1].crash()
-    stage.go_on(4)
-    with stage.happens(group, "left", "m3 closes its consumer", also=["session_expired"]):
-        members[2].leave()
+    stage.left(members[2], also=["session_expired"])
 
 
 @play([RANGE, COOPERATIVE, CONFLUENT[0]])
 def proportions(stage: Stage, flavour: Flavour) -> None:
     """A session of 9 s and a poll interval of 60 s, as 45 s and 5 minutes by default: a crash, and a slow handler."""
-    topic = stage.topic("t", 6)
-    group = stage.group(
-        flavour, {"session.timeout.ms": "9000", "max.poll.interval.ms": "60000", "auto.commit.interval.ms": "2000"}
+    _, group, members = stage.running(
+        flavour,
+        3,
+        {"session.timeout.ms": "9000", "max.poll.interval.ms": "60000", "auto.commit.interval.ms": "2000"},
+        partitions=6,
+        for_s=10,
     )
-    members = group.several(3)
-    stage.started(group, members, topic)
-    stage.go_on(10)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
-        members[1].crash()
+    stage.killed(members[1])
     stage.go_on(6)
     with stage.happens(group, "poll_interval_exceeded", "m3 handles a record for 85 s"):
         members[2].oversleep(85_000)
@@ -123,13 +98,8 @@ def removed_by_an_operator(stage: Stage, flavour: Flavour) -> None:
 @play([RANGE, CONSUMER], clusters=BOTH)
 def deleted(stage: Stage, flavour: Flavour) -> None:
     """A group is stopped and deleted, and another one of the same name is started."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(2)
-    stage.started(group, members, topic)
-    with stage.happens(group, "left", "both close their consumers"):
-        for member in members:
-            member.leave()
+    topic, group, _ = stage.running(flavour, 2)
+    stage.all_left(group, "both")
     with stage.quiet(group, "an operator deletes the group"):
         stage.operator.ask("delete_group", group=group.name)
     stage.started(group, group.several(2), topic)
@@ -138,13 +108,8 @@ def deleted(stage: Stage, flavour: Flavour) -> None:
 @play([RANGE, CONSUMER])
 def expired(stage: Stage, flavour: Flavour) -> None:
     """A group is stopped for longer than offsets are kept (a minute here), and started again."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(2)
-    stage.started(group, members, topic)
-    with stage.happens(group, "left", "both close their consumers"):
-        for member in members:
-            member.leave()
+    topic, group, _ = stage.running(flavour, 2)
+    stage.all_left(group, "both")
     with stage.quiet(group, "its offsets expire"):
         stage.go_on(75)
     stage.started(group, group.several(2), topic)
@@ -210,7 +175,8 @@ def pattern(stage: Stage, flavour: Flavour) -> None:
         stage.delete_topic(names[1])
 
 
-def _with_another_protocol(stage: Stage, group: Group, flavour: Flavour, about: str) -> None:
+def with_another_protocol(stage: Stage, group: Group, flavour: Flavour, about: str) -> None:
+    """Replace all members one after another by those of another protocol."""
     topics = group.members[0].topics
     with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
         for member in list(group.members):
@@ -224,11 +190,9 @@ def _with_another_protocol(stage: Stage, group: Group, flavour: Flavour, about: 
 @play([RANGE, CONFLUENT[0]])
 def upgraded(stage: Stage, flavour: Flavour) -> None:
     """Three classic members are replaced one after another by members of KIP-848's protocol."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour)
-    stage.started(group, group.several(3), topic)
+    _, group, _ = stage.running(flavour, 3, partitions=6)
     about = "m1, m2 and m3 are replaced by members with group.protocol=consumer"
-    _with_another_protocol(stage, group, Flavour(flavour.client, "consumer"), about)
+    with_another_protocol(stage, group, Flavour(flavour.client, "consumer"), about)
 
 
 @play([RANGE])

@@ -66,20 +66,14 @@ def life(stage: Stage, flavour: Flavour) -> None:
     stage.started(group, [first, second], topic)
     with stage.happens(group, "joined", "m3 subscribes"):
         third.subscribe(topic)
-    with stage.happens(group, "left", "m1 closes its consumer"):
-        first.leave()
+    stage.left(first)
 
 
 @play([*MAIN, *OTHERS, MUSTER_COOPERATIVE], clusters=BOTH)
 def crash(stage: Stage, flavour: Flavour) -> None:
     """One of three is killed, and is started again long after its session has expired."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(3)
-    stage.started(group, members, topic)
-    stage.go_on(4)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
-        members[1].crash()
+    topic, group, members = stage.running(flavour, 3, for_s=4)
+    stage.killed(members[1])
     stage.go_on(4)
     again = group.member("m2")
     with stage.happens(group, "joined", "m2 is started again"):
@@ -90,39 +84,24 @@ def crash(stage: Stage, flavour: Flavour) -> None:
 @play([*MAIN, OTHERS[0], OTHERS[2], MUSTER_COOPERATIVE], clusters=BOTH)
 def slow(stage: Stage, flavour: Flavour) -> None:
     """One of three handles a record for longer than its poll interval, and comes back when it has done so."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(3)
-    stage.started(group, members, topic)
-    stage.go_on(4)
-    with stage.happens(group, "poll_interval_exceeded", "m2 handles a record for 30 s, its poll interval is 10 s"):
-        members[1].oversleep(30_000)
-    with stage.happens(group, "joined", "m2 polls again"):
-        group.members.append(members[1])
+    _, _, members = stage.running(flavour, 3, for_s=4)
+    stage.overslept(members[1], 30)
 
 
 @play([*MAIN, OTHERS[0], OTHERS[2]], clusters=BOTH)
 def frozen(stage: Stage, flavour: Flavour) -> None:
     """One of three stands still for longer than its session, and comes back."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(3)
-    stage.started(group, members, topic)
-    stage.go_on(4)
+    _, group, members = stage.running(flavour, 3, for_s=4)
     with stage.happens(group, "session_expired", "m2 gets SIGSTOP"):
         members[1].freeze()
-    with stage.happens(group, "joined", "m2 gets SIGCONT, and learns that it is not a member any more"):
+    with stage.happens(group, "joined", "m2 gets SIGCONT, and learns that it is no longer a member"):
         members[1].thaw()
 
 
 @play(MAIN, clusters=BOTH)
 def two_crash(stage: Stage, flavour: Flavour) -> None:
     """Two of four are killed at the same time."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(4)
-    stage.started(group, members, topic)
-    stage.go_on(4)
+    _, group, members = stage.running(flavour, 4, for_s=4)
     with stage.happens(group, "session_expired", "m2 and m3 get SIGKILL"):
         members[1].crash()
         members[2].crash()
@@ -158,13 +137,8 @@ def alone(stage: Stage, flavour: Flavour) -> None:
 @play(MAIN, clusters=BOTH)
 def emptied(stage: Stage, flavour: Flavour) -> None:
     """All members leave, and the group is started again."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(3)
-    stage.started(group, members, topic)
-    with stage.happens(group, "left", "all three close their consumers"):
-        for member in members:
-            member.leave()
+    topic, group, _ = stage.running(flavour, 3)
+    stage.all_left(group, "all three")
     stage.go_on(4)
     again = group.several(3)
     stage.started(group, again, topic)
@@ -187,10 +161,7 @@ def _redeploy(group: Group, member: Member, pause_s: float, *, static: bool = Fa
 @play([*MAIN, OTHERS[0], MUSTER_COOPERATIVE], clusters=BOTH)
 def deploy(stage: Stage, flavour: Flavour) -> None:
     """Three members are replaced one after another; none has an instance id."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour)
-    members = group.several(3)
-    stage.started(group, members, topic)
+    _, group, members = stage.running(flavour, 3, partitions=6)
     about = "m1, m2 and m3 are replaced one after another"
     with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
         for member in members:
@@ -214,10 +185,7 @@ def deploy_static(stage: Stage, flavour: Flavour) -> None:
 @play(MAIN, clusters=BOTH)
 def deploy_static_late(stage: Stage, flavour: Flavour) -> None:
     """Three static members are replaced, each later than its session timeout."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour)
-    members = group.several(3, static=True)
-    stage.started(group, members, topic)
+    _, group, members = stage.running(flavour, 3, partitions=6, static=True)
     about = "m1, m2 and m3 are replaced, each after its session has expired"
     with stage.happens(group, "session_expired", about, also=["joined"], pattern="rolling_restart"):
         for member in members:
@@ -282,10 +250,7 @@ def subscription(stage: Stage, flavour: Flavour) -> None:
 @play([*MAIN, *OTHERS, MUSTER_COOPERATIVE], clusters=BOTH)
 def partitions_added(stage: Stage, flavour: Flavour) -> None:
     """A topic of four partitions gets four more."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    stage.started(group, group.several(2), topic)
-    stage.go_on(3)
+    topic, group, _ = stage.running(flavour, 2, for_s=3)
     # librdkafka's leader may look at the topic later than a follower, and asks for another rebalance then.
     also = ["leader_rejoined"] if flavour.client == "confluent" else []
     with stage.happens(group, "partitions_added", "four partitions become eight", also=also):
@@ -322,10 +287,7 @@ def leader_rejoins(stage: Stage, flavour: Flavour) -> None:
 @play([*MAIN, MUSTER_COOPERATIVE], clusters=BOTH)
 def flapping_crash(stage: Stage, flavour: Flavour) -> None:
     """One of three is killed again and again, soon after it was started."""
-    topic = stage.topic("t")
-    group = stage.group(flavour)
-    members = group.several(3)
-    stage.started(group, members, topic)
+    topic, group, _ = stage.running(flavour, 3)
     about = "m3 gets SIGKILL four times, and is started again after each"
     with stage.happens(group, "session_expired", about, also=["joined"], pattern="flapping"):
         for _ in range(4):
@@ -339,10 +301,7 @@ def flapping_crash(stage: Stage, flavour: Flavour) -> None:
 @play([JAVA[0], JAVA[1], CONFLUENT[1], CONFLUENT[2]], clusters=BOTH)
 def flapping_slow(stage: Stage, flavour: Flavour) -> None:
     """One of three exceeds its poll interval again and again."""
-    topic = stage.topic("t")
-    group = stage.group(flavour, {"max.poll.interval.ms": "6500"})
-    members = group.several(3)
-    stage.started(group, members, topic)
+    _, group, members = stage.running(flavour, 3, {"max.poll.interval.ms": "6500"})
     about = "m3 handles records for longer than its poll interval four times"
     with stage.happens(group, "poll_interval_exceeded", about, also=["joined"], pattern="flapping"):
         for _ in range(4):

@@ -13,17 +13,7 @@ from muster.client.config import ClientConfig
 from muster.client.net.access import Access
 from muster.client.plain.wire import PlainConnection
 from muster.errors import ErrorCode
-from muster.protocol.messages import (
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
+from muster.protocol import messages as m
 
 SESSION_MS = 6_000
 _HEARTBEAT_S = 1.0
@@ -52,22 +42,22 @@ class RegistryNode:
         self._wire.close()
 
     def _run(self) -> None:
-        while self._wire.ask(FindCoordinatorRequest(key=self._group), 2).error_code:
+        while self._wire.ask(m.FindCoordinatorRequest(key=self._group), 2).error_code:
             time.sleep(_HEARTBEAT_S)
         self._join()
         while not self._ended.wait(_HEARTBEAT_S):
-            beat = self._wire.ask(HeartbeatRequest(self._group, self._generation, self._member_id), 3)
+            beat = self._wire.ask(m.HeartbeatRequest(self._group, self._generation, self._member_id), 3)
             if beat.error_code:
                 self._join()
         if self._leaves:
-            leaving = LeaveGroupRequest(self._group, members=[MemberIdentity(self._member_id)])
+            leaving = m.LeaveGroupRequest(self._group, members=[m.MemberIdentity(self._member_id)])
             self._wire.ask(leaving, _LEAVE_VERSION)
 
     def _join(self) -> None:
         about = {"host": self._name, "port": 8081, "master_eligibility": True, "scheme": "http", "version": 1}
-        protocols = [JoinGroupRequestProtocol("v0", json.dumps(about).encode())]
+        protocols = [m.JoinGroupRequestProtocol("v0", json.dumps(about).encode())]
         while True:
-            asked = JoinGroupRequest(self._group, SESSION_MS, SESSION_MS, self._member_id, None, "sr", protocols)
+            asked = m.JoinGroupRequest(self._group, SESSION_MS, SESSION_MS, self._member_id, None, "sr", protocols)
             joined = self._wire.ask(asked, _JOIN_VERSION)
             self._member_id = joined.member_id
             if joined.error_code == ErrorCode.NONE and self._sync(joined):
@@ -75,9 +65,9 @@ class RegistryNode:
             if joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self._member_id = ""
 
-    def _sync(self, joined: JoinGroupResponse) -> bool:
+    def _sync(self, joined: m.JoinGroupResponse) -> bool:
         self._generation = joined.generation_id
         elected = {"error": 0, "master": joined.leader, "master_identity": None}
-        shares = [SyncGroupRequestAssignment(each.member_id, json.dumps(elected).encode()) for each in joined.members]
-        asked = SyncGroupRequest(self._group, self._generation, self._member_id, assignments=shares)
+        shares = [m.SyncGroupRequestAssignment(each.member_id, json.dumps(elected).encode()) for each in joined.members]
+        asked = m.SyncGroupRequest(self._group, self._generation, self._member_id, assignments=shares)
         return self._wire.ask(asked, 3).error_code == ErrorCode.NONE

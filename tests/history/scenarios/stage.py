@@ -364,6 +364,27 @@ class Stage:
         """Let the members consume and commit for a while."""
         time.sleep(seconds)
 
+    def running(
+        self,
+        flavour: Flavour,
+        count: int,
+        config: Mapping[str, str] | None = None,
+        *,
+        partitions: int = 4,
+        idle: bool = False,
+        static: bool = False,
+        commit: str = "auto",
+        for_s: float = 0,
+    ) -> tuple[str, Group, list[Member]]:
+        """A topic, and a group of so many that read it: they have started at once, and gone on for so long."""
+        topic = self.topic("t", partitions, idle=idle)
+        group = self.group(flavour, config, commit=commit)
+        members = group.several(count, static=static)
+        self.started(group, members, topic)
+        if for_s:
+            self.go_on(for_s)
+        return topic, group, members
+
     def started(self, group: Group, members: list[Member], *topics: str) -> None:
         """Have all these subscribe at once, as the group's start."""
         also = ["joined"] if len(members) > 1 else []
@@ -371,6 +392,30 @@ class Stage:
         with self.happens(group, "started", counted, also=also):
             for member in members:
                 member.subscribe(*topics)
+
+    def killed(self, member: Member, *, also: Iterable[str] = ()) -> None:
+        """SIGKILL for a member of a group that is at rest."""
+        with self.happens(member.group, "session_expired", f"{member.label} gets SIGKILL", also=also):
+            member.crash()
+
+    def left(self, member: Member, *, also: Iterable[str] = ()) -> None:
+        """A member of a group that is at rest leaves in good order."""
+        with self.happens(member.group, "left", f"{member.label} closes its consumer", also=also):
+            member.leave()
+
+    def all_left(self, group: Group, who: str = "all") -> None:
+        """The whole group is stopped in good order."""
+        with self.happens(group, "left", f"{who} close their consumers"):
+            for member in list(group.members):
+                member.leave()
+
+    def overslept(self, member: Member, seconds: int, poll_s: int = 10, *, also: Iterable[str] = ()) -> None:
+        """A member handles a record for longer than its poll interval, and comes back when it has done so."""
+        about = f"{member.label} handles a record for {seconds} s, its poll interval is {poll_s} s"
+        with self.happens(member.group, "poll_interval_exceeded", about, also=also):
+            member.oversleep(seconds * 1000)
+        with self.happens(member.group, "joined", f"{member.label} polls again"):
+            member.group.members.append(member)
 
     # --- the end
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from tests.history.scenarios.clients import Flavour
-from tests.history.scenarios.cluster_plays import THREE, Nodes
+from tests.history.scenarios.cluster_plays import THREE, nodes_of
 from tests.history.scenarios.plays import play
 from tests.history.scenarios.stage import Group, Stage, until
 from tests.history.scenarios.unseen_plays import (
@@ -26,15 +26,10 @@ from tests.history.scenarios.unseen_plays import (
 LOST = ["session_expired", "joined"]
 
 
-def _nodes(stage: Stage) -> Nodes:
-    assert isinstance(stage.cluster, Nodes)
-    return stage.cluster
-
-
 def _three(stage: Stage, flavour: Flavour, node: int = 2) -> Group:
     topic = stage.topic("t", 6)
     group = stage.group(flavour, config_for(flavour, session_timeout_ms=8_000))
-    _nodes(stage).move(group, node)
+    nodes_of(stage).move(group, node)
     stage.started(group, group.several(3), topic)
     stage.go_on(4)
     return group
@@ -43,7 +38,7 @@ def _three(stage: Stage, flavour: Flavour, node: int = 2) -> Group:
 @play([RANGE, AIOKAFKA, MUSTER], clusters=THREE)
 def brokers_rolled(stage: Stage, flavour: Flavour) -> None:
     """Two brokers of three are restarted in good order, one after another; the coordinator goes twice."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour)
     with stage.perhaps(group, "coordinator_moved", "nodes 2 and 3 are stopped and started again", also=LOST):
         for node in (2, 3):
@@ -56,7 +51,7 @@ def brokers_rolled(stage: Stage, flavour: Flavour) -> None:
 @play([KAFKA_PYTHON, AIOKAFKA, MUSTER, COOPERATIVE], clusters=THREE)
 def coordinator_killed_soon(stage: Stage, flavour: Flavour) -> None:
     """The coordinator's broker is killed, and members have sessions of 8 s."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour)
     try:
         with stage.perhaps(group, "coordinator_moved", "node 2, the coordinator, gets SIGKILL", also=LOST):
@@ -70,7 +65,7 @@ def coordinator_killed_soon(stage: Stage, flavour: Flavour) -> None:
 @play([AIOKAFKA, MUSTER, RANGE], clusters=THREE)
 def coordinator_stands_still(stage: Stage, flavour: Flavour) -> None:
     """The coordinator's broker gets SIGSTOP, another one takes over, and it gets SIGCONT after 20 s."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour)
     nodes.freeze(2)
     thawed = False
@@ -88,7 +83,7 @@ def coordinator_stands_still(stage: Stage, flavour: Flavour) -> None:
 @play([RANGE, RD_COOPERATIVE], clusters=THREE)
 def crash_while_moving(stage: Stage, flavour: Flavour) -> None:
     """A member is killed, and before its session has expired, another broker becomes the coordinator."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour)
     with stage.happens(group, "session_expired", "m2 gets SIGKILL, 4 s later node 3 becomes the coordinator"):
         group.members[1].crash()
@@ -100,12 +95,10 @@ def crash_while_moving(stage: Stage, flavour: Flavour) -> None:
 @play([CONSUMER, RD_RANGE], clusters=THREE)
 def crash_after_moving(stage: Stage, flavour: Flavour) -> None:
     """Another broker becomes the coordinator; 10 s later a member is killed, and another one leaves."""
-    nodes = _nodes(stage)
+    nodes = nodes_of(stage)
     group = _three(stage, flavour)
     with stage.quiet(group, "node 3 becomes the coordinator by a preferred election"):
         nodes.move(group, 3)
         stage.go_on(8)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
-        group.members[1].crash()
-    with stage.happens(group, "left", "m3 closes its consumer"):
-        group.members[1].leave()
+    stage.killed(group.members[1])
+    stage.left(group.members[1])

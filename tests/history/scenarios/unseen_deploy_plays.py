@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from tests.history.scenarios.clients import JAVA_ASSIGNORS, Flavour
+from tests.history.scenarios.offset_plays import with_another_protocol
 from tests.history.scenarios.plays import play
-from tests.history.scenarios.stage import Group, Member, Stage, until
+from tests.history.scenarios.stage import Group, Member, Stage
 from tests.history.scenarios.unseen_plays import (
     AIOKAFKA,
     CONSUMER,
@@ -139,21 +140,12 @@ def two_bounces(stage: Stage, flavour: Flavour) -> None:
 def downgraded(stage: Stage, flavour: Flavour) -> None:
     """Three members of KIP-848's protocol are replaced one after another by classic ones."""
     group = _group(stage, flavour, ["m1", "m2", "m3"])
-    topic, classic = group.members[0].topics[0], Flavour(flavour.client, "range")
     about = "m1, m2 and m3 are replaced by members with group.protocol=classic"
-    with stage.happens(group, "left", about, also=["joined"], pattern="rolling_restart"):
-        for member in list(group.members):
-            member.leave()
-            time.sleep(2)
-            group.member(member.label, flavour=classic).subscribe(topic)
-            until(lambda: len(group.seen()[1]) == len(group.members), "the member is back")
-            stage.go_on(4)
+    with_another_protocol(stage, group, Flavour(flavour.client, "range"), about)
 
 
 def _stopped(stage: Stage, group: Group) -> None:
-    with stage.happens(group, "left", "all close their consumers"):
-        for member in list(group.members):
-            member.leave()
+    stage.all_left(group)
     stage.go_on(3)
 
 

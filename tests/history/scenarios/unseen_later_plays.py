@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.history.scenarios.clients import Flavour
-from tests.history.scenarios.cluster_plays import THREE, Nodes
+from tests.history.scenarios.cluster_plays import THREE, nodes_of
 from tests.history.scenarios.plays import play
 from tests.history.scenarios.stage import Group, Stage, until
 from tests.history.scenarios.unseen_plays import (
@@ -39,8 +39,7 @@ def slow_network(stage: Stage, flavour: Flavour) -> None:
             group.members[1].crash()
         stage.go_on(8)
         also = ["session_expired", "started", "joined"] if doubts else []
-        with stage.happens(group, "left", "m3 closes its consumer", also=also):
-            group.members[1].leave()
+        stage.left(group.members[1], also=also)
 
 
 @play([RANGE, AIOKAFKA, RD_CONSUMER])
@@ -54,7 +53,7 @@ def network_cut(stage: Stage, flavour: Flavour) -> None:
         members.append(group.member("m3", {"bootstrap.servers": road.bootstrap}))
         stage.started(group, members, topic)
         stage.go_on(5)
-        with stage.happens(group, "session_expired", "nothing goes between m3 and the broker any more"):
+        with stage.happens(group, "session_expired", "m3 and the broker exchange nothing from now on"):
             group.remove(members[2])
             road.cut()
         with stage.happens(group, "joined", "m3 reaches the broker again"):
@@ -65,10 +64,9 @@ def network_cut(stage: Stage, flavour: Flavour) -> None:
 @play([MUSTER_COOPERATIVE, RD_RANGE])
 def half_crash(stage: Stage, flavour: Flavour) -> None:
     """A rack is lost: three of six members are killed at once."""
-    topic = stage.topic("t", 8)
-    group = stage.group(flavour, config_for(flavour, session_timeout_ms=10_000, auto_commit_interval_ms=3_000))
-    stage.started(group, group.several(6), topic)
-    stage.go_on(7)
+    _, group, _ = stage.running(
+        flavour, 6, config_for(flavour, session_timeout_ms=10_000, auto_commit_interval_ms=3_000), partitions=8, for_s=7
+    )
     with stage.happens(group, "session_expired", "m1, m2 and m3 get SIGKILL"):
         for member in group.members[:3]:
             member.crash()
@@ -92,15 +90,10 @@ def deploy_by_force(stage: Stage, flavour: Flavour) -> None:
 @play([AIOKAFKA, COOPERATIVE])
 def crash_one_by_one(stage: Stage, flavour: Flavour) -> None:
     """Three of four members are killed, one after another, and stay away."""
-    topic = stage.topic("t", 8)
-    group = stage.group(flavour, config_for(flavour, session_timeout_ms=8_000))
-    members = group.several(4)
-    stage.started(group, members, topic)
-    stage.go_on(4)
+    _, _, members = stage.running(flavour, 4, config_for(flavour, session_timeout_ms=8_000), partitions=8, for_s=4)
     for member in members[:3]:
         # The poll interval is 2 s longer than the session here, a commit interval and a heartbeat.
-        with stage.happens(group, "session_expired", f"{member.label} gets SIGKILL", also=["poll_interval_exceeded"]):
-            member.crash()
+        stage.killed(member, also=["poll_interval_exceeded"])
         stage.go_on(3)
 
 
@@ -109,11 +102,9 @@ def long_commit_interval(stage: Stage, flavour: Flavour) -> None:
     """Automatic commits every 15 s, with a session of 6 s: one leaves, another one is killed."""
     group = three(stage, flavour, auto_commit_interval_ms=15_000, max_poll_interval_ms=60_000)
     stage.go_on(38)
-    with stage.happens(group, "left", "m3 closes its consumer"):
-        group.members[2].leave()
+    stage.left(group.members[2])
     stage.go_on(20)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
-        group.members[1].crash()
+    stage.killed(group.members[1])
 
 
 @play([RANGE, RD_COOPERATIVE])
@@ -130,22 +121,14 @@ def short_poll_interval(stage: Stage, flavour: Flavour) -> None:
         group.members.append(member)
     stage.go_on(5)
     also = ["poll_interval_exceeded"] if same else []
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL", also=also):
-        group.members[0].crash()
+    stage.killed(group.members[0], also=also)
 
 
 @play([RANGE, RD_CONSUMER])
 def static_scaled_in(stage: Stage, flavour: Flavour) -> None:
     """Static members: one is slow for longer than its poll interval, another one closes and never comes back."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour)
-    members = group.several(3, static=True)
-    stage.started(group, members, topic)
-    stage.go_on(5)
-    with stage.happens(group, "poll_interval_exceeded", "m2 handles a record for 35 s, its poll interval is 10 s"):
-        members[1].oversleep(35_000)
-    with stage.happens(group, "joined", "m2 polls again"):
-        group.members.append(members[1])
+    _, group, members = stage.running(flavour, 3, partitions=6, static=True, for_s=5)
+    stage.overslept(members[1], 35)
     stage.go_on(5)
     about = "m3 closes its consumer, which says nothing for good, and its session expires"
     with stage.happens(group, "session_expired", about):
@@ -187,11 +170,7 @@ def visitor(stage: Stage, flavour: Flavour) -> None:
 @play([RD_RANGE, CONSUMER, KAFKA_PYTHON])
 def spare_members(stage: Stage, flavour: Flavour) -> None:
     """More members than partitions: one without any is killed, another one leaves. Neither has ever committed."""
-    topic = stage.topic("t", 2)
-    group = stage.group(flavour)
-    members = group.several(5)
-    stage.started(group, members, topic)
-    stage.go_on(5)
+    _, group, members = stage.running(flavour, 5, partitions=2, for_s=5)
     told = group.seen()[3]
     idle = {member_id for member_id, partitions in told if not partitions}
     spare = [member for member in members if member.label in _labels_of(stage, group, idle)]
@@ -210,8 +189,7 @@ def _labels_of(stage: Stage, group: Group, ids: set[str]) -> set[str]:
 @play([RANGE, RD_COOPERATIVE], clusters=THREE)
 def host_lost(stage: Stage, flavour: Flavour) -> None:
     """A host with a member and the coordinator's broker is lost."""
-    nodes = stage.cluster
-    assert isinstance(nodes, Nodes)
+    nodes = nodes_of(stage)
     topic = stage.topic("t", 6)
     group = stage.group(flavour, config_for(flavour, session_timeout_ms=9_000))
     nodes.move(group, 2)

@@ -28,10 +28,7 @@ def config_for(flavour: Flavour, **config: int | str) -> dict[str, str]:
 
 def three(stage: Stage, flavour: Flavour, *, commit: str = "auto", rest: bool = False, **config: int | str) -> Group:
     """A group of three that has run for some seconds."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour, config_for(flavour, **config), commit=commit)
-    stage.started(group, group.several(3), topic)
-    stage.go_on(5)
+    topic, group, _ = stage.running(flavour, 3, config_for(flavour, **config), commit=commit, partitions=6, for_s=5)
     if rest:
         stage.rest(topic)
     return group
@@ -115,11 +112,7 @@ def silent_slow(stage: Stage, flavour: Flavour) -> None:
     """A group that never commits: one of three handles a record for longer than its poll interval."""
     group = three(stage, flavour, commit="none")
     member = group.members[1]
-    about = "m2 handles a record for 30 s, its poll interval is 10 s"
-    with stage.happens(group, "poll_interval_exceeded", about, also=["left", "session_expired"]):
-        member.oversleep(30_000)
-    with stage.happens(group, "joined", "m2 polls again"):
-        group.members.append(member)
+    stage.overslept(member, 30, also=["left", "session_expired"])
 
 
 # ------------------------------------------------------------------------------------------ crashes
@@ -169,8 +162,7 @@ def leader_killed(stage: Stage, flavour: Flavour) -> None:
     with stage.happens(group, "session_expired", "m1, the leader, gets SIGKILL"):
         members[0].crash()
     stage.go_on(4)
-    with stage.happens(group, "session_expired", "m4 gets SIGKILL"):
-        members[3].crash()
+    stage.killed(members[3])
 
 
 @play([RANGE, RD_COOPERATIVE, CONSUMER])
@@ -189,11 +181,7 @@ def crash_while_joining(stage: Stage, flavour: Flavour) -> None:
 @play([COOPERATIVE, RD_RANGE])
 def leave_and_crash(stage: Stage, flavour: Flavour) -> None:
     """One of four leaves, and another one is killed at the same moment."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour)
-    members = group.several(4)
-    stage.started(group, members, topic)
-    stage.go_on(5)
+    _, group, members = stage.running(flavour, 4, partitions=6, for_s=5)
     with stage.happens(group, "left", "m1 closes its consumer, and m2 gets SIGKILL", also=["session_expired"]):
         members[1].crash()
         members[0].leave()
@@ -203,11 +191,9 @@ def leave_and_crash(stage: Stage, flavour: Flavour) -> None:
 @play([CONSUMER, RD_RANGE])
 def static_crash(stage: Stage, flavour: Flavour) -> None:
     """Static members: one is killed and back within its session, another one later than that."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour, config_for(flavour, session_timeout_ms=9_000))
-    members = group.several(3, static=True)
-    stage.started(group, members, topic)
-    stage.go_on(4)
+    topic, group, members = stage.running(
+        flavour, 3, config_for(flavour, session_timeout_ms=9_000), partitions=6, static=True, for_s=4
+    )
     if not flavour.next_generation:  # KIP-848's coordinator refuses an instance id that another member holds
         with stage.quiet(group, "m2 gets SIGKILL, and is back 2 s later"):
             members[1].crash()
@@ -215,8 +201,7 @@ def static_crash(stage: Stage, flavour: Flavour) -> None:
             group.member("m2", instance="m2").subscribe(topic)
             stage.go_on(8)
     again = group.member("m3", instance="m3")
-    with stage.happens(group, "session_expired", "m3 gets SIGKILL"):
-        members[2].crash()
+    stage.killed(members[2])
     with stage.happens(group, "joined", "m3 is started again, after its session has expired"):
         again.subscribe(topic)
 
@@ -263,11 +248,9 @@ def all_removed(stage: Stage, flavour: Flavour) -> None:
 
 def _leave_and_crash(stage: Stage, group: Group, *, is_doubtful: bool = False) -> None:
     """`is_doubtful`: commits do not tell the one from the other."""
-    with stage.happens(group, "left", "m3 closes its consumer", also=["session_expired"] if is_doubtful else []):
-        group.members[2].leave()
+    stage.left(group.members[2], also=["session_expired"] if is_doubtful else [])
     stage.go_on(5)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL", also=["left"] if is_doubtful else []):
-        group.members[1].crash()
+    stage.killed(group.members[1], also=["left"] if is_doubtful else [])
 
 
 @play([RANGE, RD_CONSUMER, MUSTER_ASYNC])
@@ -282,8 +265,7 @@ def commits_rarely(stage: Stage, flavour: Flavour) -> None:
 def transactions(stage: Stage, flavour: Flavour) -> None:
     """Members that commit with their producers' transactions: one leaves, one is killed, one is slow."""
     group = three(stage, flavour, commit="transactions:1000")
-    # Commits within transactions do not renew a classic member's session.
-    _leave_and_crash(stage, group, is_doubtful=not flavour.next_generation)
+    _leave_and_crash(stage, group)
     stage.go_on(4)
     member = group.members[0]
     with stage.happens(group, "poll_interval_exceeded", "m1 handles a record for 30 s, its poll interval is 10 s"):
@@ -308,11 +290,9 @@ def slow_batches(stage: Stage, flavour: Flavour) -> None:
         member.tell("pace", ms=800)
     stage.go_on(30)
     also = ["left", "session_expired", "poll_interval_exceeded"]  # 8 s of silence are as usual
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL", also=also):
-        group.members[1].crash()
+    stage.killed(group.members[1], also=also)
     stage.go_on(15)
-    with stage.happens(group, "left", "m3 closes its consumer", also=also):
-        group.members[1].leave()
+    stage.left(group.members[1], also=also)
 
 
 @play([RANGE, RD_RANGE, CONSUMER])
@@ -327,11 +307,9 @@ def by_default(stage: Stage, flavour: Flavour) -> None:
         metadata_max_age_ms=300_000,
     )
     stage.go_on(15)
-    with stage.happens(group, "session_expired", "m2 gets SIGKILL"):
-        group.members[1].crash()
+    stage.killed(group.members[1])
     stage.go_on(20)
-    with stage.happens(group, "left", "m3 closes its consumer"):
-        group.members[1].leave()
+    stage.left(group.members[1])
     late = group.member("m4")
     with stage.happens(group, "joined", "m4 subscribes"):
         late.subscribe(*group.members[0].topics)
@@ -448,18 +426,9 @@ def mixed_clients(stage: Stage, flavour: Flavour) -> None:
 @play([CONSUMER, RD_CONSUMER])
 def remote_range(stage: Stage, flavour: Flavour) -> None:
     """KIP-848 with the assignor `range`: one is killed, one is slow, one leaves."""
-    topic = stage.topic("t", 6)
-    group = stage.group(flavour, {"group.remote.assignor": "range"})
-    members = group.several(3)
-    stage.started(group, members, topic)
+    _, _, members = stage.running(flavour, 3, {"group.remote.assignor": "range"}, partitions=6, for_s=4)
+    stage.killed(members[0])
     stage.go_on(4)
-    with stage.happens(group, "session_expired", "m1 gets SIGKILL"):
-        members[0].crash()
+    stage.overslept(members[1], 30)
     stage.go_on(4)
-    with stage.happens(group, "poll_interval_exceeded", "m2 handles a record for 30 s, its poll interval is 10 s"):
-        members[1].oversleep(30_000)
-    with stage.happens(group, "joined", "m2 polls again"):
-        group.members.append(members[1])
-    stage.go_on(4)
-    with stage.happens(group, "left", "m3 closes its consumer"):
-        members[2].leave()
+    stage.left(members[2])

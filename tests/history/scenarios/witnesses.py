@@ -13,8 +13,8 @@ from typing import Any
 
 from muster.protocol.records.record_batch import iter_headers, read_tuples
 
-Row = tuple[int, int, int, int, bytes, bytes | None]
-"""Partition, offset, timestamp in ms, the leader epoch of the batch, key, value."""
+Row = tuple[int, int, int, int, bytes, bytes | None, bool]
+"""Partition, offset, timestamp in ms, the leader epoch of the batch, key, value, whether it is of a transaction."""
 
 _GROUP = Struct(">hh")
 LOGGED = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) [A-Z]+ (GroupMetadataManager|GroupCoordinator\w*) (.*)$")
@@ -36,7 +36,8 @@ def topic_rows(data: Path, name: str = "__consumer_offsets") -> Iterator[Row]:
                 if header.is_control:
                     continue
                 for offset, timestamp, key, value, _ in read_tuples(content, position, header):
-                    yield partition, offset, timestamp, header.partition_leader_epoch, key or b"", value
+                    place = partition, offset, timestamp, header.partition_leader_epoch
+                    yield *place, key or b"", value, header.is_transactional
 
 
 def rows_of(data: Path, prefix: str) -> list[Row]:
@@ -46,14 +47,15 @@ def rows_of(data: Path, prefix: str) -> list[Row]:
 
 def events_of(data: Path, prefix: str) -> list[dict[str, Any]]:
     """What muster's broker has written to `__group_events` about groups whose names begin so."""
-    values = (value for *_, key, value in topic_rows(data, "__group_events") if key.decode().startswith(prefix))
+    values = (value for *_, key, value, _ in topic_rows(data, "__group_events") if key.decode().startswith(prefix))
     return [json.loads(value) for value in values if value is not None]
 
 
 def as_json(row: Row) -> list[Any]:
-    """A row as a corpus has it."""
-    *numbers, key, value = row
-    return [*numbers, base64.b64encode(key).decode(), None if value is None else base64.b64encode(value).decode()]
+    """A row as a corpus has it. Older files lack the last column."""
+    *numbers, key, value, is_transactional = row
+    text = None if value is None else base64.b64encode(value).decode()
+    return [*numbers, base64.b64encode(key).decode(), text, is_transactional]
 
 
 def said_of(logs: Iterable[str], prefix: str) -> list[dict[str, Any]]:

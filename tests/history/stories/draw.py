@@ -59,9 +59,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     "mixed": ("join_mixed", "wait", "join", "kill"),
 }
 
-ALONE: dict[str, tuple[str, ...]] = {
-    "broker": ("join", "restart_broker", "wait", "kill", "restart_broker", "leave"),
-}
+ALONE: dict[str, tuple[str, ...]] = {"broker": ("join", "restart_broker", "wait", "kill", "restart_broker", "leave")}
 """Themes that need a broker of their own. No seed leads to them: they are asked for."""
 
 FILLERS: dict[str, float] = {

@@ -46,12 +46,7 @@ COORDINATOR_GOES = ("restart_broker", "lose_coordinator", "lead")
 """Acts by which the group's coordinator is another broker, or the same one started anew."""
 
 _IN = {"start": "started", "join": "joined", "back": "joined", "thaw": "joined", "polls_again": "joined"}
-_OUT = {
-    "leave": "left",
-    "kill": "session_expired",
-    "freeze": "session_expired",
-    "slow": "poll_interval_exceeded",
-}
+_OUT = {"leave": "left", "kill": "session_expired", "freeze": "session_expired", "slow": "poll_interval_exceeded"}
 _STILL = {"subscribe": "subscription_changed", "add_partitions": "partitions_added"}
 
 

@@ -26,8 +26,9 @@ from muster.client.plain.fetch import FetchSettings
 from muster.history import engine
 from muster.history.doctor import Asked, at_cluster
 from muster.history.entries.chunks import no_commits
+from muster.history.entries.decode import decode
 from muster.history.lag.over_time import Asked as AskedEnds
-from muster.history.lag.rows import CommitSeries, Committed, Standing, lag_rows
+from muster.history.lag.rows import CommitSeries, Committed, ExpiryState, lag_rows
 from muster.history.model import Cause, GroupKind, Lag, Limits
 from muster.history.rows import DAY_MS, from_table
 from muster.history.sources.cluster_limits import limits_of
@@ -36,21 +37,17 @@ from muster.history.sources.lag_samples import ends_over_time, lag_samples
 from muster.history.sources.live import LiveTopic, ReaderConfig, TopicRefusedError
 from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.remarks import Remarks
-from muster.history.tables import LAG
-from muster.model import TopicPartition
+from muster.history.tables import LAG, RAW
+from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.history import lags
 from muster.spark.history.buckets import Stand
+from muster.spark.history.packed import IN_ENTRIES, from_bytes
+from muster.spark.history.source import PackedBatchReader, groups_option, take_options
 from tests.support.faces import PATIENCE_S, Cluster
 
 pytestmark = pytest.mark.slow
 
 LIMITS = Limits()
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 def fresh(prefix):
@@ -72,13 +69,15 @@ def live(bootstrap, group):
 def small(committed, samples):
     """The lag at these samples."""
     series = {group: CommitSeries(no_commits(), places) for group, places in committed.items()}
-    return [row for sample in samples for row in lag_rows(series[sample.group], [sample], Standing(), LIMITS)]
+    return [row for sample in samples for row in lag_rows(series[sample.group], [sample], ExpiryState(), LIMITS)]
 
 
 def by_tasks(bootstrap, committed, most):
     """The lag as Spark's tasks find it, of which one counts in at most so many partitions."""
     settings = FetchSettings(config(bootstrap).narrowed(ClientConfig))
-    stands = pickle.dumps([Stand(group, places, Standing(), GroupKind.CLASSIC) for group, places in committed.items()])
+    stands = pickle.dumps(
+        [Stand(group, places, ExpiryState(), GroupKind.CLASSIC) for group, places in committed.items()]
+    )
     batch = pa.RecordBatch.from_pydict({"data": [stands]})
     told = lags.count(settings, most)(lags.behind(settings, LIMITS, 5, 4 * DAY_MS)(iter([batch])))
     table = pa.Table.from_batches(told, LAG)
@@ -100,6 +99,89 @@ def test_a_running_cluster_is_read_by_no_member_and_nothing_is_committed(cluster
     assert committed == {(topic, 0): 5, (topic, 1): 7}
     assert found.kinds[group] in (GroupKind.OFFSETS_ONLY, GroupKind.CLASSIC)
     assert again.committed == found.committed
+
+
+def how_committed(topic, group):
+    """The offsets that a source has of a group, in the order of the log, and whether each was committed in a
+    transaction."""
+    raw = pa.Table.from_batches([batch for part in topic.records for batch in topic.read(part)], RAW)
+    entries = decode(raw).entries.to_pylist()
+    return [(each["offset"], each["is_transactional"]) for each in entries if each["group"] == group and each["topic"]]
+
+
+def by_spark(group, **options):
+    """The same as Spark's tasks read it."""
+    reader = PackedBatchReader(*take_options(options | groups_option([group]), streaming=False))
+    rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    entries = [entry for row in rows if row["what"] == IN_ENTRIES for entry in from_bytes(row["data"]).to_pylist()]
+    return [(each["offset"], each["is_transactional"]) for each in entries if each["topic"]]
+
+
+def test_a_sink_that_marks_what_it_has_written_is_not_a_group_that_lags(cluster):
+    """Nor one that goes back, or whose offsets are committed by strangers. A plain group with the same commits is."""
+    topic, name = cluster.topic(1), fresh("out")
+    sink, plain = f"{name}-0", f"{name}-1"
+    producer = OutsideProducer({"bootstrap.servers": cluster.bootstrap})
+    for _ in range(9):
+        producer.produce(topic, b"value")
+    producer.flush()
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for offset in (1, 2, 3, 1):
+            for group, metadata in ((sink, "muster-sink:q:3:00000000000000ff"), (plain, "")):
+                position = OffsetAndMetadata(offset, metadata=metadata)
+                admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): position})
+
+        def found_in(*groups):
+            report = at_cluster(admin, config(cluster.bootstrap), Asked(groups), None, print).report()
+            tables = (report.findings, report.lag, report.notes, report.generations, report.lag_over_time)
+            return report, {row.group for rows in tables for row in rows}
+
+        report, groups = found_in()
+        assert plain in report.kinds.keys() & groups
+        assert sink not in report.kinds.keys() | groups
+        report, groups = found_in(sink)
+        assert (report.kinds, groups) == ({sink: GroupKind.SINK}, set())
+        assert any(f"in group {sink} a task of muster's Spark sink marks" in each for each in report.warnings)
+    settings = FetchSettings(config(cluster.bootstrap).narrowed(ClientConfig))
+    committed = {(topic, 0): Committed(1, 5)}
+    stands = [
+        Stand(sink, committed, ExpiryState(), GroupKind.SINK),
+        Stand(plain, committed, ExpiryState(), GroupKind.CLASSIC),
+    ]
+    batch = pa.RecordBatch.from_pydict({"data": [pickle.dumps(stands)]})
+    rows = pa.Table.from_batches(lags.behind(settings, LIMITS, 5, None)(iter([batch])), LAG).to_pylist()
+    disconnect()
+    assert [(row["group"], row["lag_records"]) for row in rows] == [(plain, 8)]
+
+
+@pytest.mark.parametrize("kind", ["muster", "kafka"])
+def test_every_source_says_which_offsets_were_committed_in_transactions(request, tmp_path, kind):
+    """The broker's own bytes: in its topic, in its folder, and in a copied file."""
+    broker = request.getfixturevalue("shared_muster" if kind == "muster" else "kafka_broker")
+    cluster, group = Cluster(broker.bootstrap), fresh("how")
+    topic = cluster.topic(1)
+    reader = OutsideConsumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    producer = OutsideProducer({"bootstrap.servers": broker.bootstrap, "transactional.id": group})
+    producer.init_transactions(PATIENCE_S)
+    for offset in (3, 4):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([Place(topic, 0, offset)], reader.consumer_group_metadata(), PATIENCE_S)
+        producer.commit_transaction(PATIENCE_S)
+        reader.commit(offsets=[Place(topic, 0, 10 * offset)], asynchronous=False)
+    reader.close()
+    expected = [(3, True), (30, False), (4, True), (40, False)]
+
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        live_topic = LiveTopic(admin, config(broker.bootstrap), OFFSETS_TOPIC, Remarks(), {group})
+        (own,) = live_topic.records
+        assert how_committed(live_topic, group) == expected
+    data = broker.folder / "data" if kind == "kafka" else broker.folder
+    in_folder = FolderTopic([data / f"{OFFSETS_TOPIC}-{own}"], OFFSETS_TOPIC, Remarks())
+    assert how_committed(in_folder, group) == expected
+    for file in (data / f"{OFFSETS_TOPIC}-{own}").glob("*.log"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert how_committed(FolderTopic([tmp_path], OFFSETS_TOPIC, Remarks()), group) == expected
+    assert by_spark(group, **{"kafka.bootstrap.servers": broker.bootstrap}) == expected
 
 
 def test_commits_of_a_transaction_count_once_it_is_committed(kafka_broker):

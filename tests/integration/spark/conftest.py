@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.client.plain.cluster import disconnect
-from tests.support.faces import Cluster
 from tests.support.queries import Query
-
-
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 @pytest.fixture

@@ -28,10 +28,9 @@ from tests.support.queries import offsets
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["muster", "kafka"])
-def cluster(request):
-    fixture = "shared_muster" if request.param == "muster" else "kafka_broker"
-    yield Cluster(request.getfixturevalue(fixture).bootstrap)
+@pytest.fixture
+def cluster(cluster):
+    yield cluster
     disconnect()
 
 
@@ -126,8 +125,7 @@ def test_the_wait_for_a_broker_ends(monkeypatch):
 
 def test_records_that_are_gone_fail_the_task_or_are_passed_over(kafka_broker):
     cluster = Cluster(kafka_broker.bootstrap)
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for future in admin.delete_records([Place(topic, 0, 40)]).values():
         future.result(30)
@@ -140,8 +138,7 @@ def test_records_that_are_gone_fail_the_task_or_are_passed_over(kafka_broker):
 
 
 def test_a_log_that_ends_before_the_range_fails_the_task(cluster):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     with pytest.raises(DataLossError, match="ends at offset 10"):
         list(reader(cluster.bootstrap, topic, 5, 12, timeout_s=0.5).batches())
     found = reader(cluster.bootstrap, topic, 5, 12, timeout_s=0.5, fail_on_data_loss=False)
@@ -172,8 +169,7 @@ def test_read_committed_passes_over_what_was_aborted(kafka_broker):
 
 
 def test_what_a_batch_reads(cluster):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 20, partitions=2)
+    topic = cluster.written(20, partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with cluster.consumer("sync", enable_auto_commit=False) as consumer:
         consumer.commit({zero: OffsetAndMetadata(4)})

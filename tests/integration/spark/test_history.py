@@ -31,7 +31,7 @@ from muster.history.sources.lag_samples import ends_over_time, lag_samples
 from muster.history.sources.live import LiveTopic, ReaderConfig
 from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.remarks import Remarks
-from muster.spark import history, session
+from muster.spark import history
 from muster.spark.history.compaction import NEW, OLD, Compaction, replace
 from muster.spark.history.folding import KINDS, OUTPUT_DDL, SCHEMAS, STANDS
 from muster.spark.history.packed import to_bytes
@@ -42,21 +42,13 @@ from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import PATIENCE_S
 from tests.support.history_topic import Written
-from tests.support.spark_query import QUIET
 
-pytestmark = [pytest.mark.slow(65), pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
+pytestmark = [pytest.mark.slow(90), pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 PARTITIONS = 3
 SCENARIOS = ["life-java-range.muster", "life-java-consumer", "crash-confluent-cooperative.muster"]
 """A group in each partition; of two, muster's broker told why they rebalanced."""
 TABLES = ("generations", "rebalances", "notes")
-
-
-@pytest.fixture(scope="module")
-def spark(java):
-    found = session("muster history tests", "local[2,4]", **QUIET)
-    yield found
-    found.stop()
 
 
 @pytest.fixture

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.spark import session
 from tests.support import scale
 from tests.support.brokers import BrokerProcess
 from tests.support.history_schedules import Schedule, Step, draw, judge, some
 from tests.support.history_soak import carry_out
 from tests.support.peers import KafkaBroker
-from tests.support.spark_query import QUIET
 
 pytestmark = [pytest.mark.slow(85), pytest.mark.soak, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
@@ -38,20 +36,6 @@ LOG_PARTITIONS = "5"
 
 
 @pytest.fixture(scope="module")
-def spark():
-    """A session, started when it is first asked for."""
-    with contextlib.ExitStack() as held:
-
-        @cache
-        def start():
-            found = session("history soak", "local[2,4]", **QUIET)
-            held.callback(found.stop)
-            return found
-
-        yield start
-
-
-@pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory):
     """Apache Kafka that may be killed; started when it is first asked for."""
     with contextlib.ExitStack() as held:
@@ -60,7 +44,7 @@ def own_kafka(tmp_path_factory):
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"seed{schedule.seed}")
 def test_the_job_writes_what_the_topic_says_and_each_row_once(
-    schedule, spark, own_kafka, tmp_path: Path, record_property
+    schedule, own_kafka, tmp_path: Path, request, record_property
 ):
     with contextlib.ExitStack() as held:
         if schedule.peer == "muster":
@@ -68,7 +52,7 @@ def test_the_job_writes_what_the_topic_says_and_each_row_once(
             broker = held.enter_context(BrokerProcess(tmp_path / "data", settings))
         else:
             broker = own_kafka()
-        facts, story = carry_out(schedule, tmp_path, broker, spark)
+        facts, story = carry_out(schedule, tmp_path, broker, lambda: request.getfixturevalue("spark"))
     outcome = judge(facts)
     ends = ", ".join(end.how for end in facts.ends)
     kind = f"{schedule.peer}, {', '.join(schedule.groups)}: {ends}"

@@ -59,8 +59,7 @@ def read_all(query, count):
 @pytest.mark.parametrize("group", [True, False])
 @pytest.mark.parametrize("new", [30, 150])
 def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, group, new, caplog):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     how = {} if group else {"mode": "assign", "groupId": None}
     first = queries(topic, **how)
     read_all(first, 100)
@@ -82,8 +81,7 @@ def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, gro
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_topic_created_again_while_the_query_runs(cluster, queries, fail):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     query = queries(topic, failOnDataLoss=fail, **SOON)
     read_all(query, 100)
     cluster.recreate(topic)
@@ -97,8 +95,7 @@ def test_a_topic_created_again_while_the_query_runs(cluster, queries, fail):
 
 
 def test_a_batch_of_the_former_topic_reads_nothing_of_the_new_one(cluster, queries):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     query = queries(topic)
     read_all(query, 100)
     cluster.produce(topic, 50, partitions=1, start=100)
@@ -114,8 +111,7 @@ def test_a_batch_of_the_former_topic_reads_nothing_of_the_new_one(cluster, queri
 
 
 def test_a_commit_beyond_the_end_of_the_log(cluster, queries, caplog):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 30, partitions=1)
+    topic = cluster.written(30, partitions=1)
     commit(cluster, topic, 100)
     refuses(queries(topic), DataLossError, rf"{topic}-0 ends at offset 30, but reading is at 100")
     query = queries(topic, "other", failOnDataLoss="false")
@@ -128,8 +124,7 @@ def test_a_commit_beyond_the_end_of_the_log(cluster, queries, caplog):
 
 @only_kafka
 def test_records_that_retention_took_before_the_query_came(cluster, queries, admin):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     first = queries(topic, maxOffsetsPerTrigger=10)
     until(lambda: first.trigger(), rest)
     first.finish()
@@ -198,8 +193,7 @@ def test_no_broker_is_a_sentence(cluster, queries, monkeypatch, caplog):
 
 @pytest.mark.parametrize("limit", [1000, None])
 def test_the_first_trigger_reads(cluster, queries, limit):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 20, partitions=2)
+    topic = cluster.written(20, partitions=2)
     query = queries(topic)
     end = query.member.latest(query.offset(-1), limit)
     assert end["claims"] == {topic: {"0": [0, 10], "1": [0, 10]}}
@@ -208,8 +202,7 @@ def test_the_first_trigger_reads(cluster, queries, limit):
 @only_kafka
 @pytest.mark.parametrize("group", [True, False])
 def test_a_partition_added_later_is_read_from_its_start(cluster, queries, group):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     how = {"startingOffsets": None} | ({} if group else {"mode": "assign", "groupId": None})
     query = queries(topic, **how)
     until(lambda: query.member._core.settled, query.run)

@@ -56,8 +56,7 @@ def others(cluster):
 
 
 def test_a_query_reads_everything_once_and_goes_on_after_a_restart(cluster, queries):
-    topic = cluster.topic(3)
-    cluster.produce(topic, 300, partitions=3)
+    topic = cluster.written(300, partitions=3)
     query = queries(topic, maxOffsetsPerTrigger=70)
     query.member.prepare_available_now()
     assert query.run() == 5
@@ -91,8 +90,7 @@ def test_another_member_joins_and_leaves_in_good_order(cluster, queries, others)
 
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_a_running_batch_is_finished_before_its_partitions_are_given_up(cluster, queries, assignor):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 100, partitions=2)
+    topic = cluster.written(100, partitions=2)
     query = queries(topic, assignor=assignor)
     until(lambda: query.running is not None, query.trigger)
     how = {"enable_auto_commit": False, "partition_assignment_strategy": (assignor,)}
@@ -115,8 +113,7 @@ def test_a_running_batch_is_finished_before_its_partitions_are_given_up(cluster,
 
 
 def test_the_commit_log_ends_a_drain_before_spark_asks_again(cluster, queries, others):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 20, partitions=2)
+    topic = cluster.written(20, partitions=2)
     query = queries(topic)
     until(lambda: query.running is not None, query.trigger)
     other = others(topic)
@@ -129,8 +126,7 @@ def test_the_commit_log_ends_a_drain_before_spark_asks_again(cluster, queries, o
 
 
 def test_a_batch_that_the_commit_log_knows_is_committed_at_the_end(cluster, queries):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     first = queries(topic)
     until(lambda: first.running is not None, first.trigger)
     first.finish()
@@ -143,8 +139,7 @@ def test_a_batch_that_the_commit_log_knows_is_committed_at_the_end(cluster, quer
 
 
 def test_the_word_of_another_batch_commits_nothing(cluster, queries):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 20, partitions=1)
+    topic = cluster.written(20, partitions=1)
     query = queries(topic, maxOffsetsPerTrigger=10)
     until(lambda: query.running is not None, query.trigger)
     query.finish()
@@ -157,8 +152,7 @@ def test_the_word_of_another_batch_commits_nothing(cluster, queries):
 
 
 def test_past_the_drain_deadline_a_batch_is_an_orphan_and_only_it_is_read_again(cluster, queries, others):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 100, partitions=2)
+    topic = cluster.written(100, partitions=2)
     query = queries(topic, drain_timeout="300ms")
     until(lambda: query.running is not None, query.trigger)
     other = others(topic)
@@ -172,8 +166,7 @@ def test_past_the_drain_deadline_a_batch_is_an_orphan_and_only_it_is_read_again(
 
 
 def test_a_crash_with_a_batch_under_way_replays_exactly_that_batch(cluster, queries):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 100, partitions=2)
+    topic = cluster.written(100, partitions=2)
     query = queries(topic, maxOffsetsPerTrigger=40, group_instance_id="static")
     until(lambda: query.running is not None, query.trigger)
     first = query.claims(0)
@@ -192,8 +185,7 @@ def test_a_crash_with_a_batch_under_way_replays_exactly_that_batch(cluster, quer
 
 
 def test_a_crash_before_the_commit_reads_nothing_twice(cluster, queries):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     query = queries(topic, group_instance_id="static", maxOffsetsPerTrigger=60)
     until(lambda: query.running is not None, query.trigger)
     query.finish()
@@ -212,8 +204,7 @@ def set_back(cluster, topic, offset):
 
 @pytest.mark.parametrize(("offset", "resume", "read_again"), [(10, "max", 90), (60, "max", 40), (60, "checkpoint", 0)])
 def test_a_group_that_was_set_back_is_obeyed(cluster, queries, offset, resume, read_again):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     query = queries(topic, maxOffsetsPerTrigger=50)
     query.member.prepare_available_now()
     assert query.run() == 2
@@ -243,8 +234,7 @@ def test_a_member_without_partitions_is_idle_and_takes_over(cluster, queries, ot
 
 
 def test_latest_is_recorded_before_anything_is_read(cluster, queries):
-    topic = cluster.topic(1)
-    cluster.produce(topic, 10, partitions=1)
+    topic = cluster.written(10, partitions=1)
     query = queries(topic, startingOffsets="latest")
     until(lambda: query.member._core.settled and query.member._core.all_committed, query.trigger)
     query.stop()
@@ -256,8 +246,7 @@ def test_latest_is_recorded_before_anything_is_read(cluster, queries):
 
 @pytest.mark.parametrize("group", [True, False])
 def test_a_query_that_reads_alone_takes_all_partitions_and_new_ones(cluster, queries, group):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 20, partitions=2)
+    topic = cluster.written(20, partitions=2)
     how = {"mode": "assign", "startingOffsets": "latest", "kafka_metadata_max_age_ms": 200, "subscribe": None}
     how |= {"subscribePattern": f"{topic}.*"} | ({} if group else {"groupId": None})
     query = queries(topic, **how)
@@ -281,8 +270,7 @@ def test_a_query_that_cannot_join_says_so(cluster, queries):
 
 
 def test_a_replay_can_be_trimmed_to_what_is_owned_and_not_committed(cluster, queries, others):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 100, partitions=2)
+    topic = cluster.written(100, partitions=2)
     query = queries(topic)
     until(lambda: query.running is not None, query.trigger)
     query.stop()  # in the middle of the batch: it is not committed

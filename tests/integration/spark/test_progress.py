@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_the_age_of_what_is_not_read_and_the_members_of_the_group(cluster, queries):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 20, partitions=2)
+    topic = cluster.written(20, partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     query = queries(topic, maxOffsetsPerTrigger=8)
     until(lambda: query.running is not None, query.trigger)

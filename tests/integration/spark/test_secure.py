@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,8 @@ from muster.client.consumer.consumer import Consumer
 from muster.client.core.admin.admin import NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.model import TopicPartition
-from muster.spark import session
 from tests.support.secure_kafka import PASSWORDS, SCRAM, login
-from tests.support.spark_query import QUIET, Stream
+from tests.support.spark_query import Stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
@@ -40,48 +40,43 @@ def topic(settings):
     disconnect()
 
 
-def test_a_query_reads_and_writes_and_its_password_is_nowhere(java, settings, topic, tmp_path, capfd):
+def test_a_query_reads_and_writes_and_its_password_is_nowhere(spark, settings, topic, tmp_path, request):
     options = {f"kafka.{name}": value for name, value in settings.items()}
-    events = tmp_path / "events"
-    events.mkdir()
-    spark = session(
-        "secure", "local[2]", **QUIET, **{"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
-    )
     shown: list[str] = []
-    try:
-        rows = spark.range(100).selectExpr("cast(id as string) as key", "cast(id as string) as value")
-        rows.write.format("muster").mode("append").options(**options, topic=topic).save()
-        frame = spark.read.format("muster").options(**options, subscribe=topic).load()
-        assert frame.count() == 100
-        shown.append(frame._jdf.queryExecution().toString())
-        stream = spark.readStream.format("muster").options(
-            **options, subscribe=topic, groupId=topic, startingOffsets="earliest"
+    rows = spark.range(100).selectExpr("cast(id as string) as key", "cast(id as string) as value")
+    rows.write.format("muster").mode("append").options(**options, topic=topic).save()
+    frame = spark.read.format("muster").options(**options, subscribe=topic).load()
+    assert frame.count() == 100
+    shown.append(frame._jdf.queryExecution().toString())
+    stream = spark.readStream.format("muster").options(
+        **options, subscribe=topic, groupId=topic, startingOffsets="earliest"
+    )
+    checkpoint = str(tmp_path / "checkpoint")
+    query = Stream(
+        lambda: (
+            stream.load()
+            .selectExpr("key", "value")
+            .writeStream.format("muster")
+            .options(**options, topic=f"{topic}-copy", checkpointLocation=checkpoint)
+            .trigger(availableNow=True)
+            .start()
         )
-        checkpoint = str(tmp_path / "checkpoint")
-        query = Stream(
-            lambda: (
-                stream.load()
-                .selectExpr("key", "value")
-                .writeStream.format("muster")
-                .options(**options, topic=f"{topic}-copy", checkpointLocation=checkpoint)
-                .trigger(availableNow=True)
-                .start()
-            )
-        )
-        query.wait()
-        copied = spark.read.format("muster").options(**options, subscribe=f"{topic}-copy").load()
-        assert copied.count() == 100
-        shown += [str(progress) for progress in query.recentProgress]
-        query.explain(True)
-        refused = spark.read.format("muster").options(**options | {"kafka.sasl.mechanism": "PLAIN"}, subscribe=topic)
-        with pytest.raises(Exception, match=r"kafka\.sasl\.jaas\.config has ScramLoginModule") as raised:
-            refused.load().count()
-        shown.append(str(raised.value))
-    finally:
-        spark.stop()
-    shown += [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
-    shown += list(capfd.readouterr())
-    assert len(shown) > 10
+    )
+    query.wait()
+    copied = spark.read.format("muster").options(**options, subscribe=f"{topic}-copy").load()
+    assert copied.count() == 100
+    shown += [str(progress) for progress in query.recentProgress]
+    query.explain(True)
+    refused = spark.read.format("muster").options(**options | {"kafka.sasl.mechanism": "PLAIN"}, subscribe=topic)
+    with pytest.raises(Exception, match=r"kafka\.sasl\.jaas\.config has ScramLoginModule") as raised:
+        refused.load().count()
+    shown.append(str(raised.value))
+    events = Path(spark.conf.get("spark.eventLog.dir"))
+    files = [path for folder in (tmp_path, events) for path in folder.rglob("*") if path.is_file()]
+    shown += [path.read_bytes().decode("latin-1") for path in files]
+    assert any(topic in path.read_text(errors="replace") for path in events.rglob("*") if path.is_file())
+    # The session's JVM began with the run's capture, of which `capfd` would see nothing.
+    shown += request.config.pluginmanager.getplugin("capturemanager").read_global_capture()
     assert [text[:200] for text in shown if PASSWORDS["carol"] in text] == []
 
 

@@ -13,19 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructField, StructType
 
 from muster.arrow import Engine, arrow_schema
 from muster.client.core.produce.partitioner import partition_for_key
 from muster.spark import sink as module
-from muster.spark.sink import SinkError, close_producers, write
+from muster.spark.exactly_once import SinkError
+from muster.spark.sink import close_producers, write
 from muster.spark.sink_options import parse_sink_options
 from tests.support.faces import PATIENCE_S, Cluster, until
 from tests.support.peers import KafkaCluster

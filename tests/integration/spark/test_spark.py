@@ -1,4 +1,5 @@
-"""The source in a real Spark: what only the real thing shows. The rules are tested without it, in test_member.py."""
+"""The source in a real Spark: what only the real thing shows, each on one of the brokers. The rules are tested without
+it, and on both, in test_member.py."""
 
 from __future__ import annotations
 
@@ -33,16 +34,9 @@ from muster.spark.source.source import spark_schema
 from tests.support.faces import PATIENCE_S, Cluster, flat, rest, until
 from tests.support.peers import require
 from tests.support.queries import audit, grid
-from tests.support.spark_query import QUIET, Stream, write_batch
+from tests.support.spark_query import Stream, write_batch
 
-pytestmark = [pytest.mark.slow(60), pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
-
-
-@pytest.fixture(scope="module")
-def spark(java):
-    found = session("muster tests", "local[2,4]", **QUIET)
-    yield found
-    found.stop()
+pytestmark = [pytest.mark.slow(90), pytest.mark.timeout(1800), pytest.mark.usefixtures("java")]
 
 
 def options(cluster, topic, **more):
@@ -59,8 +53,15 @@ def options(cluster, topic, **more):
 def test_the_columns_are_those_that_spark_wants():
     for columns in (COLUMNS, (*COLUMNS, "headers", "leaderEpoch")):
         assert to_arrow_schema(spark_schema(columns), timezone="UTC").equals(arrow_schema(columns))
+    assert [name for name in COLUMNS if not arrow_schema([name]).field(0).nullable] == [
+        "topic",
+        "partition",
+        "offset",
+        "timestampType",
+    ], "Spark does not look for nulls there"
 
 
+@pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 def test_batch_reads(spark, cluster):
     topic = cluster.topic(3)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "lz4", "linger.ms": 20})
@@ -161,9 +162,9 @@ def members(cluster):
     return described.members
 
 
+@pytest.mark.parametrize("cluster", ["muster"], indirect=True)
 def test_available_now_reads_to_the_end_and_restarts_where_it_was_or_where_it_was_set_back_to(streams, cluster):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 200, partitions=2)
+    topic = cluster.written(200, partitions=2)
     # A run that did not leave the group at its end would keep the next one waiting for longer than that waits.
     source = options(cluster, topic, maxOffsetsPerTrigger="80") | {"kafka.session.timeout.ms": "300000"}
     streams.run(source)
@@ -180,10 +181,11 @@ def test_available_now_reads_to_the_end_and_restarts_where_it_was_or_where_it_wa
     assert audit(grid(220, 2), streams.sink()) == (set(), {(1, offset): 2 for offset in range(50, 110)})
 
 
-@pytest.mark.parametrize("trigger", [{"processingTime": "1 hour"}, {"once": True}])
+@pytest.mark.parametrize(
+    ("cluster", "trigger"), [("kafka", {"processingTime": "1 hour"}), ("muster", {"once": True})], indirect=["cluster"]
+)
 def test_the_first_trigger_reads_and_its_batch_is_committed_without_a_second(streams, cluster, trigger):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 40, partitions=2)
+    topic = cluster.written(40, partitions=2)
     query = streams.start(options(cluster, topic), by=lambda frame: frame.groupBy("partition").count(), **trigger)
     until(lambda: committed(cluster, topic, 2) == [20, 20], streams.look)
     assert sorted(streams.sink()) == [(0, 20), (1, 20)]
@@ -196,9 +198,9 @@ def test_the_first_trigger_reads_and_its_batch_is_committed_without_a_second(str
     assert committed(cluster, topic, 2) == [20, 20]
 
 
+@pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spark, cluster, tmp_path):
-    topic = cluster.topic(2)
-    cluster.produce(topic, 40, partitions=2)
+    topic = cluster.written(40, partitions=2)
     by_muster_lag: dict[int, Any] = {}
     reports: dict[int, Any] = {}
 
@@ -237,8 +239,7 @@ def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spa
 
 def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams, kafka_broker):
     cluster = Cluster(kafka_broker.bootstrap)
-    topic = cluster.topic(1)
-    cluster.produce(topic, 100, partitions=1)
+    topic = cluster.written(100, partitions=1)
     source = options(cluster, topic)
     streams.run(source)
     cluster.delete(topic)
@@ -259,9 +260,9 @@ def test_a_query_that_waits_for_its_first_partitions_can_be_stopped(streams, spa
     assert query.exception() is None
 
 
+@pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 def test_another_member_joins_during_a_batch_and_leaves_again(streams, cluster):
-    topic = cluster.topic(4)
-    cluster.produce(topic, 400)
+    topic = cluster.written(400)
     query = streams.start(options(cluster, topic, maxOffsetsPerTrigger="100"), batch_s=0.5)
     until(lambda: len(streams.sink()) >= 100, streams.look)
     read = []

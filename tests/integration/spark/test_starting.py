@@ -21,9 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture
 def topic(cluster):
     """Ten records in each of two partitions: offset 3 of the first has the time 7000, of the second 8000."""
-    name = cluster.topic(2)
-    cluster.produce(name, 20, partitions=2)
-    return name
+    return cluster.written(20, partitions=2)
 
 
 def json_of(topic, **partitions):

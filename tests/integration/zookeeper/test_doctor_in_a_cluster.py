@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
@@ -19,12 +20,12 @@ from muster.history.doctor import Asked, at_cluster, at_folder
 from muster.history.model import Cause
 from muster.history.report import Report
 from muster.history.sources.live import ReaderConfig
+from muster.spark import history
 from tests.support.muster_cluster import Cluster, eventually
 from tests.support.outsiders import Member
-from tests.support.peers import find_java, require
 from tests.support.zookeepers import ZooKeeperServer
 
-pytestmark = pytest.mark.slow(95)
+pytestmark = pytest.mark.slow(70)
 
 GROUP, TOPIC = "billing", "flights"
 
@@ -121,8 +122,7 @@ def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(
     assert causes(filed)[-1] is Cause.LEFT
 
 
-def test_the_job_writes_what_brokers_told_and_each_row_once(cluster: Cluster, tmp_path: Path) -> None:
-    require("Java 17 or newer", find_java(), "Spark runs on it")
+def test_the_job_writes_what_brokers_told_and_each_row_once(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(TOPIC, 1)])
 
@@ -131,14 +131,19 @@ def test_the_job_writes_what_brokers_told_and_each_row_once(cluster: Cluster, tm
             member.subscribe([TOPIC])
             eventually(lambda: member.poll(100) is not None and member.assignment())
 
-    out = tmp_path / "history"
-    command = [sys.executable, "-m", "muster", "history", "--bootstrap", cluster.bootstrap, "--out", str(out)]
-    found: list[list[str]] = []
-    for client_id in ("first", "second"):
-        visit(client_id)
-        eventually(lambda: is_told(cluster) and causes(look(cluster))[-1] is Cause.LEFT)
+    def by_command() -> None:
+        """Spark in its own processes continues where the shared session stopped."""
+        command = [sys.executable, "-m", "muster", "history", "--bootstrap", cluster.bootstrap, "--out", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
+
+    out = tmp_path / "history"
+    found: list[list[str]] = []
+    ways = (lambda: history.follow(spark, cluster.bootstrap, str(out), once=True).awaitTermination(600), by_command)
+    for client_id, write in zip(("first", "second"), ways, strict=True):
+        visit(client_id)
+        eventually(lambda: is_told(cluster) and causes(look(cluster))[-1] is Cause.LEFT)
+        write()
         rows = ds.dataset(out / "open" / "rebalances", format="parquet").to_table().to_pylist()
         assert {row["source"] for row in rows} == {"events"}
         found.append([row["cause"] for row in sorted(rows, key=lambda row: row["generation"])])

@@ -268,8 +268,7 @@ def test_a_position_committed_in_the_former_topic_hides_nothing_of_the_new_one(
     """Its query has not noticed that the topic was deleted and recreated; the next run finds the commit."""
     for folder in (tmp_path / str(number) for number in range(20)):
         cluster = Cluster(kafka.bootstrap)
-        topic = cluster.topic(1)
-        cluster.produce(topic, 10, partitions=1)
+        topic = cluster.written(10, partitions=1)
         first = Query(cluster, topic, folder, failOnDataLoss="false")
         wait_until(lambda first=first: first.running is not None, first.trigger)  # type: ignore[misc]
         cluster.recreate(topic)

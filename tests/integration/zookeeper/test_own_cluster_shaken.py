@@ -16,6 +16,7 @@ from muster import Admin, NewTopic
 from muster.local.zookeeper import Ensemble
 from tests.support import scale
 from tests.support.cluster_chaos import Facts, Schedule, carry_out, judge
+from tests.support.cluster_transactions import QUICK, Transactions
 from tests.support.muster_cluster import Cluster, Commits, eventually
 from tests.support.own_cluster_chaos import Away, Shaken, Topics, World, draw, world
 from tests.support.zookeepers import ZooKeeperServer
@@ -53,7 +54,7 @@ def zookeepers(schedule: Schedule[Away], tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture
 def cluster(zookeepers: Ensemble, schedule: Schedule[Away], tmp_path: Path) -> Iterator[Cluster]:
     found = world_of(schedule)
-    store = {"group.coordinator.store": found.store}
+    store = {"group.coordinator.store": found.store, "transaction.state.log.num.partitions": 6, **QUICK}
     with Cluster(tmp_path, f"{zookeepers.address}/muster", store, fsync=found.fsync, gated=True).running() as made:
         yield made
 
@@ -76,13 +77,17 @@ def test_brokers_and_zookeeper_shaken_lose_and_repeat_and_disorder_nothing(
     commits.start()
     beside = Facts({})
     topics = Topics(beside, cluster, schedule.seed)
+    transactions = Transactions(beside, cluster, schedule.seed)
     facts = carry_out(schedule, cluster.bootstrap, topic, shaken.shake)
     commits.stop()
     topics.stop()
+    transactions.stop()
     count = {group: sum(len(rows) for _, rows in runs) for group, runs in facts.runs.items()}
     topic_count = f"{len(topics.known)} topics, {len(topics.failed)} requests about them failed"
-    told = f"{len(facts.acknowledged)} acknowledged, {count} read by groups, {topic_count}"
+    wrong_transactions = transactions.wrong()
+    ended = f"{len(transactions.told.committed)} transactions committed, {len(transactions.told.aborted)} aborted"
+    told = f"{len(facts.acknowledged)} acknowledged, {count} read by groups, {topic_count}, {ended}"
     record_property("soak", f"seed {schedule.seed}, {world_of(schedule)}: {told}")
-    print(*topics.failed, sep="\n")
-    assert [*judge(facts), *beside.errors, *topics.wrong()] == [], schedule
+    print(*topics.failed, *transactions.troubles, sep="\n")
+    assert [*judge(facts), *beside.errors, *topics.wrong(), *wrong_transactions] == [], schedule
     assert len(facts.acknowledged) > 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import muster.zookeeper
 from muster import AsyncAdmin, AsyncConsumer, AsyncProducer
 from muster.broker.broker import Broker
 from muster.client.core.admin.admin import NewTopic
@@ -303,18 +301,6 @@ async def test_the_blocking_face_does_the_same(tmp_path: Path) -> None:
 
     async with cluster(tmp_path / "data") as broker:
         assert sorted(await asyncio.to_thread(use, addresses(broker))) == list(range(20))
-
-
-def test_the_faces_have_the_same_methods_with_the_same_parameters() -> None:
-    def public(cls: type) -> dict[str, Any]:
-        methods = inspect.getmembers(cls, inspect.isfunction)
-        return {name: method for name, method in methods if not name.startswith("_")}
-
-    ours, theirs = public(muster.zookeeper.ServerAssignedConsumer), public(muster.zookeeper.AsyncServerAssignedConsumer)
-    assert ours.keys() == theirs.keys()
-    for name, method in ours.items():
-        assert method.__doc__, name
-        assert inspect.signature(method) == inspect.signature(theirs[name]), name
 
 
 @pytest.mark.parametrize(

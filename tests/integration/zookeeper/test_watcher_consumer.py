@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
 
-import muster.zookeeper
 from muster.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError, MusterError, WakeupError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from muster.zookeeper.base import znodes
@@ -281,18 +279,6 @@ async def test_iteration_and_wakeup_and_the_end(cluster: Cluster) -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         AsyncWatcherConsumer(settings)
-
-
-def test_the_faces_have_the_same_methods_with_the_same_parameters() -> None:
-    def public(cls: type) -> dict[str, Any]:
-        methods = inspect.getmembers(cls, inspect.isfunction)  # those of their common bases too
-        return {name: method for name, method in methods if not name.startswith("_")}
-
-    ours, theirs = public(muster.zookeeper.WatcherConsumer), public(muster.zookeeper.AsyncWatcherConsumer)
-    assert ours.keys() == theirs.keys()
-    for name, method in ours.items():
-        assert method.__doc__, name
-        assert inspect.signature(method) == inspect.signature(theirs[name]), name
 
 
 # --- the blocking face -----------------------------------------------------------------------------------------------

@@ -9,20 +9,7 @@ from typing import Any
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
-from muster.protocol.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedGroup,
-    DescribeGroupsResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from muster.protocol import messages as m
 from tests.simulator.checks.base import Connection, InvariantError, Member, Ticket
 from tests.simulator.checks.durability import Committed, Durable, Log
 from tests.simulator.checks.offsets import Offsets, Records
@@ -141,16 +128,16 @@ class Invariants:
     def _asked(self, ticket: Ticket) -> None:
         request = ticket.request
         self.follow()
-        if isinstance(request, OffsetFetchRequest):
+        if isinstance(request, m.OffsetFetchRequest):
             for group_id, partitions in self._fetched_partitions(request).items():
                 self.durable.mark(ticket, group_id, partitions)
-        if isinstance(request, (OffsetFetchRequest, DeleteGroupsRequest)) or not hasattr(request, "group_id"):
+        if isinstance(request, (m.OffsetFetchRequest, m.DeleteGroupsRequest)) or not hasattr(request, "group_id"):
             return
         if ticket.coordinator is not self.coordinator:
             return
         group = self.group(request.group_id)
         group.sessions.asked(ticket, group.ownership.newest_generation)
-        if isinstance(request, OffsetCommitRequest):
+        if isinstance(request, m.OffsetCommitRequest):
             # Noted now: if a topic is deleted before the answer, which waits for the log, its id is no longer known.
             ticket.commits = list(self._commits(request))
             self.durable.mark(ticket, request.group_id, [partition for partition, _ in ticket.commits])
@@ -163,18 +150,18 @@ class Invariants:
             return
         request = ticket.request
         match response:
-            case JoinGroupResponse() if not response.error_code:
+            case m.JoinGroupResponse() if not response.error_code:
                 self.group(request.group_id).ownership.on_join(response)
-            case SyncGroupResponse() if not response.error_code:
+            case m.SyncGroupResponse() if not response.error_code:
                 self.durable.check_share(request, response)
                 self.group(request.group_id).ownership.on_share(request, response)
-            case OffsetCommitResponse():
+            case m.OffsetCommitResponse():
                 self._check_commit(ticket, response)
-            case OffsetFetchResponse():
+            case m.OffsetFetchResponse():
                 self._check_told(ticket, response)
-            case DescribeGroupsResponse():
+            case m.DescribeGroupsResponse():
                 self._check_described(response)
-            case DeleteGroupsResponse():
+            case m.DeleteGroupsResponse():
                 self._check_deleted(response)
         self._note_sign_of_life(ticket, response)
 
@@ -182,39 +169,39 @@ class Invariants:
         request = ticket.request
         if ticket.marks["loading"]:
             return  # members are kept calm until it can be known how they stand
-        if not isinstance(request, OffsetFetchRequest) and hasattr(request, "group_id"):
+        if not isinstance(request, m.OffsetFetchRequest) and hasattr(request, "group_id"):
             group = self.group(request.group_id)
             newest = max(group.ownership.newest_generation, self.durable.generation(request.group_id))
             group.sessions.answered(ticket, response, newest, self.well_since, self._now())
 
     def _answered_by_another(self, ticket: Ticket, response: Any) -> None:
         """By a coordinator that died with the request, or does not know yet that it is deposed."""
-        if isinstance(response, OffsetCommitResponse):
+        if isinstance(response, m.OffsetCommitResponse):
             codes = [each.error_code for topic in response.topics for each in topic.partitions]
             if ErrorCode.NONE in codes:
                 raise InvariantError(f"a coordinator that is none any more acknowledged {ticket.request!r}")
-        elif isinstance(response, JoinGroupResponse) and not response.error_code:
+        elif isinstance(response, m.JoinGroupResponse) and not response.error_code:
             ownership = self.group(ticket.request.group_id).ownership
             ownership.joined_a_stale_one(ticket.connection.client_name, response.generation_id)
-        elif isinstance(response, OffsetFetchResponse):
+        elif isinstance(response, m.OffsetFetchResponse):
             for group_id, told in self._told(ticket.request, response).items():
                 for partition in told:
                     self.group(group_id).offsets.told_by_a_stale_coordinator(ticket.connection.identity, partition)
 
-    def _commits(self, request: OffsetCommitRequest) -> Iterable[tuple[TopicPartition, Committed]]:
+    def _commits(self, request: m.OffsetCommitRequest) -> Iterable[tuple[TopicPartition, Committed]]:
         for topic in request.topics:
             name = topic.name or self._topic_name(topic.topic_id) or ""
             for each in topic.partitions:
                 value = Committed(each.committed_offset, each.committed_leader_epoch, each.committed_metadata or "")
                 yield TopicPartition(name, each.partition_index), value
 
-    def _check_commit(self, ticket: Ticket, response: OffsetCommitResponse) -> None:
+    def _check_commit(self, ticket: Ticket, response: m.OffsetCommitResponse) -> None:
         group_id = ticket.request.group_id
         offsets = self.group(group_id).offsets
         for partition, value in offsets.answered(ticket, response):
             self.durable.check_commit(ticket, group_id, partition, value)
 
-    def _fetched_partitions(self, request: OffsetFetchRequest) -> dict[str, list[TopicPartition]]:
+    def _fetched_partitions(self, request: m.OffsetFetchRequest) -> dict[str, list[TopicPartition]]:
         groups: list[Any] = request.groups or [request]
         return {
             group.group_id: [
@@ -226,7 +213,7 @@ class Invariants:
         }
 
     def _told(
-        self, request: OffsetFetchRequest, response: OffsetFetchResponse
+        self, request: m.OffsetFetchRequest, response: m.OffsetFetchResponse
     ) -> dict[str, dict[TopicPartition, Committed | None]]:
         groups: list[Any] = response.groups or [response]
         told: dict[str, dict[TopicPartition, Committed | None]] = {}
@@ -241,18 +228,18 @@ class Invariants:
                         found[partition] = None if each.committed_offset < 0 else value
         return told
 
-    def _check_told(self, ticket: Ticket, response: OffsetFetchResponse) -> None:
+    def _check_told(self, ticket: Ticket, response: m.OffsetFetchResponse) -> None:
         for group_id, told in self._told(ticket.request, response).items():
             for partition, value in told.items():
                 if partition in ticket.marks:
                     self.durable.check_told(ticket, group_id, partition, value)
 
-    def _check_described(self, response: DescribeGroupsResponse) -> None:
+    def _check_described(self, response: m.DescribeGroupsResponse) -> None:
         for described in response.groups:
             if not described.error_code and described.group_state == "Stable":
                 self.durable.check_described(described)
 
-    def _check_deleted(self, response: DeleteGroupsResponse) -> None:
+    def _check_deleted(self, response: m.DeleteGroupsResponse) -> None:
         for result in response.results:
             if result.error_code == ErrorCode.NONE:
                 self.durable.check_deleted(result.group_id)
@@ -295,13 +282,13 @@ class Invariants:
         return {
             ticket.request.member_id
             for ticket in self._open.values()
-            if isinstance(ticket.request, (JoinGroupRequest, SyncGroupRequest))
+            if isinstance(ticket.request, (m.JoinGroupRequest, m.SyncGroupRequest))
             and ticket.request.group_id == group_id
             and ticket.coordinator is self.coordinator
             and since < ticket.since < before
         }
 
-    def look_at(self, groups: Iterable[DescribedGroup]) -> None:
+    def look_at(self, groups: Iterable[m.DescribedGroup]) -> None:
         """The coordinator is well, and says that the groups are so."""
         now = self._now()
         for ticket in self._open.values():
@@ -316,9 +303,9 @@ class Invariants:
 
     def _bound_ms(self, ticket: Ticket) -> int:
         match ticket.request:
-            case JoinGroupRequest():
+            case m.JoinGroupRequest():
                 return self.group(ticket.request.group_id).sessions.join_takes_at_most_ms
-            case SyncGroupRequest():
+            case m.SyncGroupRequest():
                 return self.group(ticket.request.group_id).sessions.sync_takes_at_most_ms
         return _SOON_MS
 
@@ -360,5 +347,5 @@ class Invariants:
 
     def sent(self, client_name: str, request: Any) -> None:
         """A process sends a request."""
-        if client_name in self._fenced and isinstance(request, JoinGroupRequest) and not request.member_id:
+        if client_name in self._fenced and isinstance(request, m.JoinGroupRequest) and not request.member_id:
             raise InvariantError(f"{client_name} was told that it is fenced, and joins again: {request!r}")

@@ -74,7 +74,6 @@ class Offsets:
     """The books of one group."""
 
     def __init__(self, ownership: Ownership, records: Records, *, latest: bool) -> None:
-        self.handled_twice = 0
         self._latest = latest
         self._ownership = ownership
         self._records = records
@@ -264,9 +263,7 @@ class Offsets:
         """A member has done its work on records."""
         done, frontier = self._handled.setdefault(partition, set()), self._handled_to.get(partition, 0)
         for offset in offsets:
-            if offset < frontier or offset in done:
-                self.handled_twice += 1
-            else:
+            if offset >= frontier:
                 done.add(offset)
         self._advance(partition, frontier)
 

@@ -21,13 +21,7 @@ from muster.coordinator.groups.effects import (
     RebalanceStarted,
 )
 from muster.errors import ErrorCode
-from muster.protocol.messages import (
-    DescribedGroup,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    OffsetCommitRequest,
-    SyncGroupRequest,
-)
+from muster.protocol import messages as m
 from tests.simulator.checks.base import InvariantError, Ticket
 
 _ALIVE = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -57,9 +51,9 @@ def codes_of(response: Any) -> list[int]:
 def generation_of(request: Any) -> int | None:
     """The generation that a request names, None if it names none."""
     match request:
-        case HeartbeatRequest() | SyncGroupRequest():
+        case m.HeartbeatRequest() | m.SyncGroupRequest():
             return int(request.generation_id)
-        case OffsetCommitRequest() if request.generation_id_or_member_epoch >= 0:
+        case m.OffsetCommitRequest() if request.generation_id_or_member_epoch >= 0:
             return int(request.generation_id_or_member_epoch)
     return None
 
@@ -128,12 +122,12 @@ class Sessions:
                 raise InvariantError(
                     f"{request!r} was answered with {response!r}, though the group is in generation {newest_generation}"
                 )
-        member_id = response.member_id if isinstance(request, JoinGroupRequest) else getattr(request, "member_id", "")
+        member_id = response.member_id if isinstance(request, m.JoinGroupRequest) else getattr(request, "member_id", "")
         self._new.discard(member_id)
         self._seen[member_id] = now
-        if isinstance(request, JoinGroupRequest):
+        if isinstance(request, m.JoinGroupRequest):
             self._joined_at = now
-        if isinstance(request, (JoinGroupRequest, SyncGroupRequest)):
+        if isinstance(request, (m.JoinGroupRequest, m.SyncGroupRequest)):
             # Only one that had to wait for other members renews the session, when it is answered.
             if now - ticket.since > PARKED_MS and well_since < ticket.since:
                 self._signs[member_id] = now - PARKED_MS
@@ -187,7 +181,7 @@ class Sessions:
 
     # --- every now and then ------------------------------------------------------------------------------------------
 
-    def look_at(self, group: DescribedGroup, waiting: set[str], now: int) -> None:
+    def look_at(self, group: m.DescribedGroup, waiting: set[str], now: int) -> None:
         """The coordinator is well and the group is stable: no member may be in it that died long ago."""
         for member in group.members:
             seen = self._seen.setdefault(member.member_id, now)  # at the latest

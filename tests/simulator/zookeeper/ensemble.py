@@ -75,12 +75,7 @@ class SimZooKeeper:
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     def connect(
-        self,
-        name: str,
-        *,
-        timeout_ms: int = 6_000,
-        server: int | None = None,
-        listener: Listener | None = None,
+        self, name: str, *, timeout_ms: int = 6_000, server: int | None = None, listener: Listener | None = None
     ) -> SimSession:
         """Begin a session; it is there with its event CONNECTED. A `server` is the one that it prefers."""
         session = SimSession(self, name, timeout_ms, Random(self._rng.getrandbits(64)))

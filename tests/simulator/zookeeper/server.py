@@ -8,19 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from muster.zookeeper.base.operations import (
-    Ask,
-    Change,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    NoNodeError,
-    SessionExpiredError,
-    Sync,
-    Write,
-    ZooKeeperError,
-)
+from muster.zookeeper.base import operations as zk
 from tests.simulator.clock import Timer, VirtualClock
 from tests.simulator.network import Pipe
 from tests.simulator.zookeeper.tree import CHILD, DATA, Removed, Transaction, Tree, Trigger, triggers
@@ -68,7 +56,7 @@ class Request(NamedTuple):
     """Something asked, with the number that its answer bears."""
 
     number: int
-    what: Ask[Any]
+    what: zk.Ask[Any]
 
 
 class Answer(NamedTuple):
@@ -89,7 +77,7 @@ class ZooKeeperCounts:
     """`cnt_readlatency`; a Sync is one, too."""
     writes: int = 0
     """`cnt_updatelatency`: also refused ones, and the beginnings and ends of sessions."""
-    watches_fired: Counter[Change] = field(default_factory=Counter)
+    watches_fired: Counter[zk.Change] = field(default_factory=Counter)
     """`sum_node_created_watch_count` and so on. Two watches of one session on a znode that is deleted are two, though
     it is told once."""
 
@@ -202,23 +190,25 @@ class Leader:
         """How long the next message takes."""
         return self.rng.randrange(4)
 
-    def decide(self, session_id: int, connection: Connection, what: Write[Any] | Multi | Sync) -> tuple[int, Any]:
+    def decide(
+        self, session_id: int, connection: Connection, what: zk.Write[Any] | zk.Multi | zk.Sync
+    ) -> tuple[int, Any]:
         """Carry out a write: its transaction, and the answer or the error, to be told once that is applied."""
         lease = self.leases.get(session_id)
         if lease is None:
-            return self.zxid, SessionExpiredError(getattr(what, "path", ""))
+            return self.zxid, zk.SessionExpiredError(getattr(what, "path", ""))
         if lease.owner is not connection:
             return self.zxid, MOVED
-        if isinstance(what, Sync):
+        if isinstance(what, zk.Sync):
             self.counts.reads += 1
             return self.zxid, None
         self.counts.writes += 1
-        writes = what.writes if isinstance(what, Multi) else (what,)
+        writes = what.writes if isinstance(what, zk.Multi) else (what,)
         try:
             changes, answers = self.tree.transact(writes, session_id, self.zxid + 1)
-        except ZooKeeperError as refused:
+        except zk.ZooKeeperError as refused:
             return self._commit(Transaction(self.zxid + 1)), refused
-        return self._commit(Transaction(self.zxid + 1, changes)), answers if isinstance(what, Multi) else answers[0]
+        return self._commit(Transaction(self.zxid + 1, changes)), answers if isinstance(what, zk.Multi) else answers[0]
 
     def _commit(self, transaction: Transaction) -> int:
         self.log.append(transaction)
@@ -391,28 +381,28 @@ class Server:
             if isinstance(request, Goodbye):
                 connection.is_busy = True
                 self._when_applied(self.leader.end_session(connection.session_id), connection.end)
-            elif isinstance(request.what, GetData | GetChildren | Exists):
+            elif isinstance(request.what, zk.GetData | zk.GetChildren | zk.Exists):
                 self.leader.counts.reads += 1
                 self._tell(connection, Answer(request.number, self._read(connection, request.what), self.applied))
             else:
                 connection.is_busy = True
                 self.leader.clock.call_later(self.leader.delay_ms(), self._forward, connection, request)
 
-    def _read(self, connection: Connection, what: GetData | GetChildren | Exists) -> Any:
+    def _read(self, connection: Connection, what: zk.GetData | zk.GetChildren | zk.Exists) -> Any:
         node = self.tree.find(what.path)
-        if node is None and not isinstance(what, Exists):
-            return NoNodeError(what.path)
+        if node is None and not isinstance(what, zk.Exists):
+            return zk.NoNodeError(what.path)
         if what.watch:
-            kind = CHILD if isinstance(what, GetChildren) else DATA
+            kind = CHILD if isinstance(what, zk.GetChildren) else DATA
             self._watches.setdefault((kind, what.path), {})[connection] = None
         if node is None:
             return None
-        if isinstance(what, GetChildren):
+        if isinstance(what, zk.GetChildren):
             return sorted(node.children)
-        return node.stat() if isinstance(what, Exists) else (node.data, node.stat())
+        return node.stat() if isinstance(what, zk.Exists) else (node.data, node.stat())
 
     def _forward(self, connection: Connection, request: Request) -> None:
-        assert isinstance(request.what, Write | Multi | Sync)
+        assert isinstance(request.what, zk.Write | zk.Multi | zk.Sync)
         zxid, outcome = self.leader.decide(connection.session_id, connection, request.what)
         if outcome is MOVED:
             connection.end()

@@ -11,45 +11,17 @@ from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
 from muster.errors import ClosedError, MusterError
-from muster.zookeeper.base.operations import (
-    Ask,
-    Change,
-    ConnectionLossError,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    Operation,
-    Plan,
-    Reconnected,
-    SessionEvent,
-    SessionExpiredError,
-    SessionId,
-    Several,
-    Watched,
-    check,
-    next_ask,
-)
+from muster.zookeeper.base import operations as zk
 from tests.simulator.clock import VirtualClock
-from tests.simulator.zookeeper.server import (
-    Answer,
-    Connection,
-    Goodbye,
-    HangUp,
-    Hello,
-    Ping,
-    Request,
-    Server,
-    Welcome,
-)
+from tests.simulator.zookeeper.server import Answer, Connection, Goodbye, HangUp, Hello, Ping, Request, Server, Welcome
 from tests.simulator.zookeeper.tree import CHILD, DATA, Trigger
 
 T = TypeVar("T")
 
-Listener = Callable[["Watched | SessionEvent"], None]
+Listener = Callable[[zk.Watched | zk.SessionEvent], None]
 Reply = Callable[[Any], None]
 """Takes an answer, or the error as a value."""
-Others = Callable[[Ask[Any], Reply], None]
+Others = Callable[[zk.Ask[Any], Reply], None]
 """Carries out the asks that are not ZooKeeper's: does it, and replies, now or later, once."""
 
 
@@ -70,7 +42,7 @@ class Running(Generic[T]):
     """A plan that is being carried out."""
 
     def __init__(
-        self, session: SimSession, plan: Plan[T], others: Others | None, then: Callable[[Running[T]], None]
+        self, session: SimSession, plan: zk.Plan[T], others: Others | None, then: Callable[[Running[T]], None]
     ) -> None:
         self.is_done = False
         self.error: Exception | None = None
@@ -102,7 +74,7 @@ class Running(Generic[T]):
         """Go on with an answer or an error."""
         self._turn += 1
         try:
-            what = next_ask(self._plan, outcome)
+            what = zk.next_ask(self._plan, outcome)
         except StopIteration as done:
             self._end(done.value, None)
         except MusterError as error:
@@ -110,7 +82,7 @@ class Running(Generic[T]):
         else:
             turn = self._turn
             reply: Reply = lambda answer: self.step(answer) if turn == self._turn else None  # noqa: E731
-            if isinstance(what, Operation | Multi | Several | SessionId | Reconnected):
+            if isinstance(what, zk.Operation | zk.Multi | zk.Several | zk.SessionId | zk.Reconnected):
                 self._session.submit(what, reply, self._life)
             elif self._others is None:
                 raise TypeError(f"nothing here carries out {what!r}")
@@ -175,12 +147,12 @@ class SimSession:
         """Whether ZooKeeper was heard of within two thirds of the timeout: no other session sees it expired yet."""
         return bool(self.session_id) and self._clock.now < self._doubted_at
 
-    def ask(self, what: Ask[Any], reply: Reply = lambda _: None) -> None:
+    def ask(self, what: zk.Ask[Any], reply: Reply = lambda _: None) -> None:
         """Ask for one thing; the reply takes the answer or the error."""
         self.submit(what, reply, self.life)
 
     def run(
-        self, plan: Plan[T], others: Others | None = None, then: Callable[[Running[T]], None] = lambda _: None
+        self, plan: zk.Plan[T], others: Others | None = None, then: Callable[[Running[T]], None] = lambda _: None
     ) -> Running[T]:
         """Begin to carry a plan out; `then` is called when it is done. Its first ask goes out at once."""
         running = Running(self, plan, others, then)
@@ -198,14 +170,14 @@ class SimSession:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    def submit(self, what: Ask[Any], reply: Reply, life: int) -> None:
+    def submit(self, what: zk.Ask[Any], reply: Reply, life: int) -> None:
         """Ask for one thing as a part of one of the sessions."""
-        if isinstance(what, Several):
+        if isinstance(what, zk.Several):
             self._submit_each(what.asks, reply, life)
             return
-        if isinstance(what, Operation | Multi):
+        if isinstance(what, zk.Operation | zk.Multi):
             try:
-                check(what)
+                zk.check(what)
             except MusterError as error:
                 self._later(0, reply, error)
                 return
@@ -213,23 +185,23 @@ class SimSession:
         if self.is_closed:
             self._later(0, reply, ClosedError("the session was closed"))
         elif life != self.life:
-            self._later(0, reply, SessionExpiredError(path))
-        elif isinstance(what, Reconnected):
+            self._later(0, reply, zk.SessionExpiredError(path))
+        elif isinstance(what, zk.Reconnected):
             if self.is_connected:
                 self._later(0, reply, None)
             else:
                 self._waiting.append((reply, life))
-        elif isinstance(what, SessionId):
-            self._later(0, reply, self.session_id or ConnectionLossError())
+        elif isinstance(what, zk.SessionId):
+            self._later(0, reply, self.session_id or zk.ConnectionLossError())
         elif not self.is_connected or self._connection is None:
-            self._later(0, reply, ConnectionLossError(path))
+            self._later(0, reply, zk.ConnectionLossError(path))
         else:
             self._number += 1
             request = Request(self._number, what)
             self._asked[self._number] = (request, reply, self._clock.now)
             self._connection.send(request)
 
-    def _submit_each(self, asks: Sequence[Ask[Any]], reply: Reply, life: int) -> None:
+    def _submit_each(self, asks: Sequence[zk.Ask[Any]], reply: Reply, life: int) -> None:
         outcomes: dict[int, Any] = {}
 
         def answered(place: int, outcome: Any) -> None:
@@ -251,8 +223,8 @@ class SimSession:
 
         self._clock.call_later(delay_ms, due)
 
-    def _tell(self, event: Watched | SessionEvent) -> None:
-        self._zookeeper.trace(self.name, event.name if isinstance(event, SessionEvent) else f"{event}")
+    def _tell(self, event: zk.Watched | zk.SessionEvent) -> None:
+        self._zookeeper.trace(self.name, event.name if isinstance(event, zk.SessionEvent) else f"{event}")
         for listener in list(self._listeners):
             listener(event)
 
@@ -322,10 +294,10 @@ class SimSession:
         if not self._doubt_is_due:
             self._doubt_is_due = True
             self._later(self._doubted_at - self._clock.now, self._doubt)
-        self._tell(SessionEvent.CONNECTED)
+        self._tell(zk.SessionEvent.CONNECTED)
         waiting, self._waiting = self._waiting, []
         for reply, life in waiting:
-            reply(None if life == self.life else SessionExpiredError())
+            reply(None if life == self.life else zk.SessionExpiredError())
 
     def _suspend(self) -> None:
         """The connection is gone: watches with it, and what became of the requests is unknown."""
@@ -334,11 +306,11 @@ class SimSession:
         watches, self._watches = self._watches, {}
         if self.is_closed:
             return
-        self._tell(SessionEvent.SUSPENDED)
+        self._tell(zk.SessionEvent.SUSPENDED)
         for path in dict.fromkeys(path for _, path in watches):
-            self._tell(Watched(Change.LOST, path))
+            self._tell(zk.Watched(zk.Change.LOST, path))
         for request, reply, _ in asked.values():
-            reply(ConnectionLossError(getattr(request.what, "path", "")))
+            reply(zk.ConnectionLossError(getattr(request.what, "path", "")))
 
     def _expire(self) -> None:
         """The session has ended: tell, and begin another one."""
@@ -350,10 +322,10 @@ class SimSession:
         self.session_id = self._seen_zxid = 0
         self._is_doubted = True
         self.life += 1
-        self._tell(SessionEvent.EXPIRED)
+        self._tell(zk.SessionEvent.EXPIRED)
         waiting, self._waiting = self._waiting, []
         for reply, _ in waiting:
-            reply(SessionExpiredError())
+            reply(zk.SessionExpiredError())
         self._later(self._rng.randrange(20, 200), self._connect)
 
     def _fail_all(self, error: Exception) -> None:
@@ -394,7 +366,7 @@ class SimSession:
         self._is_doubted = True
         if self.is_connected:
             self._hang_up()
-        self._tell(SessionEvent.DOUBTED)
+        self._tell(zk.SessionEvent.DOUBTED)
 
     # --- answers and watches -----------------------------------------------------------------------------------------
 
@@ -406,18 +378,18 @@ class SimSession:
         self._prove(sent)
         what = request.what
         if (
-            isinstance(what, GetData | GetChildren | Exists)
+            isinstance(what, zk.GetData | zk.GetChildren | zk.Exists)
             and what.watch
             and not isinstance(answer.outcome, Exception)
         ):
-            self._watches[CHILD if isinstance(what, GetChildren) else DATA, what.path] = None
+            self._watches[CHILD if isinstance(what, zk.GetChildren) else DATA, what.path] = None
         reply(answer.outcome)
 
     def _fired(self, trigger: Trigger) -> None:
         for kind in trigger.kinds:
             self._watches.pop((kind, trigger.path), None)
         if not self.is_closed:
-            self._tell(Watched(trigger.change, trigger.path))
+            self._tell(zk.Watched(trigger.change, trigger.path))
 
     # --- what can happen to it ---------------------------------------------------------------------------------------
 

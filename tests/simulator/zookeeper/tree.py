@@ -5,22 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from muster.zookeeper.base.operations import (
-    ANY_VERSION,
-    BadVersionError,
-    Change,
-    Check,
-    Create,
-    Delete,
-    NoChildrenForEphemeralsError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    SetData,
-    Stat,
-    Write,
-    ZooKeeperError,
-)
+from muster.zookeeper.base import operations as zk
 
 ROOT = "/"
 DATA, CHILD = "data", "children"
@@ -65,7 +50,7 @@ class Trigger(NamedTuple):
 
     kinds: tuple[str, ...]
     path: str
-    change: Change
+    change: zk.Change
 
 
 def parent_of(path: str) -> str:
@@ -87,10 +72,10 @@ class Znode:
         """How many children it ever got: also the number of the next sequential one, whatever that one's name is."""
         self.children: set[str] = set()
 
-    def stat(self) -> Stat:
+    def stat(self) -> zk.Stat:
         """As ZooKeeper tells it: every child that was created, and every one that was deleted, counts in cversion."""
         changes = 2 * self.creates - len(self.children)
-        return Stat(self.version, changes, self.owner, self.czxid, self.mzxid, len(self.children))
+        return zk.Stat(self.version, changes, self.owner, self.czxid, self.mzxid, len(self.children))
 
 
 class Tree:
@@ -110,7 +95,7 @@ class Tree:
         try:
             return self._nodes[path]
         except KeyError:
-            raise NoNodeError(path) from None
+            raise zk.NoNodeError(path) from None
 
     def paths(self) -> list[str]:
         """All paths, sorted."""
@@ -122,7 +107,7 @@ class Tree:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def transact(self, writes: Iterable[Write[Any]], session_id: int, zxid: int) -> tuple[list[Changed], list[Any]]:
+    def transact(self, writes: Iterable[zk.Write[Any]], session_id: int, zxid: int) -> tuple[list[Changed], list[Any]]:
         """Carry out all of the writes, or none and raise the error of the first refused; the changes, and the answers.
 
         Its errors come in ZooKeeper's order: no znode, then the version, then the children.
@@ -136,42 +121,42 @@ class Tree:
                 if change is not None:
                     undo.append(self.apply(change, zxid))
                     changes.append(change)
-                answers.append(self.get(write.path).stat() if isinstance(write, SetData) else answer)
-        except ZooKeeperError:
+                answers.append(self.get(write.path).stat() if isinstance(write, zk.SetData) else answer)
+        except zk.ZooKeeperError:
             while undo:
                 undo.pop()()
             raise
         return changes, answers
 
-    def _decide(self, write: Write[Any], session_id: int) -> tuple[Changed | None, Any]:
-        if isinstance(write, Create):
+    def _decide(self, write: zk.Write[Any], session_id: int) -> tuple[Changed | None, Any]:
+        if isinstance(write, zk.Create):
             return self._create(write, session_id)
-        if not isinstance(write, SetData | Delete | Check):
+        if not isinstance(write, zk.SetData | zk.Delete | zk.Check):
             raise TypeError(f"not a write: {write!r}")
         node = self.get(write.path)
-        if write.version not in (ANY_VERSION, node.version):
-            raise BadVersionError(write.path)
-        if isinstance(write, SetData):
+        if write.version not in (zk.ANY_VERSION, node.version):
+            raise zk.BadVersionError(write.path)
+        if isinstance(write, zk.SetData):
             return Written(write.path, write.data), None
-        if isinstance(write, Check):
+        if isinstance(write, zk.Check):
             return None, None
         if node.children:
-            raise NotEmptyError(write.path)
+            raise zk.NotEmptyError(write.path)
         if write.path == ROOT:
-            raise ZooKeeperError(ROOT, "the root cannot be deleted")
+            raise zk.ZooKeeperError(ROOT, "the root cannot be deleted")
         return Removed(write.path), None
 
-    def _create(self, write: Create, session_id: int) -> tuple[Changed, str]:
+    def _create(self, write: zk.Create, session_id: int) -> tuple[Changed, str]:
         path = write.path
         parent = self._nodes.get(parent_of(path))
         if parent is None:
-            raise NoNodeError(write.path)
+            raise zk.NoNodeError(write.path)
         if write.sequential:
             path += f"{parent.creates:010d}"
         if path in self._nodes:
-            raise NodeExistsError(write.path)
+            raise zk.NodeExistsError(write.path)
         if parent.owner:
-            raise NoChildrenForEphemeralsError(write.path)
+            raise zk.NoChildrenForEphemeralsError(write.path)
         return Created(path, write.data, session_id if write.ephemeral else 0), path
 
     def apply(self, change: Changed, zxid: int) -> Callable[[], None]:
@@ -211,8 +196,10 @@ def triggers(change: Changed) -> tuple[Trigger, ...]:
     path = change.path
     match change:
         case Created():
-            return Trigger((DATA,), path, Change.CREATED), Trigger((CHILD,), parent_of(path), Change.CHILDREN)
+            return Trigger((DATA,), path, zk.Change.CREATED), Trigger((CHILD,), parent_of(path), zk.Change.CHILDREN)
         case Removed():
-            return Trigger((DATA, CHILD), path, Change.DELETED), Trigger((CHILD,), parent_of(path), Change.CHILDREN)
+            return Trigger((DATA, CHILD), path, zk.Change.DELETED), Trigger(
+                (CHILD,), parent_of(path), zk.Change.CHILDREN
+            )
         case Written():
-            return (Trigger((DATA,), path, Change.DATA),)
+            return (Trigger((DATA,), path, zk.Change.DATA),)

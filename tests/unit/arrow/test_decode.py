@@ -8,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.arrow import COLUMNS, Decoder, Engine, arrow_schema, buffers, decode, plain, warm
+from muster.arrow import COLUMNS, EXTRA, Decoder, Engine, arrow_schema, buffers, decode, plain, warm
 from muster.errors import CorruptRecordError
 from muster.protocol.records.compression import Compression, decompress_into
 from muster.protocol.records.record_batch import (
@@ -22,8 +22,9 @@ from muster.protocol.records.record_batch import (
     set_times,
 )
 from tests.support.java_batches import BATCHES
+from tests.support.scale import examples
 
-ALL = (*COLUMNS, "headers", "leaderEpoch")
+ALL = (*COLUMNS, *EXTRA)
 ENGINES = [Engine.NUMBA, Engine.PYTHON]
 MAX_MS = (2**63 - 1) // 1000
 
@@ -70,6 +71,7 @@ def row(record: Record, header):
         "timestampType": header.timestamp_type,
         "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
         "leaderEpoch": header.partition_leader_epoch if header.partition_leader_epoch >= 0 else None,
+        "isTransactional": header.is_transactional,
     }
 
 
@@ -91,7 +93,7 @@ def test_reads_what_java_wrote(name, engine):
     assert table(BATCHES[name], engine) == expected(BATCHES[name])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(records, codecs, st.booleans()), min_size=1, max_size=4), st.data())
 def test_both_engines_read_what_the_protocol_reads(batches, data):
     buffer = bytearray()
@@ -99,7 +101,7 @@ def test_both_engines_read_what_the_protocol_reads(batches, data):
     first = next_offset
     for content, codec, append_time in batches:
         epoch = data.draw(st.sampled_from([-1, 0, 3, 2**31 - 1]))
-        built = batch(content, next_offset, codec, leader_epoch=epoch)
+        built = batch(content, next_offset, codec, leader_epoch=epoch, transactional=data.draw(st.booleans()))
         if append_time:
             set_times(built, 0, read_header(built), 1_700_000_000_000, True)
         next_offset = read_header(built).next_offset
@@ -126,7 +128,7 @@ def outcome(decode):
         return CorruptRecordError
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(records, st.data())
 def test_damaged_records_are_refused_by_all_or_read_alike(content, data):
     good = batch(content)
@@ -150,7 +152,7 @@ LONG = b"\xff" * 9
     ("payload", "says"),
     [
         (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "bytes left after|belong to no"),
-        (b"\x0e\x00\x00\x00\x01\x01\x00", "length|others"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00", "length|declares"),
         (b"\x0c\x00\x00\x00\x01\x05\x00", "field"),
         (b"\x0c\x00\x00\x00\x01\x40\x00", "field"),
         (b"\x0c\x00\x00\x00\x01" + LONG + b"\x01\x00", "field"),
@@ -358,7 +360,7 @@ def told(monkeypatch, buffer, *, short, **arguments):
 plain_batches = st.lists(st.tuples(records, st.booleans(), st.sampled_from([-1, 7])), min_size=1, max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(plain_batches, st.data())
 def test_plain_batches_are_read_as_all_others_are(batches, data):
     assert warm()

@@ -24,6 +24,7 @@ def test_the_kernel_is_loaded_when_enough_records_have_come():
     assert kernel_for(Engine.AUTO, 1) is kernel
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_process")
 def test_a_loaded_kernel_is_used_for_any_number():
     assert warm()

@@ -17,6 +17,7 @@ from muster.arrow.packing import ANYWHERE, Rows, pack, place
 from muster.client.core.produce.partitioner import partition_for_key
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import BatchBuilder, check_batch, read_header, read_tuples
+from tests.support.scale import examples
 
 ENGINES = [Engine.PYTHON, Engine.NUMBA]
 HEADERS = arrow_schema(["headers"]).field(0).type
@@ -57,7 +58,7 @@ def tables(draw):
     return keys, draw(some), headers, places
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(tables(), st.sampled_from([100, 1_000, 10_000]), st.integers(0, 5))
 def test_both_ways_pack_what_the_protocol_reads(table, batch_bytes, cut_off):
     keys, values, headers, places = table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 
@@ -11,9 +12,10 @@ from muster.assignors import CooperativeStickyAssignor, MemberAssignment, Member
 from muster.assignors.base import RebalanceProtocol
 from muster.model import TopicPartition
 from tests.support.groups import check_complete, cost, given, groups, least_cost, member, partitions
+from tests.support.scale import examples
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @drawn(group=groups(equal=False))
 def test_two_rebalances_bring_the_best_assignment_and_no_partition_ever_has_two_owners(group):
     first = CooperativeStickyAssignor().assign(group.topics, group.members)
@@ -31,43 +33,28 @@ def test_two_rebalances_bring_the_best_assignment_and_no_partition_ever_has_two_
         assert set(share.partitions) <= set(second[name].partitions)
 
 
-def test_a_partition_that_moves_is_given_to_nobody_at_first():
-    members = {"a": member("t", "t:0-3"), "b": member("t")}
-    assert given(CooperativeStickyAssignor().assign({"t": 4}, members)) == {"a": partitions("t:0-1"), "b": []}
+GROUPS = {
+    "what moves is given to nobody at first": ({"a": ("t", "t:0-3"), "b": ("t",)}, {"a": "t:0-1", "b": ""}),
+    "what an absent member had is given at once": (
+        {"a": ("t", "t:0"), "b": ("t", "t:1")},
+        {"a": "t:0,2", "b": "t:1,3"},
+    ),
+    "what two claim is revoked from both": ({"a": ("t", "t:0-2"), "b": ("t", "t:2-3")}, {"a": "t:0-1", "b": "t:3"}),
+    "and where one could keep it": ({"a": ("t", "t:0-1"), "b": ("t", "t:1-2")}, {"a": "t:0", "b": "t:2-3"}),
+    "a higher generation keeps its claim": (
+        {"a": ("t", "t:0-1", 4), "b": ("t", "t:1-3", 5)},
+        {"a": "t:0", "b": "t:1-2"},
+    ),
+    "what is not wanted any more is given on later": ({"a": ("u", "t:0-3 u:0"), "b": ("t",)}, {"a": "u:0", "b": ""}),
+}
 
 
-def test_what_an_absent_member_had_is_given_at_once():
-    members = {"a": member("t", "t:0"), "b": member("t", "t:1")}
-    assert given(CooperativeStickyAssignor().assign({"t": 4}, members)) == {
-        "a": partitions("t:0,2"),
-        "b": partitions("t:1,3"),
-    }
-
-
-def test_what_two_members_claim_in_one_generation_is_revoked_from_both():
-    members = {"a": member("t", "t:0-2"), "b": member("t", "t:2-3")}
-    assert given(CooperativeStickyAssignor().assign({"t": 4}, members)) == {
-        "a": partitions("t:0-1"),
-        "b": partitions("t:3"),
-    }
-
-
-def test_what_two_members_claim_is_revoked_even_where_one_of_them_could_keep_it():
-    members = {"a": member("t", "t:0-1"), "b": member("t", "t:1-2")}
-    assert given(CooperativeStickyAssignor().assign({"t": 4}, members)) == {
-        "a": partitions("t:0"),
-        "b": partitions("t:2-3"),
-    }
-
-
-def test_the_claim_of_the_higher_generation_stays_where_it_is():
-    members = {"a": member("t", "t:0-1", 4), "b": member("t", "t:1-2", 5)}
-    assert given(CooperativeStickyAssignor().assign({"t": 3}, members))["b"] == partitions("t:1-2")
-
-
-def test_what_a_member_no_longer_wants_is_revoked_before_it_is_given_on():
-    members = {"a": member("u", "t:0 u:0"), "b": member("t")}
-    assert given(CooperativeStickyAssignor().assign({"t": 1, "u": 1}, members)) == {"a": partitions("u:0"), "b": []}
+@pytest.mark.parametrize(("members", "expected"), GROUPS.values(), ids=GROUPS)
+def test_who_gets_what_of_four_partitions(members, expected):
+    found = CooperativeStickyAssignor().assign(
+        {"t": 4, "u": 1}, {name: member(*each) for name, each in members.items()}
+    )
+    assert given(found) == {name: partitions(rows) for name, rows in expected.items()}
 
 
 def test_a_negative_partition_claims_none_of_the_topic_before():

@@ -1,4 +1,4 @@
-"""What tests of brokers in a cluster have in common."""
+"""What tests of brokers have in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from muster.broker.cluster import follower, slot_coordination
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.sim_cluster import SimCluster
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    """A disk that can be made to fail."""
+    return FaultyDisk()
 
 
 @pytest.fixture

@@ -11,24 +11,22 @@ import pytest
 from muster.broker import handlers
 from muster.broker.broker import Broker
 from muster.broker.handlers import create_partitions
-from muster.broker.net.calls import at_once
+from muster.broker.net.calls import CloseConnectionError, at_once
 from muster.broker.topics import deletion_reserve as reserve
 from muster.broker.topics.changes import Growth
 from muster.errors import ErrorCode
-from muster.model import GROUP_METADATA_TOPIC, TopicPartition
+from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
+from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.records.control_records import TxnMarker
 from tests.support import brokers
-from tests.support.cluster_asks import ends, stored
+from tests.support.brokers import log_of, topic_of
+from tests.support.cluster_asks import altered, ends, stored
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.logs import NOW
-from tests.support.transactions import begin
-
-
-@pytest.fixture
-def disk() -> FaultyDisk:
-    return FaultyDisk()
+from tests.support.transactions import begin, sent
 
 
 @pytest.fixture
@@ -54,13 +52,11 @@ async def test_partitions_are_added_and_stay(tmp_path: Path, count: int) -> None
         await stored(broker, "t", 0)
         assert (await grow(broker, "t", count)).error_code == 0
         assert topic.partitions == count
-        new = broker.partitions.get("t", count - 1)
-        assert new is not None
+        new = log_of(broker, "t", count - 1)
         assert new.config.max_message_bytes == 77777
         assert await stored(broker, "t", count - 1) == 0
     async with brokers.running(tmp_path / "data") as broker:
-        topic_again = broker.topics.get("t")
-        assert topic_again is not None
+        topic_again = topic_of(broker, "t")
         assert (topic_again.topic_id, topic_again.partitions) == (topic.topic_id, count)
         assert {index: end for index, end in ends(broker, "t").items() if end} == (
             {0: 1, 2: 1} if count == 3 else {0: 1}
@@ -94,12 +90,39 @@ async def test_what_is_in_the_way_of_a_new_partition_is_not_taken_for_it(broker:
     assert topic.partitions == 1
 
 
-async def test_the_topic_of_the_groups_stays_as_it_is(broker: Broker) -> None:
-    """A group is looked for in the partition that its name and their number say."""
+@pytest.mark.parametrize("topic", [GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC])
+async def test_a_coordinators_topic_stays_as_it_is(broker: Broker, topic: str) -> None:
+    """A group or transactional id is looked for in the partition that its name and their number say."""
     assert broker.groups.ensure()
-    refused = await grow(broker, GROUP_METADATA_TOPIC, 7)
+    assert broker.transactions.ensure()
+    before = broker.topics.partition_count(topic)
+    refused = await grow(broker, topic, 70)
     assert refused.error_code == ErrorCode.INVALID_PARTITIONS
-    assert broker.topics.partition_count(GROUP_METADATA_TOPIC) == 2
+    assert broker.topics.partition_count(topic) == before
+
+
+async def test_metadata_says_of_missing_internal_topics_that_they_are_internal(broker: Broker) -> None:
+    """As Kafka's Topic.isInternal."""
+    names = [GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state", "t"]
+    request = m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in names], False)
+    answer = await Asked(broker, request, 12).answered()
+    assert [(topic.name, topic.is_internal) for topic in answer.topics] == [(name, name != "t") for name in names]
+
+
+@pytest.mark.parametrize("producers", [[7], [7, 8]], ids=["without a transactional id", "of two producers"])
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_a_refused_produce_without_acks_is_not_answered(broker: Broker, producers: list[int], acks: int) -> None:
+    """Its client would take an answer for that to the next request."""
+    broker.changes.create_topic("t", 2, {})
+    parts = [m.PartitionProduceData(index, sent(producer, 0, 0)) for index, producer in enumerate(producers)]
+    name = None if len(producers) == 1 else "x"
+    request = m.ProduceRequest(name, acks, 30_000, [m.TopicProduceData("t", ZERO_UUID, parts)])
+    if acks:
+        refused = Asked(broker, request, 9).answer.responses[0].partition_responses
+        assert all(each.error_code for each in refused)
+    else:
+        with pytest.raises(CloseConnectionError):
+            Asked(broker, request, 9)
 
 
 async def test_settings_that_change_while_partitions_are_added_hold_for_all(broker: Broker) -> None:
@@ -123,8 +146,7 @@ async def test_a_topic_that_takes_the_place_of_one_that_grows_keeps_its_own_sett
     broker.changes.create_topic("t", 1, {"max.message.bytes": "2222"})
     for _ in steps:
         pass
-    log = broker.partitions.get("t", 0)
-    assert log is not None
+    log = log_of(broker, "t", 0)
     assert log.config.max_message_bytes == 2222
 
 
@@ -163,17 +185,9 @@ async def test_partitions_that_wait_for_their_turn_undo_nothing(
     assert all(broker.partitions.get("t", index) is not None for index in range(has))
 
 
-def settings_of(kind: int, name: str, key: str, value: str) -> a.IncrementalAlterConfigsRequest:
-    config = a.IncrementalAlterConfigsRequestAlterableConfig(key, 0, value)
-    return a.IncrementalAlterConfigsRequest(
-        [a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, name, [config])]
-    )
-
-
 async def test_settings_of_a_broker_that_wait_for_their_turn_undo_nothing(broker: Broker) -> None:
-    waiting = [
-        begun(broker, settings_of(4, "1", name, "2000000"), 1) for name in ("message.max.bytes", "log.segment.bytes")
-    ]
+    names = ("message.max.bytes", "log.segment.bytes")
+    waiting = [begun(broker, altered(4, "1", (name, 0, "2000000")), 1) for name in names]
     for each in waiting:
         assert at_once(each).responses[0].error_code == 0
     assert broker.config.integer("message.max.bytes") == broker.config.integer("log.segment.bytes") == 2_000_000
@@ -182,17 +196,15 @@ async def test_settings_of_a_broker_that_wait_for_their_turn_undo_nothing(broker
 async def test_settings_of_a_deleted_topic_are_not_those_of_the_next(broker: Broker) -> None:
     for name in ("a", "t"):
         broker.changes.create_topic(name, 1, {})
-    request = settings_of(2, "a", "max.message.bytes", "1111")
-    request.resources += settings_of(2, "t", "max.message.bytes", "1111").resources
+    request = altered(2, "a", ("max.message.bytes", 0, "1111"))
+    request.resources += altered(2, "t", ("max.message.bytes", 0, "1111")).resources
     steps = begun(broker, request, 1)
     next(steps)  # both are stored, the first is kept by it
-    topic = broker.topics.get("t")
-    assert topic is not None
+    topic = topic_of(broker, "t")
     broker.changes.delete_topic(topic)
     broker.changes.create_topic("t", 1, {"max.message.bytes": "2222"})
     assert {each.error_code for each in at_once(steps).responses} == {0}
-    log = broker.partitions.get("t", 0)
-    assert log is not None
+    log = log_of(broker, "t", 0)
     assert log.config.max_message_bytes == 2222
 
 
@@ -264,11 +276,10 @@ async def test_many_partitions_are_described_in_slices(broker: Broker) -> None:
 
 async def test_producers_are_described_with_their_transactions(broker: Broker) -> None:
     broker.changes.create_topic("t", 1, {})
-    found = broker.partitions.get("t", 0)
-    assert found is not None
+    found = log_of(broker, "t", 0)
     for producer_id in (7, 8):
         begin(found, producer_id)
-    found.append_marker(7, 1, commit=True, coordinator_epoch=4, transaction_version=2, now=NOW + 5)
+    found.append_marker(TxnMarker(7, 1, True, 4, 2), now=NOW + 5)
     request = a.DescribeProducersRequest([a.TopicRequest("t", [0])])
     answer = await Asked(broker, request, 0).answered()
     fields = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch")

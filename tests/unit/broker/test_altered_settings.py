@@ -26,7 +26,8 @@ from muster.protocol import messages as m
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import read_header
 from tests.support import brokers
-from tests.support.cluster_asks import produce, stored
+from tests.support.brokers import log_of, topic_of
+from tests.support.cluster_asks import altered, produce, stored
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.written import build_batch
@@ -147,7 +148,7 @@ def test_the_nearest_source_wins() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"broker": {}, "all brokers": {"no.such": "5"}}', "[]", "\x00"])
-def test_a_file_that_cannot_be_understood_is_told(tmp_path: Path, content: str) -> None:
+def test_a_file_that_cannot_be_understood_is_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE).write_text(content)
     with pytest.raises(ConfigError, match="cannot be parsed"):
         DynamicSettings(BrokerConfig(), tmp_path)
@@ -216,11 +217,6 @@ def test_a_kept_value_of_the_broker_that_is_out_of_range_now_is_passed_over(
 
 
 @pytest.fixture
-def disk() -> FaultyDisk:
-    return FaultyDisk()
-
-
-@pytest.fixture
 async def broker(tmp_path: Path, disk: FaultyDisk) -> AsyncIterator[Broker]:
     async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 2}, disk) as found:
         found.changes.create_topic("t", 2, {"retention.ms": "1000", "max.message.bytes": "5000"})
@@ -228,9 +224,7 @@ async def broker(tmp_path: Path, disk: FaultyDisk) -> AsyncIterator[Broker]:
 
 
 async def alter(broker: Broker, kind: int, name: str, *changes: Any, validate: bool = False) -> tuple[int, str | None]:
-    configs = [a.IncrementalAlterConfigsRequestAlterableConfig(*each) for each in changes]
-    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, name, configs)
-    answer = await Asked(broker, a.IncrementalAlterConfigsRequest([resource], validate), 1).answered()
+    answer = await Asked(broker, altered(kind, name, *changes, validate=validate), 1).answered()
     (result,) = answer.responses
     return result.error_code, result.error_message
 
@@ -244,8 +238,7 @@ async def put(broker: Broker, kind: int, name: str, **settings: str) -> int:
 
 
 def config_of(broker: Broker, index: int = 0) -> Any:
-    log = broker.partitions.get("t", index)
-    assert log is not None
+    log = log_of(broker, "t", index)
     return log.config
 
 
@@ -263,8 +256,7 @@ async def test_what_a_topic_is_given_holds_at_once_and_stays(tmp_path: Path, bro
 
 async def test_alter_configs_leaves_nothing_beside_what_it_brings(broker: Broker) -> None:
     assert await put(broker, 2, "t", segment_ms="77") == 0
-    topic = broker.topics.get("t")
-    assert topic is not None
+    topic = topic_of(broker, "t")
     assert topic.settings == {"segment.ms": "77"}
     assert (config_of(broker).segment_ms, config_of(broker).max_message_bytes) == (77, 1_048_588)
     assert await put(broker, 4, "1", log_retention_ms="5", message_max_bytes="99") == 0
@@ -318,14 +310,8 @@ async def test_what_brokers_are_given_goes_before_what_they_were_started_with(tm
 
 async def test_what_changes_between_two_slices_is_looked_at_again(broker: Broker) -> None:
     """The sequence: the checks; then broker's settings, a slice at a time; another request; then the topic's."""
-    config = a.IncrementalAlterConfigsRequestAlterableConfig
-    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource
-    request = a.IncrementalAlterConfigsRequest(
-        [
-            resource(4, "1", [config("log.retention.ms", SET, "9")]),
-            resource(2, "t", [config("min.compaction.lag.ms", SET, "50")]),
-        ]
-    )
+    request = altered(4, "1", ("log.retention.ms", SET, "9"))
+    request.resources += altered(2, "t", ("min.compaction.lag.ms", SET, "50")).resources
     needs = alter_configs.AlterConfigNeeds(broker.cluster, broker.topics, broker.partitions, broker.given, None)
     steps: Any = alter_configs.incremental_alter_configs(needs, request, Any)  # type: ignore[arg-type]
     next(steps)
@@ -361,8 +347,7 @@ async def test_batches_are_stored_in_the_codec_of_the_topic(broker: Broker, size
         None,
     )
     offset = await stored(broker, "t", 0, bytes(size))
-    log = broker.partitions.get("t", 0)
-    assert log is not None
+    log = log_of(broker, "t", 0)
     found = log.read(offset, 1 << 20)
     header = read_header(found.data, 0)
     assert header.compression is Compression.ZSTD
@@ -380,8 +365,7 @@ async def test_the_short_way_leaves_batches_that_are_to_be_compressed(tmp_path: 
                 request = m.ProduceRequest(None, -1, 1000, [data])
                 answer = await asyncio.to_thread(client.ask, request, 9)
                 assert answer.responses[0].partition_responses[0].error_code == 0
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         codecs = [read_header(log.read(offset, 1).data, 0).compression for offset in range(3)]
         assert codecs == [Compression.NONE, Compression.LZ4, Compression.NONE]
 
@@ -398,13 +382,11 @@ async def test_kinds_that_have_no_settings_here(tmp_path: Path, kind: int, why: 
         configs = [a.AlterConfigsRequestAlterableConfig(*setting)]
         request = a.AlterConfigsRequest([a.AlterConfigsRequestAlterConfigsResource(kind, "g", configs)])
     else:
-        changes = [a.IncrementalAlterConfigsRequestAlterableConfig(setting[0], SET, setting[1])]
-        resources = [a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, "g", changes)]
-        request = a.IncrementalAlterConfigsRequest(resources)
+        request = altered(kind, "g", (setting[0], SET, setting[1]))
     described = m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, "g", None)], False, False)
     async with brokers.running(tmp_path / "data") as broker:
-        (altered,) = (await Asked(broker, request, 1).answered()).responses
-        assert (altered.error_code, why in altered.error_message) == (ErrorCode.INVALID_REQUEST, True)
+        (result,) = (await Asked(broker, request, 1).answered()).responses
+        assert (result.error_code, why in result.error_message) == (ErrorCode.INVALID_REQUEST, True)
         (told,) = (await Asked(broker, described, 4).answered()).results
         # That there are none is no error, where Kafka has such a kind.
         assert (told.error_code, told.configs) == (ErrorCode.INVALID_REQUEST if kind == 77 else 0, [])

@@ -278,7 +278,7 @@ async def test_nothing_of_kafkas_is_written(world: World) -> None:
     assert world.do(GetChildren("/muster/coordinators")) == []
 
 
-async def test_another_coordinator_goes_on_in_the_same_generation(world: World) -> None:
+async def test_another_coordinator_continues_in_the_same_generation(world: World) -> None:
     world.kafka()
     world.create("t")
     async with world.coordinating(101) as first:
@@ -468,11 +468,8 @@ async def test_a_start_that_loses_its_connection_anywhere_succeeds(world: World,
         await world.soon(coordinator.stop())
 
 
-async def test_those_that_look_after_groups_are_told_of_coordinators_alone(world: World) -> None:
-    world.kafka()
-    world.create("t")
-    async with world.coordinating(101) as coordinator:
-        await world.until(lambda: held(coordinator) == SLOT_COUNT)
+async def test_tools_that_look_after_groups_learn_of_coordinators_alone(world: World) -> None:
+    async with serving(world) as (coordinator, member):
         told = await ask(world, coordinator, m.MetadataRequest([m.MetadataRequestTopic(name="t")], False), 9)
         assert [node.node_id for node in told.brokers] == [101]
         assert told.cluster_id == "kafka-1"
@@ -487,7 +484,6 @@ async def test_those_that_look_after_groups_are_told_of_coordinators_alone(world
         served = table_of(coordinator)
         assert {api.api_key for api in versions.api_keys} == set(served)
         assert m.JoinGroupRequest.API_KEY not in served, "a member's client would look for Kafka's records here"
-        member = Member(world, coordinator)
         await member.join()
         listed = await ask(world, coordinator, m.ListGroupsRequest(), 4)
         assert [(group.group_id, group.group_state) for group in listed.groups] == [("g", "Stable")]

@@ -83,7 +83,7 @@ async def test_a_member_is_not_expelled_for_what_the_broker_did_not_read(
             await asyncio.sleep(0)
 
 
-async def test_a_start_that_takes_long_is_no_time_that_was_left_out(tmp_path: Path) -> None:
+async def test_a_start_that_takes_long_is_not_time_that_was_left_out(tmp_path: Path) -> None:
     time = Time()
     broker = Broker(broker_config(tmp_path))
     broker._clock = SteadyClock(time)

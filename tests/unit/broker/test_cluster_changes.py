@@ -9,7 +9,8 @@ from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.zookeeper.base.operations import Delete, GetData
 from muster.zookeeper.base.znodes import TopicRegistration, read_topic, topic_path
-from tests.support.cluster_asks import create, delete, ends, leaders, stored
+from tests.support.brokers import log_of
+from tests.support.cluster_asks import altered, create, delete, ends, leaders, stored
 from tests.support.held_disk import Asked
 from tests.support.sim_cluster import SimCluster
 
@@ -32,8 +33,7 @@ def registered(cluster: SimCluster, name: str) -> dict[int, list[int]]:
 
 
 async def test_partitions_are_added_by_any_broker_and_spread(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(two.cluster.nodes) == 2)
+    async with cluster.pair() as (one, two):
         await create(cluster, one, "t", 2)
         assert (await grow(cluster, two, "t", 5)).error_code == 0
         assert registered(cluster, "t") == {0: [1], 1: [2], 2: [1], 3: [2], 4: [1]}
@@ -49,18 +49,16 @@ async def test_partitions_are_added_by_any_broker_and_spread(cluster: SimCluster
 
 
 async def test_partitions_go_where_the_request_says(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2):
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, _):
         await create(cluster, one, "t", 1)
         assert (await grow(cluster, one, "t", 3, [2, 2])).error_code == 0
         assert registered(cluster, "t") == {0: [1], 1: [2], 2: [2]}
         assert (await grow(cluster, one, "t", 4, [3])).error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-async def test_of_two_that_add_at_once_one_is_told_that_it_is_done(cluster: SimCluster) -> None:
+async def test_of_two_that_add_at_once_one_learns_that_it_is_done(cluster: SimCluster) -> None:
     """The sequence: both brokers have read two partitions, then each asks for three."""
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, two):
         await create(cluster, one, "t", 2)
         await cluster.until(lambda: two.topics.partition_count("t") == 2)
         asked = [growth(broker, "t", 3) for broker in (one, two)]
@@ -71,8 +69,7 @@ async def test_of_two_that_add_at_once_one_is_told_that_it_is_done(cluster: SimC
 
 
 async def test_a_topic_that_is_deleted_meanwhile(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, two):
         await create(cluster, one, "t", 1)
         await cluster.until(lambda: two.topics.partition_count("t") == 1)
         await delete(cluster, one, "t")
@@ -81,7 +78,7 @@ async def test_a_topic_that_is_deleted_meanwhile(cluster: SimCluster) -> None:
         await cluster.until(lambda: not len(two.topics))
 
 
-async def test_without_a_leader_in_time_the_caller_is_told(cluster: SimCluster) -> None:
+async def test_without_a_leader_in_time_the_request_times_out(cluster: SimCluster) -> None:
     async with cluster.running(1) as one:
         await create(cluster, one, "t", 1)
         asked = growth(one, "t", 2, timeout_ms=0)
@@ -94,9 +91,7 @@ async def test_without_a_leader_in_time_the_caller_is_told(cluster: SimCluster) 
 
 
 def change(broker: Broker, name: str, *changes: tuple[str, int, str | None], kind: int = 2) -> Asked:
-    configs = [a.IncrementalAlterConfigsRequestAlterableConfig(*each) for each in changes]
-    resource = a.IncrementalAlterConfigsRequestAlterConfigsResource(kind, name, configs)
-    return Asked(broker, a.IncrementalAlterConfigsRequest([resource]), 1)
+    return Asked(broker, altered(kind, name, *changes), 1)
 
 
 async def alter(cluster: SimCluster, broker: Broker, name: str, *changes: Any, kind: int = 2) -> int:
@@ -111,16 +106,14 @@ def kept(broker: Broker, name: str) -> dict[str, str]:
 
 
 async def test_settings_are_changed_by_any_broker_and_followed_by_all(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, two):
         await create(cluster, one, "t", 2)
         await cluster.until(lambda: list(ends(two, "t")) == [1])
         assert await alter(cluster, two, "t", ("retention.ms", 0, "7"), ("segment.ms", 0, "9")) == 0
         assert kept(two, "t") == {"retention.ms": "7", "segment.ms": "9"}
         await cluster.until(lambda: kept(one, "t") == kept(two, "t"))
         for broker, index in ((one, 0), (two, 1)):
-            log = broker.partitions.get("t", index)
-            assert log is not None
+            log = log_of(broker, "t", index)
             assert (log.config.retention_ms, log.config.segment_ms) == (7, 9)
         written, _ = cluster.do(GetData("/config/topics/t"))
         assert written == b'{"version":1,"config":{"retention.ms":"7","segment.ms":"9"}}'
@@ -131,8 +124,7 @@ async def test_settings_are_changed_by_any_broker_and_followed_by_all(cluster: S
 
 async def test_of_two_that_change_at_once_both_are_granted(cluster: SimCluster) -> None:
     """Each looks again at what the other has written."""
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, two):
         await create(cluster, one, "t", 2)
         await cluster.until(lambda: two.topics.partition_count("t") == 2)
         asked = [change(one, "t", ("retention.ms", 0, "7")), change(two, "t", ("segment.ms", 0, "9"))]

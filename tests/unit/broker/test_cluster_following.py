@@ -23,6 +23,7 @@ from muster.zookeeper.base.znodes import (
     topic_config_path,
     topic_path,
 )
+from tests.support.brokers import log_of
 from tests.support.cluster_asks import coordinator, create, leaders, stored
 from tests.support.held_disk import Asked
 from tests.support.logs import NOW, batch
@@ -34,8 +35,7 @@ async def ask(cluster: SimCluster, broker: Broker, request: Any, version: int) -
 
 
 async def test_topics_of_one_request_are_spread_over_the_brokers(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2):
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, _):
         names = ["a", "b", "c", "d"]
         request = m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1) for name in names], 60_000)
         answer = await ask(cluster, one, request, 7)
@@ -44,8 +44,7 @@ async def test_topics_of_one_request_are_spread_over_the_brokers(cluster: SimClu
 
 
 async def test_partitions_are_where_the_request_has_them(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2):
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, _):
         wanted = [m.CreatableReplicaAssignment(index, [2]) for index in range(3)]
         request = m.CreateTopicsRequest([m.CreatableTopic("t", -1, -1, wanted)], 60_000)
         answer = await ask(cluster, one, request, 7)
@@ -77,8 +76,7 @@ async def test_records_bear_the_epoch_that_the_leader_has_now(cluster: SimCluste
         state = PartitionState(1, 5, [1], 1)
         cluster.do(SetData(partition_state_path("t", 0), state.encode()))
         await cluster.until(lambda: leaders(one, "t") == {0: (1, 5)})
-        log = one.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(one, "t", 0)
         await cluster.until(lambda: log.leader_epoch == 5)
         assert await stored(one, "t", 0) == 1
 
@@ -87,8 +85,7 @@ async def test_settings_that_were_changed_hold_for_logs_that_are_open(cluster: S
     async with cluster.running(1) as one:
         await create(cluster, one, "t", 1)
         await stored(one, "t", 0)
-        log = one.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(one, "t", 0)
         cluster.do(SetData(topic_config_path("t"), topic_config_data({"retention.ms": "12345"})))
         await cluster.until(lambda: one.topics.get("t").settings == {"retention.ms": "12345"})  # type: ignore[union-attr]
         await cluster.until(lambda: log.config.retention_ms == 12_345)
@@ -103,8 +100,7 @@ async def test_a_setting_in_zookeeper_that_cannot_be_used_counts_as_not_set(
     async with cluster.running(1) as one:
         await create(cluster, one, "t", 1)
         await stored(one, "t", 0)
-        log = one.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(one, "t", 0)
         cluster.do(SetData(name, topic_config_data({"retention.ms": "soon", "max.message.bytes": "12345"})))
         await cluster.until(lambda: log.config.max_message_bytes == 12_345)
         assert log.config.retention_ms == 604_800_000
@@ -122,8 +118,7 @@ async def test_nothing_is_said_of_a_file_of_producer_ids_that_a_cluster_has_no_u
     """They come from ZooKeeper, whatever a broker's logs hold."""
     async with cluster.running(1) as one:
         await create(cluster, one, "t", 1)
-        log = one.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(one, "t", 0)
         log.append(batch((b"k", b"v"), producer_id=7, producer_epoch=0, base_sequence=0), now=NOW)
     async with cluster.running(1) as one:
         await cluster.until(lambda: leaders(one, "t") != {})
@@ -156,9 +151,8 @@ async def test_a_group_to_which_the_coordinator_assigns_learns_of_an_added_parti
         pytest.fail("the group was not told")
 
 
-async def test_of_two_brokers_that_create_a_topic_at_once_one_is_told_that_it_exists(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+async def test_of_two_brokers_that_create_a_topic_at_once_one_learns_that_it_exists(cluster: SimCluster) -> None:
+    async with cluster.pair() as (one, two):
         request = m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 60_000)
         asked = [Asked(broker, request, 7) for broker in (one, two)]
         answers = [await cluster.soon(each.answered()) for each in asked]

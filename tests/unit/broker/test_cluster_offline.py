@@ -65,8 +65,7 @@ async def until_led(cluster: SimCluster, broker: Broker, topic: str, wanted: lis
 
 async def write(cluster: SimCluster) -> None:
     """A topic of three partitions, of which the first and the last are on broker 1, with a record in each."""
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, two):
         await create(cluster, one, "t", 3)
         for broker, index in ((one, 0), (two, 1), (one, 2)):
             await until_led(cluster, broker, "t", [1, 2, 1])

@@ -25,18 +25,15 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 @pytest.mark.parametrize(("epoch", "error"), EPOCHS.items())
-async def test_a_fetch_under_another_epoch_is_refused(broker: Broker, epoch: int, error: int) -> None:
-    asked = m.FetchPartition(0, epoch, 0, partition_max_bytes=100)
-    request = m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=100, topics=[m.FetchTopic("t", partitions=[asked])])
-    answer = await Asked(broker, request, 12).answered()
-    assert [partition.error_code for topic in answer.responses for partition in topic.partitions] == [error]
-
-
-@pytest.mark.parametrize(("epoch", "error"), EPOCHS.items())
-async def test_a_look_for_offsets_under_another_epoch_is_refused(broker: Broker, epoch: int, error: int) -> None:
-    asked = m.ListOffsetsTopic("t", [m.ListOffsetsPartition(0, epoch, -1)])
-    answer = await Asked(broker, m.ListOffsetsRequest(-1, 0, [asked]), 7).answered()
-    assert [partition.error_code for topic in answer.topics for partition in topic.partitions] == [error]
+async def test_a_request_under_another_epoch_is_refused(broker: Broker, epoch: int, error: int) -> None:
+    read = m.FetchPartition(0, epoch, 0, partition_max_bytes=100)
+    fetch = m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=100, topics=[m.FetchTopic("t", partitions=[read])])
+    looked_up = m.ListOffsetsRequest(-1, 0, [m.ListOffsetsTopic("t", [m.ListOffsetsPartition(0, epoch, -1)])])
+    for topics in (
+        (await Asked(broker, fetch, 12).answered()).responses,
+        (await Asked(broker, looked_up, 7).answered()).topics,
+    ):
+        assert [partition.error_code for topic in topics for partition in topic.partitions] == [error]
 
 
 async def test_the_one_broker_leads_every_partition_and_is_its_only_replica(broker: Broker) -> None:

@@ -152,7 +152,7 @@ def test_addresses(settings: dict[str, str], listener: tuple[str, int], advertis
 
 @pytest.mark.parametrize("name", ["listeners", "advertised.listeners"])
 @pytest.mark.parametrize("address", ["PLAINTEXT://0.0.0.0:1", "PLAINTEXT://[::]:1", "PLAINTEXT://:1"])
-def test_clients_are_not_told_an_address_that_nobody_can_connect_to(name: str, address: str):
+def test_an_address_that_nobody_can_connect_to_is_not_advertised(name: str, address: str):
     with pytest.raises(ConfigError, match=r"every address of this machine.*--advertised-host"):
         _ = BrokerConfig({name: address}).advertised
 

@@ -23,13 +23,7 @@ from muster.broker.net.connections import Connections
 from muster.broker.net.intake import Intake
 from muster.broker.net.slices import Slices
 from muster.protocol import framing
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseTopic,
-)
+from muster.protocol import messages as m
 from tests.support import scale
 
 READ = 700
@@ -123,7 +117,7 @@ class Peer:
 
     def ask(self, names: list[str], padding: int = 0) -> None:
         self.sent += 1
-        request = MetadataRequest([MetadataRequestTopic(name=name) for name in names])
+        request = m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in names])
         self.to_send += b"".join(map(bytes, framing.encode_request(request, VERSION, self.sent, "p" * padding or "p")))
         if names[0] != "nothing":
             self.requests.append(self.sent)
@@ -131,7 +125,7 @@ class Peer:
 
     def beat(self) -> None:
         self.sent += 1
-        request = HeartbeatRequest("g", 1, "m")
+        request = m.HeartbeatRequest("g", 1, "m")
         self.to_send += b"".join(map(bytes, framing.encode_request(request, 3, self.sent, "p")))
         self.requests.append(self.sent)
 
@@ -237,8 +231,8 @@ class Peers:
             max_connections=10, max_unread_bytes=UNREAD, max_idle_ms=-1, clock=self.loop.time
         )
         apis = {
-            3: Api(MetadataRequest, 0, 12, self.handle),
-            12: Api(HeartbeatRequest, 0, 4, self._unexpected, False, self.fast),
+            3: Api(m.MetadataRequest, 0, 12, self.handle),
+            12: Api(m.HeartbeatRequest, 0, 4, self._unexpected, False, self.fast),
         }
         self.service = Service(apis, None, 20_000, self.intake, self.slices, lambda: None, self.loop.time)
         self.woken: list[Peer] = []
@@ -269,7 +263,7 @@ class Peers:
         stalled = core.stalled() and not HIGH <= core.out_bytes < HIGH + slack
         assert sliced or not stalled, "nothing is handled while the connection is stalled"
 
-    def _unexpected(self, request: HeartbeatRequest, call: Call) -> MetadataResponse:
+    def _unexpected(self, request: m.HeartbeatRequest, call: Call) -> m.MetadataResponse:
         """Heartbeats behind parked requests go the general way, and are answered like all others."""
         self._handled(self._peer(call))
         return self.response(0)  # any message will do
@@ -277,10 +271,10 @@ class Peers:
     def fast(self, frame: bytes, position: int, version: int, correlation_id: int) -> bytes:
         return ANSWER + correlation_id.to_bytes(4, "big")
 
-    def response(self, size: int) -> MetadataResponse:
-        return MetadataResponse(cluster_id="x" * size)
+    def response(self, size: int) -> m.MetadataResponse:
+        return m.MetadataResponse(cluster_id="x" * size)
 
-    def handle(self, request: MetadataRequest, call: Call) -> Any:
+    def handle(self, request: m.MetadataRequest, call: Call) -> Any:
         peer = self._peer(call)
         assert request.topics is not None
         name = request.topics[0].name or ""
@@ -289,10 +283,10 @@ class Peers:
             "small": lambda: self.response(0),
             "large": lambda: self.response(self.rng.randrange(LARGEST - 200)),
             "nothing": lambda: NO_RESPONSE,
-            "many": lambda: MetadataResponse(topics=[MetadataResponseTopic(name="t")] * 15),
+            "many": lambda: m.MetadataResponse(topics=[m.MetadataResponseTopic(name="t")] * 15),
             "slices": lambda: self.steps(call),
             "raise later": lambda: self.steps(call, fails=True),
-            "unencodable": lambda: MetadataResponse(throttle_time_ms="x"),  # type: ignore[arg-type]
+            "unencodable": lambda: m.MetadataResponse(throttle_time_ms="x"),  # type: ignore[arg-type]
         }.get(name)
         if found is not None:
             return found()
@@ -317,7 +311,7 @@ class Peers:
         peer.parked.add(call)
         self.parked.append((peer, call, "parked"))
 
-    def steps(self, call: Call, fails: bool = False) -> Generator[None, None, MetadataResponse]:
+    def steps(self, call: Call, fails: bool = False) -> Generator[None, None, m.MetadataResponse]:
         for _ in range(self.rng.randrange(4)):
             yield
         if fails:

@@ -30,12 +30,14 @@ from muster.broker.groups import event_topic
 from muster.broker.net import connection_core
 from muster.broker.net.calls import encode_answer
 from muster.broker.net.connection import WRITE_EVERY, ServerConnection
+from muster.coordinator.transactions.entry import COMPLETE_COMMIT
 from muster.log import DISK
 from muster.metrics.families import Buckets
 from muster.protocol import codec, framing
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from muster.protocol.records.compression import Compression
+from muster.protocol.transaction_messages import EndTxnRequest, EndTxnResponse
 from tests.support.brokers import RawClient, in_thread, running
 from tests.support.written import build_batch
 
@@ -43,26 +45,24 @@ MOST_CALLS = {
     "a greeting": 33,
     "a heartbeat alone": 41,
     "each of 64 heartbeats at once": 30,
-    "a join that is told its id": 96,
+    "a join that is told its id": 94,
     "joins and syncs for each of 50 members of a group": 260,
     "each of 156 events of groups": 22,
-    "a commit of one partition": 138,
-    "a commit of ten partitions": 160,
+    "a commit of one partition": 136,
+    "a commit of ten partitions": 158,
     "a look-up of one offset": 93,
-    "a produce of 1 record": 98,
-    "a produce of 16 records": 119,
+    "a produce of 1 record": 91,
+    "a produce of 16 records": 112,
     "a produce of 900 records": 278,
-    "each of 64 produces of 1 record at once": 79,
+    "each of 64 produces of 1 record at once": 78,
     "a compressed produce of 16 records": 199,
-    "a fetch of what is there": 150,
+    "a fetch of what is there": 146,
+    "a produce that begins a transaction": 385,
+    "the end of a transaction": 457,
 }
 """Calls of functions of muster, and of C functions by them, in CPython 3.11; later ones count less."""
 
-MOST_BYTES = {
-    "a heartbeat": 64,
-    "a join that waits": 1_136,
-    "a commit of ten partitions": 1_573,
-}
+MOST_BYTES = {"a heartbeat": 64, "a join that waits": 1_136, "a commit of ten partitions": 1_573}
 """Memory for each of MANY requests at the peak, in CPython 3.11; in others it may be a tenth more."""
 
 SLACK_BYTES = 32
@@ -341,6 +341,38 @@ async def test_calls_of_produces_and_fetches(broker: Broker, monkeypatch: pytest
     assert len(peer.heard(m.FetchResponse, 12).responses[0].partitions[0].records) > 10_000
 
 
+async def test_calls_of_a_transaction(broker: Broker) -> None:
+    """Of `transaction.version` 2: the Produce adds the partition; the end comes with its marker and the next epoch."""
+    peer, calls, runtime = Peer(broker), [], broker.transactions.runtime
+    assert broker.transactions.ensure()
+    peer.say(m.InitProducerIdRequest("x", 60_000, -1, -1), version=4)
+    await answered(peer)
+    ids: Any = peer.heard(m.InitProducerIdResponse, 4)
+    served = runtime._served[runtime.partition_for("x")]
+    for _ in range(RUNS + 1):  # the first compiles codecs, and makes the files
+        data = build_batch(
+            [(NOW, None, bytes(100), [])] * 10,
+            producer_id=ids.producer_id,
+            producer_epoch=ids.producer_epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+        partition = m.PartitionProduceData(0, bytes(data))
+        peer.say(m.ProduceRequest("x", -1, 30_000, [m.TopicProduceData("t", ZERO_UUID, [partition])]), version=12)
+        calls.append([peer.calls + await answered(peer)])
+        assert peer.heard(m.ProduceResponse, 12).responses[0].partition_responses[0].error_code == 0
+        peer.say(EndTxnRequest("x", ids.producer_id, ids.producer_epoch, True), version=5)
+        with Counted() as counted:
+            while not peer.sent or served.batch.count or served.shard.entries["x"].state is not COMPLETE_COMMIT:
+                await asyncio.sleep(0)
+        calls[-1].append(peer.calls + counted.calls)
+        ids = peer.heard(EndTxnResponse, 5)
+        assert ids.error_code == 0
+    begins, ends = zip(*calls, strict=True)
+    check("a produce that begins a transaction", min(begins))
+    check("the end of a transaction", min(ends))
+
+
 async def test_measured_requests_cost_at_most_three_calls_more(broker: Broker) -> None:
     """With `--metrics-port` the time that each request takes is counted: one look at the clock, one addition."""
     requests = [(m.HeartbeatRequest("g", 1, "m"), 4), (batch(1), 11), (commit(1), 9), (m.MetadataRequest([]), 12)]
@@ -429,7 +461,7 @@ class PausedPeer(Peer):
 
 
 @pytest.mark.parametrize("in_one_read", [True, False])
-async def test_a_connection_goes_on_though_its_answer_left_early(broker: Broker, in_one_read: bool) -> None:
+async def test_a_connection_continues_though_its_answer_left_early(broker: Broker, in_one_read: bool) -> None:
     """A request behind the join waits for its answer, and is handled in the turn after it."""
     early = PausedPeer(broker)
     peers = [early, *[Peer(broker) for _ in range(WRITE_EVERY)]]

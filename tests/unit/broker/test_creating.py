@@ -25,7 +25,7 @@ from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from tests.support import brokers
-from tests.support.brokers import RawClient
+from tests.support.brokers import RawClient, log_of, topic_of
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.written import build_batch
@@ -62,8 +62,7 @@ async def broker(tmp_path: Path, disk: StuckDisk) -> AsyncIterator[Broker]:
 
 
 def delete(broker: Broker, name: str) -> None:
-    topic = broker.topics.get(name)
-    assert topic is not None
+    topic = topic_of(broker, name)
     broker.changes.delete_topic(topic)
 
 
@@ -83,8 +82,7 @@ async def test_a_topic_created_anew_before_its_turn_keeps_its_own_log(broker: Br
     delete(broker, "b")
     broker.changes.create_topic("b", 1, {"max.message.bytes": "77"})
     at_once(creating)
-    found = broker.partitions.get("b", 0)
-    assert found is not None
+    found = log_of(broker, "b", 0)
     assert found.config.max_message_bytes == 77
 
 
@@ -107,12 +105,10 @@ async def test_no_topic_takes_the_place_of_one_that_is_still_to_be_removed(tmp_p
             broker.changes.create_topic("t", 1, {})
         disk.stuck = ()
         broker.changes.create_topic("t", 1, {})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         log.append(RECORD, now=1_700_000_000_000)
     async with brokers.running(tmp_path / "data") as broker:
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         assert log.log_end_offset == 1
 
 
@@ -131,17 +127,21 @@ async def test_one_request_for_many_topics_writes_the_catalogue_once(broker: Bro
     assert all(broker.partitions.get(name, 0) is not None for name in names)
 
 
-async def test_many_partitions_are_made_between_what_others_ask(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    added = []
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
+    """What is done in slices, between what others ask."""
+    found = []
     add = Slices.add
 
     def note(slices: Slices, work: Work, **named: Any) -> None:
-        added.append(work)
+        found.append(work)
         add(slices, work, **named)
 
     monkeypatch.setattr(Slices, "add", note)
+    return found
+
+
+async def test_many_partitions_are_made_between_what_others_ask(broker: Broker, added: list[Work]) -> None:
     with RawClient(broker.bootstrap) as client:
         assert await brokers.in_thread(partial(ask_for, partitions=50), client, "few") == {"few": 0}
         assert not added
@@ -151,17 +151,8 @@ async def test_many_partitions_are_made_between_what_others_ask(
 
 
 async def test_many_topics_are_deleted_between_what_others_ask(
-    broker: Broker, disk: StuckDisk, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, disk: StuckDisk, added: list[Work]
 ) -> None:
-    added = []
-    add = Slices.add
-
-    def note(slices: Slices, work: Work, **named: Any) -> None:
-        added.append(work)
-        add(slices, work, **named)
-
-    monkeypatch.setattr(Slices, "add", note)
-
     def ask(client: RawClient, *names: str) -> list[tuple[str | None, int]]:
         answer = client.ask(m.DeleteTopicsRequest([], list(names), 20_000), 5)
         return [(each.name, each.error_code) for each in answer.responses]
@@ -215,8 +206,7 @@ async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker
     deleting = broker.changes.deleting([topic for topic in broker.topics if not topic.internal])
     next(deleting)
     broker.changes.create_topic("t", 1, {})
-    log = broker.partitions.get("t", 0)
-    assert log is not None
+    log = log_of(broker, "t", 0)
     log.append(RECORD, now=1_700_000_000_000)
     Asked(broker, commit("g", "t"), 8)
     at_once(deleting)

@@ -73,7 +73,7 @@ async def test_a_broker_that_was_replaced_by_a_copy_stops(cluster: SimCluster, t
         await cluster.until(broker._among.lost.is_set)
 
 
-async def test_brokers_go_on_where_zookeeper_knows_less_of_their_folders(cluster: SimCluster) -> None:
+async def test_brokers_continue_where_zookeeper_knows_less_of_their_folders(cluster: SimCluster) -> None:
     """Of the version before, or put back from a backup."""
     async with cluster.running(1):
         older, _ = cluster.do(GetData(data_dir_path(1)))

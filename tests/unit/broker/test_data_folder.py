@@ -16,14 +16,13 @@ from muster.broker.topics.partitions import log_config
 from muster.errors import ConfigError, MusterError
 from muster.log import Files, FolderLock
 from muster.protocol import messages as m
-from tests.support.brokers import broker_config, running
+from tests.support.brokers import broker_config, log_of, running, topic_of
 from tests.support.held_disk import Asked
 from tests.support.logs import NOW, batch, read_all
 
 
 async def put(broker: Broker, topic: str, value: bytes, index: int = 0) -> None:
-    log = broker.partitions.get(topic, index)
-    assert log is not None
+    log = log_of(broker, topic, index)
     log.append(batch((b"k", value)), now=NOW)
 
 
@@ -36,8 +35,7 @@ async def make(folder: Path, *topics: str) -> None:
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:
-    log = broker.partitions.get(topic, 0)
-    assert log is not None
+    log = log_of(broker, topic, 0)
     return [value for _, _, value in read_all(log)]
 
 
@@ -132,8 +130,7 @@ async def test_the_catalogue_is_read_under_the_lock(tmp_path: Path, monkeypatch:
         # The loop belongs to the test: what `stop` would do for the folder is closing the store.
         monkeypatch.setattr(FolderLock, "take", take)
         old.changes.create_topic("second", 1, {})
-        log = old.partitions.get("second", 0)
-        assert log is not None
+        log = log_of(old, "second", 0)
         log.append(batch((b"k", b"second")), now=NOW)
         old._store.close()
         return take(root)
@@ -164,8 +161,7 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start(tmp_path: P
     await make(tmp_path, "t", "other")
     broker = Broker(broker_config(tmp_path))
     await broker.start()
-    topic = broker.topics.get("t")
-    assert topic is not None
+    topic = topic_of(broker, "t")
     broker.topics.delete(topic)  # here the process dies
     await broker.stop()
     if renamed:
@@ -232,8 +228,7 @@ async def test_nothing_is_known_of_a_topic_that_had_the_name_before(tmp_path: Pa
     """Checkpoints speak by name: a start taken from the old topic's would hide the new one's first records."""
     async with running(tmp_path) as broker:
         topic = broker.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         for at in range(20):
             await put(broker, "t", b"%d" % at)
         log.delete_records(15)
@@ -254,8 +249,7 @@ async def test_the_offsets_of_a_deleted_topic_are_deleted(tmp_path: Path):
         await Asked(broker, m.OffsetCommitRequest("g", topics=[topic]), 8).answered()
         broker.changes.delete_topic(deleted)
         broker.groups.runtime.flush()
-        log = broker.partitions.get("__consumer_offsets", broker.groups.runtime.partition_for("g"))
-        assert log is not None
+        log = log_of(broker, "__consumer_offsets", broker.groups.runtime.partition_for("g"))
         *_, (_, key, value) = read_all(log)
         assert key is not None
         assert (b"t" in key, value) == (True, None)
@@ -267,8 +261,7 @@ async def test_a_topic_that_is_deleted_while_it_is_created_leaves_nothing(tmp_pa
         creating = broker.changes.creating([TopicToCreate("t", 5, {})])
         next(creating)
         next(creating)
-        topic = broker.topics.get("t")
-        assert topic is not None
+        topic = topic_of(broker, "t")
         broker.changes.delete_topic(topic)
         at_once(creating)
         assert [broker.partitions.get("t", index) for index in range(5)] == [None] * 5

@@ -11,7 +11,7 @@ from muster.broker.broker import Broker
 from muster.broker.groups import on_loop as module
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
-from tests.support.brokers import running
+from tests.support.brokers import log_of, running
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 
@@ -68,8 +68,7 @@ async def test_sessions_are_watched_that_were_read_after_the_start(
         assert broker.groups._deadline_at <= broker._clock() + SESSION_MS
 
 
-async def test_a_shard_whose_log_failed_is_read_again_by_itself(tmp_path: Path) -> None:
-    disk = FaultyDisk()
+async def test_a_shard_whose_log_failed_is_read_again_by_itself(tmp_path: Path, disk: FaultyDisk) -> None:
     async with running(tmp_path, files=disk) as broker:
         broker.changes.create_topic("t", 1, {})
         assert await commit(broker) == 0
@@ -83,8 +82,7 @@ async def test_a_shard_whose_log_failed_is_read_again_by_itself(tmp_path: Path) 
 async def test_a_search_that_goes_wrong_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as broker:
         broker.changes.create_topic("t", 1, {})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         log._segments = (object(),)  # type: ignore[assignment]
         asked = m.ListOffsetsRequest(-1, 0, [m.ListOffsetsTopic("t", [m.ListOffsetsPartition(0, -1, 5)])])
         answer = await Asked(broker, asked, 5).answered()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from muster.broker.groups.service import Groups
 from muster.broker.handlers import draft
 from muster.errors import ErrorCode
 from muster.model import Node
@@ -26,6 +27,8 @@ class Parts:
     def ensure(self) -> bool:
         self.asked.append("ensure")
         return self._ensures
+
+    before_request = Groups.before_request
 
     def coordinator(self, group_id: str) -> Node:
         return Node(1, "here", 9)
@@ -58,6 +61,7 @@ REQUESTS = {
 }
 
 
+@pytest.mark.interpreted  # a compiled method takes objects of its own class alone
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize(
     ("serving", "may_serve", "first"), [(True, True, []), (True, False, ["ensure"]), (False, True, ["ensure"])]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,22 @@ from muster.broker.topics import durability as durability_module
 from muster.broker.topics.durability import Durability
 from muster.log import FsyncPolicy, LogFailedError, LogStore, PartitionLog
 from muster.model import TopicPartition
-from tests.support.brokers import running
+from tests.support.brokers import log_of, running
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch
 
 
-async def test_a_failed_sync_is_told(tmp_path: Path) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LogStore]:
+    with contextlib.closing(LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)) as found:
+        yield found
+
+
+async def test_a_failed_sync_is_reported(tmp_path: Path, disk: FaultyDisk) -> None:
     """Nothing that was not synced before is acknowledged, and whoever runs the broker learns that it has to end."""
-    disk = FaultyDisk()
     async with running(tmp_path, {"fsync": "always"}, files=disk) as broker:
         broker.changes.create_topic("t", 1, {})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         log.append(batch((b"k", b"v")), now=NOW)
         disk.fail_syncs()
         broker.durability.want()
@@ -33,12 +38,12 @@ async def test_a_failed_sync_is_told(tmp_path: Path) -> None:
             log.append(batch((b"k", b"v")), now=NOW)
 
 
-async def test_what_could_not_be_synced_for_want_of_a_descriptor_is_synced_later(tmp_path: Path) -> None:
-    disk = FaultyDisk()
+async def test_what_could_not_be_synced_for_want_of_a_descriptor_is_synced_later(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
     async with running(tmp_path, {"fsync": "always"}, files=disk) as broker:
         broker.changes.create_topic("t", 1, {})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         log.append(batch((b"k", b"v")), now=NOW)
         disk.use_up_descriptors()
         done = asyncio.Event()
@@ -75,7 +80,7 @@ class Never:
 
 
 async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: LogStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The one who raises must cost neither the others of its sync, nor those of the next, nor the sync itself."""
     flushed = 0
@@ -86,7 +91,6 @@ async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
         if flushed == 1:
             raise LookupError("no such shelf")
 
-    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
     durability = Durability(store, FsyncPolicy.ALWAYS, on_flushed)
     never: list[str] = []
 
@@ -102,18 +106,16 @@ async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
     durability.wait([Over()], second.set)
     await asyncio.wait_for(second.wait(), 30)
     await durability.stop()
-    store.close()
     assert never == []
     assert "no such book" in caplog.text
     assert "no such shelf" in caplog.text
 
 
 async def test_a_sync_follows_when_new_logs_could_not_be_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: LogStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is no error of the disk: nothing that one thread does may end the other's work silently."""
     monkeypatch.setattr(durability_module, "INTERVAL_S", 0.001)
-    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
     real, calls = store.note_new, 0
 
     def note_new(synced: Iterable[PartitionLog]) -> None:
@@ -131,17 +133,15 @@ async def test_a_sync_follows_when_new_logs_could_not_be_noted(
         while calls < 2:
             await (await append(log, durability)).wait()
     await durability.stop()
-    store.close()
     assert "the list changed its size" in caplog.text
 
 
 async def test_logs_that_are_new_in_many_syncs_are_noted_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint names all logs, and is synced twice: to write it after each sync would double what a commit of
     many costs."""
     monkeypatch.setattr(durability_module, "INTERVAL_S", 10**6)
-    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
     real, noted = store.note_new, []
 
     def note_new(synced: Iterable[PartitionLog]) -> None:
@@ -155,7 +155,6 @@ async def test_logs_that_are_new_in_many_syncs_are_noted_together(
         done = await append(store.create(TopicPartition("t", index)), durability)
         await asyncio.wait_for(done.wait(), 30)
     await durability.stop()
-    store.close()
     assert len(noted) == 1
 
 
@@ -167,9 +166,8 @@ async def append(log: PartitionLog, durability: Durability) -> asyncio.Event:
     return done
 
 
-async def test_what_is_asked_for_during_a_sync_gets_one_of_its_own(tmp_path: Path) -> None:
+async def test_what_is_asked_for_during_a_sync_gets_one_of_its_own(tmp_path: Path, disk: FaultyDisk) -> None:
     """The record came after the sync had looked at the log: nothing else would ask for the next."""
-    disk = FaultyDisk()
     store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS, files=disk)
     durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
     durability.start(housekeeping_ms=10**6)
@@ -184,22 +182,19 @@ async def test_what_is_asked_for_during_a_sync_gets_one_of_its_own(tmp_path: Pat
     store.close()
 
 
-async def test_one_who_is_answered_may_wait_again(tmp_path: Path) -> None:
-    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
+async def test_a_request_that_is_answered_may_wait_again(store: LogStore) -> None:
     durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
     durability.start(housekeeping_ms=10**6)
     done = asyncio.Event()
     durability.wait([Over()], lambda: durability.wait([Over()], done.set))
     await asyncio.wait_for(done.wait(), 30)
     await durability.stop()
-    store.close()
 
 
 async def test_logs_are_compacted_between_two_looks_at_what_is_too_old(tmp_path: Path) -> None:
     async with running(tmp_path, {"log.retention.check.interval.ms": 10**9, "log.cleaner.backoff.ms": 1}) as broker:
         broker.changes.create_topic("t", 1, {"cleanup.policy": "compact", "segment.bytes": "1048576"})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         for _ in range(3):
             log.append(batch((b"k", bytes(600_000))), now=NOW)
         async with asyncio.timeout(30):
@@ -207,12 +202,12 @@ async def test_logs_are_compacted_between_two_looks_at_what_is_too_old(tmp_path:
                 await asyncio.sleep(0.001)
 
 
-async def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    disk = FaultyDisk()
+async def test_a_full_disk_is_reported_in_a_sentence(
+    tmp_path: Path, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path, {"log.retention.check.interval.ms": 5}, files=disk) as broker:
         broker.changes.create_topic("t", 1, {})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         log.append(batch((b"k", b"v")), now=NOW)
         disk.fill_up()
         while "retention failed: [Errno 28]" not in caplog.text:
@@ -222,10 +217,9 @@ async def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path, caplog: pytest.
     assert "Traceback" not in caplog.text
 
 
-async def test_syncs_and_housekeeping_go_on_after_one_that_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_syncs_and_housekeeping_continue_after_one_that_raised(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS)
     calls = {"flush": 0, "housekeeping": 0, "clean": 0}
 
     def failing_once(name: str) -> None:
@@ -250,7 +244,6 @@ async def test_syncs_and_housekeeping_go_on_after_one_that_raised(
         await asyncio.sleep(0.001)
         assert asyncio.get_running_loop().time() < deadline, calls
     await durability.stop()
-    store.close()
     assert "flush is out of order" in caplog.text
     assert "housekeeping is out of order" in caplog.text
     assert "clean is out of order" in caplog.text

@@ -28,6 +28,7 @@ from muster.errors import ErrorCode
 from muster.model import GROUP_EVENTS_TOPIC
 from muster.protocol import messages as m
 from tests.support import brokers
+from tests.support.brokers import log_of, topic_of
 from tests.support.cluster_asks import leaders, produce
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.group_events import Member, names, written
@@ -66,7 +67,7 @@ async def described(broker: Broker, name: str = GROUP_EVENTS_TOPIC) -> m.Metadat
     return answer.topics[0]
 
 
-async def test_the_first_event_makes_it_and_all_are_told(broker: Broker) -> None:
+async def test_the_first_event_makes_it_and_all_are_reported(broker: Broker) -> None:
     assert [topic.name for topic in broker.topics] == []
     a, b = Member(broker, "a"), Member(broker, "b")
     await a.join()
@@ -78,8 +79,7 @@ async def test_the_first_event_makes_it_and_all_are_told(broker: Broker) -> None
     assert (await joining.answered()).error_code == 0
     await a.leave("consumer poll timeout has expired.")
     await until(lambda: "MemberLeft" in names(broker))
-    topic = broker.topics.get(GROUP_EVENTS_TOPIC)
-    assert topic is not None
+    topic = topic_of(broker, GROUP_EVENTS_TOPIC)
     assert (topic.partitions, topic.internal) == (1, True)
     wanted = {"cleanup.policy": "delete", "retention.ms": "604800000", "segment.ms": "86400000"}
     assert wanted.items() <= topic.settings.items()
@@ -124,21 +124,19 @@ async def test_a_fetch_that_waits_for_events_gets_them(broker: Broker) -> None:
     assert b"other" in bytes(answer.responses[0].partitions[0].records)
 
 
-async def test_after_a_start_groups_are_told_of_and_the_setting_of_the_start_holds(tmp_path: Path) -> None:
+async def test_after_a_start_groups_are_reported_and_the_setting_of_the_start_holds(tmp_path: Path) -> None:
     async with brokers.running(tmp_path / "data", {"node.id": 7}) as broker:
         await Member(broker).join()
         await until(lambda: names(broker) == FORMED)
     settings = {"node.id": 7, "group.events.retention.ms": 70_000}
     async with brokers.running(tmp_path / "data", settings) as broker:
-        log = broker.partitions.get(GROUP_EVENTS_TOPIC, 0)
-        assert log is not None
+        log = log_of(broker, GROUP_EVENTS_TOPIC, 0)
         assert (log.config.retention_ms, log.config.segment_ms) == (70_000, 10_000)
         await until(lambda: names(broker) == [*FORMED, "GroupLoaded"])
         loaded = written(broker)[0][-1]
         assert (loaded["generation_id"], loaded["members"], loaded["broker_id"]) == (1, 1, 7)
     async with brokers.running(tmp_path / "data", settings) as broker:
-        topic = broker.topics.get(GROUP_EVENTS_TOPIC)
-        assert topic is not None
+        topic = topic_of(broker, GROUP_EVENTS_TOPIC)
         assert topic.settings["retention.ms"] == "70000"
 
 
@@ -182,8 +180,7 @@ async def test_turned_off_there_is_none(tmp_path: Path, asked_first: bool) -> No
 
 async def test_a_client_that_asks_for_it_first_gets_the_brokers_own(broker: Broker) -> None:
     await described(broker)
-    topic = broker.topics.get(GROUP_EVENTS_TOPIC)
-    assert topic is not None
+    topic = topic_of(broker, GROUP_EVENTS_TOPIC)
     assert (topic.internal, topic.partitions) == (True, 1)
 
 
@@ -202,9 +199,10 @@ async def test_a_topic_of_that_name_that_users_have_stays_theirs(
     assert "a topic of that name exists" in line
 
 
-async def test_a_full_disk_costs_events_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_costs_events_only(
+    tmp_path: Path, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    disk = FaultyDisk()
     async with brokers.running(tmp_path / "data", files=disk) as broker:
         a = Member(broker)
         await a.join()
@@ -281,6 +279,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_topic, "RETRY_S", 0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_a_hurry")
 async def test_each_broker_of_a_cluster_writes_to_a_partition_of_its_own(cluster: SimCluster) -> None:
     """Also one that came later, and if all begin at once."""
@@ -302,7 +301,7 @@ async def test_each_broker_of_a_cluster_writes_to_a_partition_of_its_own(cluster
 
 
 @pytest.mark.usefixtures("in_a_hurry")
-async def test_a_broker_that_comes_back_goes_on_in_its_partition(cluster: SimCluster) -> None:
+async def test_a_broker_that_comes_back_continues_in_its_partition(cluster: SimCluster) -> None:
     async with cluster.running(1) as one:
         async with cluster.running(2) as two:
             tell(two, 0)

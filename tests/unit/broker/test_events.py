@@ -33,7 +33,7 @@ def lines(group: GroupHarness, caplog: pytest.LogCaptureFixture, level: int = lo
     return said(caplog, "muster.groups")
 
 
-def test_a_rebalance_is_told_with_who_and_why_and_how_long(
+def test_a_rebalance_is_reported_with_its_member_its_reason_and_its_length(
     group: GroupHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """O2."""
@@ -46,12 +46,12 @@ def test_a_rebalance_is_told_with_who_and_why_and_how_long(
     ]
 
 
-def test_a_client_that_the_coordinator_cannot_assign_to_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_the_coordinator_cannot_assign_to_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     group = AssignedGroup()
     group.join("x", protocols={"sticky": b"", "own": b""})
     assert lines(group, caplog) == [
         "group g: client 'client-x' at 127.0.0.1 cannot join: the coordinator assigns by range and roundrobin; "
-        "the member supports sticky, own",
+        "the member supports sticky, own"
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_client_that_the_coordinator_cannot_assign_to_is_told_of(caplog: pytes
         ),
     ],
 )
-def test_every_cause_names_who_it_was(group: GroupHarness, caplog: pytest.LogCaptureFixture, happens, cause) -> None:
+def test_every_cause_names_its_member(group: GroupHarness, caplog: pytest.LogCaptureFixture, happens, cause) -> None:
     """O2: whoever makes a group rebalance again and again is on every one of these lines."""
     group.stable_with("a", "b")
     lines(group, caplog)
@@ -81,7 +81,7 @@ def test_every_cause_names_who_it_was(group: GroupHarness, caplog: pytest.LogCap
     assert cause in started[-1]
 
 
-def test_many_who_come_and_go_in_one_rebalance_are_one_line(
+def test_many_that_come_and_go_in_one_rebalance_are_one_line(
     group: GroupHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """O2: the one that began it is named; of the others there may be thousands."""
@@ -119,7 +119,7 @@ def test_events_are_lines_of_json_for_programs(group: GroupHarness, tmp_path: Pa
     assert told[2]["duration_ms"] == 3_000
 
 
-def test_events_go_on_in_a_new_file_when_theirs_is_renamed(tmp_path: Path) -> None:
+def test_events_continue_in_a_new_file_when_theirs_is_renamed(tmp_path: Path) -> None:
     """As logrotate does it."""
     event = RebalanceCompleted("g", 1, 1, 5, None, None)
     file = EventFile(tmp_path / "events")
@@ -130,7 +130,7 @@ def test_events_go_on_in_a_new_file_when_theirs_is_renamed(tmp_path: Path) -> No
     assert [len((tmp_path / name).read_text().splitlines()) for name in ("events.1", "events")] == [1, 1]
 
 
-def test_events_that_cannot_be_written_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_that_cannot_be_written_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The folder goes away, and comes back."""
     folder = tmp_path / "folder"
     folder.mkdir()

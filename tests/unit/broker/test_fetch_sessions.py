@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.broker.net.calls import at_once
 from muster.broker.topics.fetch_sessions import EVICTION_MS, SLICE, FetchPlan, FetchSessions
 from muster.errors import ErrorCode
-from muster.protocol.messages import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponseEpochEndOffset,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-)
+from muster.protocol import messages as m
 
 IDS = {"a": b"a" * 16, "b": b"b" * 16}
 
@@ -31,11 +25,11 @@ class Reader:
 
     def plan(self, *names: str, forget: str = "", session_id: int | None = None, epoch: int | None = None) -> FetchPlan:
         steps = self.sessions.plan(
-            FetchRequest(
+            m.FetchRequest(
                 session_id=self.session_id if session_id is None else session_id,
                 session_epoch=self.epoch if epoch is None else epoch,
-                topics=[FetchTopic(name, partitions=[FetchPartition(0)]) for name in names],
-                forgotten_topics_data=[ForgottenTopic(name, partitions=[0]) for name in forget],
+                topics=[m.FetchTopic(name, partitions=[m.FetchPartition(0)]) for name in names],
+                forgotten_topics_data=[m.ForgottenTopic(name, partitions=[0]) for name in forget],
             ),
             uses_ids=False,
             now=self.now,
@@ -49,13 +43,21 @@ class Reader:
         results = []
         for partition in plan.partitions.values():
             high_watermark, records = (log or {}).get(partition.topic, (0, b""))
-            results.append((partition, PartitionData(0, 0, high_watermark, log_start_offset=0, records=records)))
+            results.append((partition, m.PartitionData(0, 0, high_watermark, log_start_offset=0, records=records)))
         self.session_id, told = at_once(self.sessions.settle(plan, results, False, self.now))
         self.epoch += 1
         return [partition.topic for partition, _ in told]
 
 
-def test_only_what_is_new_is_told():
+@pytest.fixture
+def reader() -> Reader:
+    """One whose session has `a`."""
+    found = Reader(FetchSessions(10, 1_000))
+    found.fetch("a")
+    return found
+
+
+def test_only_what_is_new_is_reported():
     reader = Reader(FetchSessions(10, 1_000))
     assert reader.fetch("a", "b") == ["a", "b"]
     assert reader.fetch() == []
@@ -64,7 +66,7 @@ def test_only_what_is_new_is_told():
     assert reader.fetch(log={"b": (5, b"x")}) == ["b"]
 
 
-def test_who_got_records_is_read_last_next_time():
+def test_a_partition_that_gave_records_is_read_last_next_time():
     reader = Reader(FetchSessions(10, 1_000))
     reader.fetch("a", "b")
     both = {"a": (1, b"x"), "b": (1, b"x")}
@@ -72,63 +74,47 @@ def test_who_got_records_is_read_last_next_time():
     assert reader.fetch(log=both) == ["b", "a"]
 
 
-def test_partitions_come_and_go():
-    reader = Reader(FetchSessions(10, 1_000))
-    reader.fetch("a")
+def test_partitions_come_and_go(reader: Reader):
     assert reader.fetch("b") == ["b"]
     assert reader.fetch(forget="a", log={"a": (9, b"x"), "b": (9, b"")}) == ["b"]
     assert reader.fetch(forget="b") == []
     assert reader.session_id == 0, "a session without partitions ends"
 
 
-def test_after_an_error_the_partition_is_told_again():
-    sessions = FetchSessions(10, 1_000)
-    reader = Reader(sessions)
-    reader.fetch("a")
+def test_after_an_error_the_partition_is_reported_again(reader: Reader):
     plan = reader.plan()
-    failed = PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, log_start_offset=-1)
+    failed = m.PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, log_start_offset=-1)
     [partition] = plan.partitions.values()
-    _, told = at_once(sessions.settle(plan, [(partition, failed)], False, 0))
+    _, told = at_once(reader.sessions.settle(plan, [(partition, failed)], False, 0))
     assert len(told) == 1
     reader.epoch += 1
     assert reader.fetch() == ["a"]
 
 
-def test_a_log_that_parted_from_the_readers_is_told_each_time():
-    reader = Reader(FetchSessions(10, 1_000))
-    reader.fetch("a")
+def test_a_log_that_parted_from_the_readers_is_reported_each_time(reader: Reader):
     plan = reader.plan()
     [partition] = plan.partitions.values()
-    parted = PartitionData(0, log_start_offset=0, diverging_epoch=FetchResponseEpochEndOffset(0, 6), records=b"")
+    parted = m.PartitionData(0, log_start_offset=0, diverging_epoch=m.FetchResponseEpochEndOffset(0, 6), records=b"")
     for _ in range(2):
         _, told = at_once(reader.sessions.settle(plan, [(partition, parted)], False, reader.now))
         assert told == [(partition, parted)]
 
 
-def test_what_a_session_refuses():
-    sessions = FetchSessions(10, 1_000)
-    reader = Reader(sessions)
-    reader.fetch("a")
+def test_what_a_session_refuses(reader: Reader):
     assert reader.plan(session_id=reader.session_id ^ 1).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert reader.plan(epoch=7).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    request = FetchRequest(session_id=reader.session_id, session_epoch=1, topics=[FetchTopic("", IDS["a"], [])])
-    assert at_once(sessions.plan(request, True, 0)).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    request = m.FetchRequest(session_id=reader.session_id, session_epoch=1, topics=[m.FetchTopic("", IDS["a"], [])])
+    assert at_once(reader.sessions.plan(request, True, 0)).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_a_session_ends_when_its_reader_says_so():
-    sessions = FetchSessions(10, 1_000)
-    reader = Reader(sessions)
-    reader.fetch("a")
-    assert len(sessions) == 1
+def test_a_session_ends_when_its_reader_says_so(reader: Reader):
+    assert len(reader.sessions) == 1
     assert [partition.topic for partition in reader.plan("a", epoch=-1).partitions.values()] == ["a"]
-    assert len(sessions) == 0
+    assert len(reader.sessions) == 0
 
 
-def test_the_epoch_wraps_to_one():
-    sessions = FetchSessions(10, 1_000)
-    reader = Reader(sessions)
-    reader.fetch("a")
-    [session] = sessions._sessions.values()
+def test_the_epoch_wraps_to_one(reader: Reader):
+    [session] = reader.sessions._sessions.values()
     session.epoch = reader.epoch = 2**31 - 1
     assert reader.plan().error is ErrorCode.NONE
     assert session.epoch == 1
@@ -162,30 +148,25 @@ def test_a_session_that_is_used_keeps_its_place():
     assert used.plan().error is ErrorCode.NONE
 
 
-def test_a_log_that_begins_later_is_news():
-    reader = Reader(FetchSessions(10, 1_000))
-    reader.fetch("a")
+def test_a_log_that_begins_later_is_news(reader: Reader):
     for start, news in ((0, 0), (3, 1), (3, 0)):
         plan = reader.plan()
         results = [
-            (partition, PartitionData(0, 0, 0, log_start_offset=start)) for partition in plan.partitions.values()
+            (partition, m.PartitionData(0, 0, 0, log_start_offset=start)) for partition in plan.partitions.values()
         ]
         assert len(at_once(reader.sessions.settle(plan, results, False, reader.now))[1]) == news
         reader.epoch += 1
 
 
-def test_a_session_that_ends_while_it_grows_is_not_counted():
+def test_a_session_that_ends_while_it_grows_is_not_counted(reader: Reader):
     """Its partitions are taken in slice by slice; in between its place goes to another."""
-    sessions = FetchSessions(10, 1_000)
-    reader = Reader(sessions)
-    reader.fetch("a")
-    topics = [FetchTopic("b", partitions=[FetchPartition(index) for index in range(2 * SLICE)])]
-    steps = sessions.plan(FetchRequest(session_id=reader.session_id, session_epoch=1, topics=topics), False, 0)
+    topics = [m.FetchTopic("b", partitions=[m.FetchPartition(index) for index in range(2 * SLICE)])]
+    steps = reader.sessions.plan(m.FetchRequest(session_id=reader.session_id, session_epoch=1, topics=topics), False, 0)
     next(steps)
     reader.plan(epoch=-1)
-    assert len(sessions) == 0
+    assert len(reader.sessions) == 0
     at_once(steps)
-    assert sessions.partitions == 0
+    assert reader.sessions.partitions == 0
 
 
 def test_partitions_of_all_sessions_are_bounded():
@@ -222,8 +203,8 @@ def test_what_a_session_forgets_is_room_again():
 
 def test_a_plan_is_made_a_slice_at_a_time():
     sessions = FetchSessions(10, 10_000)
-    topics = [FetchTopic("a", partitions=[FetchPartition(index) for index in range(10 * SLICE)])]
-    steps = sessions.plan(FetchRequest(session_epoch=0, topics=topics), False, 0)
+    topics = [m.FetchTopic("a", partitions=[m.FetchPartition(index) for index in range(10 * SLICE)])]
+    steps = sessions.plan(m.FetchRequest(session_epoch=0, topics=topics), False, 0)
     assert sum(1 for _ in steps) == 10
 
 
@@ -238,13 +219,13 @@ def test_the_bound_holds_whatever_one_request_adds(most: int, requests: list[tup
     known: dict[int, tuple[int, int]] = {}
     for reader, added, forgotten in requests:
         session_id, epoch = known.get(reader, (0, 0))
-        request = FetchRequest(session_id=session_id, session_epoch=epoch)
-        request.topics = [FetchTopic("t", partitions=[FetchPartition(index) for index in sorted(added)])]
-        request.forgotten_topics_data = [ForgottenTopic("t", partitions=sorted(forgotten))] if epoch else []
+        request = m.FetchRequest(session_id=session_id, session_epoch=epoch)
+        request.topics = [m.FetchTopic("t", partitions=[m.FetchPartition(index) for index in sorted(added)])]
+        request.forgotten_topics_data = [m.ForgottenTopic("t", partitions=sorted(forgotten))] if epoch else []
         plan = at_once(sessions.plan(request, False, 1_000))
         known[reader] = (0, 0)
         if plan.error is ErrorCode.NONE:
-            results = [(partition, PartitionData(0)) for partition in plan.partitions.values()]
+            results = [(partition, m.PartitionData(0)) for partition in plan.partitions.values()]
             session_id, _ = at_once(sessions.settle(plan, results, False, 1_000))
             known[reader] = (session_id, epoch + 1) if session_id else (0, 0)
         kept = sum(len(session.partitions) for session in sessions._sessions.values())

@@ -10,11 +10,11 @@ import pytest
 from muster.broker.broker import Broker
 from muster.broker.topics import fetches as module
 from muster.errors import ErrorCode
-from muster.log import PartitionLog
 from muster.protocol import messages as m
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.primitives import ZERO_UUID
 from tests.support import brokers
+from tests.support.brokers import log_of, topic_of
 from tests.support.held_disk import Asked
 from tests.support.transactions import begin, end
 from tests.support.written import build_batch
@@ -98,7 +98,7 @@ async def test_no_more_than_one_batch_exceeds_what_is_asked_for(broker: Broker) 
     assert shown(fetch(broker, "t", max_bytes=10)) == [(0, len(batch(500))), (0, 0), (0, 0)]
 
 
-async def test_an_error_is_told_at_once(broker: Broker) -> None:
+async def test_an_error_is_reported_at_once(broker: Broker) -> None:
     request = m.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, topics=[m.FetchTopic("t", partitions=[])])
     request.topics[0].partitions = [m.FetchPartition(index, fetch_offset=5 * index) for index in range(2)]
     assert shown(Asked(broker, request, 11)) == [(0, 0), (ErrorCode.OFFSET_OUT_OF_RANGE, 0)]
@@ -154,8 +154,7 @@ async def test_what_ends_the_wait(broker: Broker, monkeypatch: pytest.MonkeyPatc
 
     goes = fetch(broker, "t", by_id=by_id, min_bytes=10_000)
     assert waits(goes)
-    topic = broker.topics.get("t")
-    assert topic is not None
+    topic = topic_of(broker, "t")
     broker.changes.delete_topic(topic)
     # The name of the id was known when the fetch came.
     assert shown(goes) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)] * 3
@@ -176,12 +175,6 @@ async def test_what_waiting_fetches_keep_is_bounded_and_given_back(
 
 
 # --- readers of committed records -------------------------------------------------------------------------------------
-
-
-def log_of(broker: Broker) -> PartitionLog:
-    found = broker.partitions.get("t", 0)
-    assert found is not None
-    return found
 
 
 def tell(broker: Broker, before: int) -> None:

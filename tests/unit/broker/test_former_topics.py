@@ -11,6 +11,7 @@ from muster.zookeeper.base.operations import GetChildren, GetData, SetData
 from muster.zookeeper.base.znodes import TopicRegistration, partition_state_path, topic_path
 from muster.zookeeper.cluster.deletions import deletions_path
 from muster.zookeeper.cluster.scheme import create_topic
+from tests.support.brokers import log_of
 from tests.support.cluster_asks import (
     commit,
     committed,
@@ -189,8 +190,7 @@ async def test_leader_epochs_never_fall(
             # Clients may have been told of the next one, without a leader, while it was away.
             await cluster.until(lambda: led_under(broker, "t") > newest + 1)
             assert await stored(broker, "t", 0) == 1 + with_records
-            log = broker.partitions.get("t", 0)
-            assert log is not None
+            log = log_of(broker, "t", 0)
             written = [header.partition_leader_epoch for segment in log.segments for _, header in segment.headers(0)]
             assert written == sorted(written)
             assert written[-1] > newest

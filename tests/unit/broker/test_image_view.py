@@ -21,7 +21,7 @@ from muster.protocol.group_partitions import group_partition
 from muster.protocol.records.record_batch import iter_headers
 from muster.zookeeper.base.image import ClusterImage, PartitionImage, TopicImage
 from muster.zookeeper.base.znodes import BrokerRegistration, Endpoint, PartitionState, TopicRegistration
-from tests.support.brokers import running
+from tests.support.brokers import log_of, running, topic_of
 from tests.support.held_disk import Asked
 from tests.support.written import build_batch
 
@@ -57,7 +57,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield found
 
 
-async def test_the_coordinator_is_told_of_the_partitions_that_can_be_read(broker: Broker) -> None:
+async def test_the_coordinator_learns_which_partitions_can_be_read(broker: Broker) -> None:
     topics = GroupTopics(broker.topics, broker.cluster)
     assert topics.led_partitions("t") == [HERE, ELSEWHERE]
     assert topics.led_partitions("there is none") == []
@@ -139,7 +139,7 @@ async def test_only_a_broker_that_is_there_could_be_elected(broker: Broker, kind
     assert replies(everywhere) == {NOWHERE: refused, STALE: refused, FRESH: refused}
 
 
-async def test_a_replica_without_records_is_no_leader_to_prefer(broker: Broker) -> None:
+async def test_a_replica_without_records_is_not_a_leader_to_prefer(broker: Broker) -> None:
     """A tool of Kafka's made the topic with two replicas: the other broker, the first of them, has no records."""
     image = an_image()
     image.topics["t"].registration.partitions[HERE] = [2, 1]
@@ -173,8 +173,7 @@ async def test_a_folder_has_the_partitions_whose_records_are_in_it(broker: Broke
     """Also one that this broker does not lead any more; of others it says that they are elsewhere."""
     folder = str(broker.config.data_dir.absolute())
     asked = a.AlterReplicaLogDirsRequest([a.AlterReplicaLogDir(folder, [a.AlterReplicaLogDirTopic("t", list(CODES))])])
-    topic = broker.topics.get("t")
-    assert topic is not None
+    topic = topic_of(broker, "t")
     broker.partitions.set_aside(topic, [ELSEWHERE])
     assert replies(await Asked(broker, asked, 2).answered()) == dict.fromkeys(CODES, 0) | {
         ELSEWHERE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -199,8 +198,7 @@ async def test_a_produce_is_refused_by_a_broker_that_does_not_lead(broker: Broke
 
 async def test_what_is_produced_bears_the_epoch_of_its_partition(broker: Broker) -> None:
     await Asked(broker, produce_request([HERE]), 9).answered()
-    log = broker.partitions.get("t", HERE)
-    assert log is not None
+    log = log_of(broker, "t", HERE)
     with pytest.raises(LogError) as refused:
         log.append(build_batch([(0, None, b"late", [])]), now=0, leader_epoch=EPOCH - 1, origin="coordinator")
     assert refused.value.code is ErrorCode.FENCED_LEADER_EPOCH
@@ -221,7 +219,7 @@ async def test_a_fetch_is_refused_by_a_broker_that_does_not_lead(broker: Broker)
     assert [data.current_leader for data in found] == [None] * len(CODES), "version 12 does not tell it in Kafka"
 
 
-async def test_a_fetch_of_a_version_that_can_is_told_the_leader(broker: Broker) -> None:
+async def test_a_fetch_of_a_version_that_can_carry_it_names_the_leader(broker: Broker) -> None:
     request = fetch_request(dict.fromkeys(LEADERS, -1))
     request.topics[0].topic_id = broker.topics.topic_id("t")
     answer = await Asked(broker, request, 16).answered()

@@ -80,7 +80,7 @@ def test_a_frame_that_is_announced_takes_no_room() -> None:
     assert other.read(MB) == MB
 
 
-def test_without_room_only_the_first_goes_on() -> None:
+def test_without_room_only_the_first_continues() -> None:
     all_frames, _, (first, second, third, _) = intake(10 * MB)
     first.begin(8 * MB)
     second.begin(8 * MB)

@@ -14,11 +14,11 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.net import sending
-from muster.log import PartitionLog
 from muster.protocol import framing
 from muster.protocol import messages as m
 from muster.protocol.records.record_batch import read_header
 from tests.support import brokers
+from tests.support.brokers import log_of, topic_of
 from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
@@ -36,15 +36,9 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield found
 
 
-def log_of(broker: Broker, partition: int = 0) -> PartitionLog:
-    found = broker.partitions.get("t", partition)
-    assert found is not None
-    return found
-
-
 def fill(broker: Broker, partition: int = 0, size: int = 1_000_000) -> bytes:
     """Batches in a partition. Returns what a fetch brings of them."""
-    log, found = log_of(broker, partition), b""
+    log, found = log_of(broker, "t", partition), b""
     for number in range(BATCHES):
         value = bytes([number]) * (size // 10)
         batch = bytearray(build_batch([(NOW, None, value, [])] * 10))
@@ -128,8 +122,7 @@ async def test_an_answer_is_sent_to_its_end(broker: Broker, gone: str) -> None:
     expected, log = fill(broker), log_of(broker)
     async with half_read(broker) as peer:
         if gone == "deleted":
-            topic = broker.topics.get("t")
-            assert topic is not None
+            topic = topic_of(broker, "t")
             broker.changes.delete_topic(topic)
             while log.directory.exists() or not log.closed:
                 await asyncio.sleep(0.001)

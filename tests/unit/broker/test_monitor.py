@@ -27,6 +27,7 @@ from muster.metrics.families import value_of
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from tests.support.brokers import RawClient, broker_config, in_thread
+from tests.support.transaction_sides import TransactionSide
 from tests.support.written import build_batch
 
 NOW = time.time_ns() // 1_000_000
@@ -278,7 +279,7 @@ async def test_health_of_one_that_is_not_registered(watched: Watched) -> None:
         watched.broker._among = None
 
 
-async def test_before_the_start_and_behind_the_end(tmp_path: Path) -> None:
+async def test_before_the_start_and_after_the_end(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     try:
         assert await watched.get("/healthz") == (503, "it is starting, or stopping\n")
@@ -295,3 +296,50 @@ async def test_a_loop_that_is_busy_is_said_to_be(watched: Watched, monkeypatch: 
     time.sleep(0.5)  # noqa: ASYNC251 - the loop is busy
     for status, text in await asyncio.gather(*asking):
         assert (status, text) == (503, "it is busy: no answer within 0.02 s\n")
+
+
+async def test_transactions_are_counted(watched: Watched) -> None:
+    coordinator = watched.broker.transactions
+    assert coordinator is not None
+    coordinator.runtime.config.transaction_abort_timed_out_transaction_cleanup_interval_ms = 20
+    place = labels(topic="t", partition="0")
+
+    def begin(bootstrap: str, name: str, timeout_ms: int, at_ms: int = 1000, *, ends: bool = False) -> None:
+        with RawClient(bootstrap) as client:
+            client.ask(m.FindCoordinatorRequest(key_type=1, coordinator_keys=[name]), 4)
+            side = TransactionSide(client, "t", name)
+            side.take(side.settled(lambda: side.init(timeout_ms=timeout_ms)))
+            assert not side.produce(12, at_ms=at_ms).error_code
+            assert not ends or not side.end(True, 5).error_code
+
+    async def seen(**states: int) -> dict[Any, float]:
+        async with asyncio.timeout(30):
+            while True:
+                found = await watched.samples()
+                if all(found[("muster_transactional_ids", labels(state=name))] == n for name, n in states.items()):
+                    return found
+                await asyncio.sleep(0.01)
+
+    before = await watched.samples()
+    assert before["muster_transactional_ids", labels(state="Ongoing")] == 0
+    assert before["kafka_cluster_partition_laststableoffsetlag", place] == 0
+    assert ("muster_log_open_transactions", place) not in before
+    await in_thread(
+        lambda bootstrap: begin(bootstrap, "fresh", 60_000, int(time.time() * 1000)), watched.broker.bootstrap
+    )
+    found = await seen(Ongoing=1)
+    assert found["kafka_server_replicamanager_partitionswithlatetransactionscount", labels()] == 0
+    await in_thread(lambda bootstrap: begin(bootstrap, "fresh", 60_000, ends=True), watched.broker.bootstrap)
+    await seen(CompleteAbort=0, CompleteCommit=1)
+    await in_thread(lambda bootstrap: begin(bootstrap, "slow", 60_000), watched.broker.bootstrap)
+    found = await seen(Ongoing=1, CompleteAbort=0)
+    assert found["kafka_cluster_partition_laststableoffsetlag", place] == 1
+    assert found["muster_log_open_transactions", place] == 1
+    assert found["kafka_server_replicamanager_partitionswithlatetransactionscount", labels()] == 1, "its time is 1970"
+    assert found["muster_transaction_markers_outstanding", labels()] == 0
+    assert found["muster_transaction_markers_refused", labels()] == 0
+    assert found["muster_transactions_timed_out_total", labels()] == 0
+    await in_thread(lambda bootstrap: begin(bootstrap, "short", 1), watched.broker.bootstrap)
+    found = await seen(Ongoing=1, CompleteAbort=1)
+    assert found["muster_transactions_timed_out_total", labels()] == 1
+    assert found["muster_log_open_transactions", place] == 1

@@ -15,7 +15,7 @@ from muster.errors import ErrorCode
 from muster.log import Files
 from muster.model import TopicPartition
 from muster.protocol import messages as m
-from tests.support.brokers import broker_config, running
+from tests.support.brokers import broker_config, log_of, running, topic_of
 from tests.support.held_disk import Asked
 from tests.support.logs import NOW, batch, read_all
 
@@ -68,8 +68,7 @@ async def write(folder: Path, topic: str, *, clean: bool) -> None:
             if broker.topics.get(name) is None:
                 broker.changes.create_topic(name, 2, {})
             for index in (0, 1):
-                log = broker.partitions.get(name, index)
-                assert log is not None
+                log = log_of(broker, name, index)
                 log.append(batch((b"k", b"v")), now=NOW)
         broker._store.flush()
         if not clean:
@@ -138,6 +137,7 @@ async def test_it_has_no_leader(tmp_path: Path):
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("kind", ODD)
 async def test_the_others_are_served_and_it_comes_back(
@@ -164,8 +164,7 @@ async def test_the_others_are_served_and_it_comes_back(
         (tmp_path / "kept").rename(path)
     async with running(tmp_path) as broker:
         assert set((await errors(broker, "t", 0)).values()) == {ErrorCode.NONE}
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         assert len(read_all(log)) == 2
 
 
@@ -199,8 +198,7 @@ async def test_a_topic_with_something_else_in_the_place_of_a_file_or_folder_can_
     await write(tmp_path, "t", clean=True)
     odd(tmp_path / "t-0" / FIRST)
     async with running(tmp_path) as broker:
-        topic = broker.topics.get("t")
-        assert topic is not None
+        topic = topic_of(broker, "t")
         broker.changes.delete_topic(topic)
         broker.changes.create_topic("t", 2, {})
         assert set((await errors(broker, "t", 0)).values()) == {ErrorCode.NONE}

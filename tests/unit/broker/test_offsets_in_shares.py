@@ -20,12 +20,13 @@ from tests.support.brokers import RawClient
 TOPICS = {"a": 700, "b": 2 * SHARE + 400, "c": 0, "d": 1}
 """What is asked about: partitions of each. A share begins in the midst of a topic; one has none."""
 EXIST = 2 * SHARE
+"""So many of them are there at the most."""
 
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     async with brokers.running(tmp_path / "data", {"offsets.topic.num.partitions": 1}) as found:
-        found.changes.create_topics([TopicToCreate(name, EXIST, {}) for name in "abcd"])
+        found.changes.create_topics([TopicToCreate(name, min(size, EXIST) or 1, {}) for name, size in TOPICS.items()])
         yield found
 
 
@@ -101,7 +102,7 @@ async def test_all_is_committed_and_found(broker: Broker, version: int, monkeypa
 
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8])
-async def test_a_coordinator_that_is_away_is_told_for_the_whole(broker: Broker, version: int) -> None:
+async def test_a_coordinator_that_is_away_is_reported_for_the_whole(broker: Broker, version: int) -> None:
     assert broker.groups.ensure()
     broker.groups.runtime.unload_all()
     answer = await ask(broker, look_up(version), version)
@@ -118,7 +119,7 @@ async def test_a_coordinator_that_is_away_is_told_for_the_whole(broker: Broker, 
     assert [(t.name, len(t.partitions)) for t in answer.topics] == list(TOPICS.items())
 
 
-async def test_what_comes_behind_a_large_commit_is_handled_behind_it(
+async def test_what_comes_after_a_large_commit_is_handled_after_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On its connection; other connections are served in between."""
@@ -146,7 +147,7 @@ async def test_what_comes_behind_a_large_commit_is_handled_behind_it(
 
 
 @pytest.mark.parametrize("version", [7, 8])
-async def test_a_coordinator_that_goes_away_between_two_shares_is_told_for_the_whole(
+async def test_a_coordinator_that_goes_away_between_two_shares_is_reported_for_the_whole(
     broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ask(broker, commit(), 8)

@@ -46,7 +46,7 @@ def parts_of(given_kinds: list[tuple[bool, int, int]], stored: tuple[OpenFile, m
 @pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds, st.data())
-def test_what_is_left_behind_some_bytes(stored, given_kinds, data):
+def test_what_is_left_after_some_bytes(stored, given_kinds, data):
     parts = parts_of(given_kinds, stored)
     left = b"".join(map(bytes, parts))
     while parts:

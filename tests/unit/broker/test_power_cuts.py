@@ -18,7 +18,7 @@ from muster.broker.net.calls import at_once
 from muster.broker.topics.catalogue import Topic
 from muster.broker.topics.producer_ids import BLOCK, ProducerIds
 from muster.errors import MusterError
-from tests.support.brokers import broker_config
+from tests.support.brokers import broker_config, log_of
 from tests.support.logs import NOW, batch, read_all
 from tests.support.power import RecordingDisk, Unsynced, cuts
 
@@ -87,8 +87,7 @@ class Life:
                 at_once(broker.changes.cleaning_up(NAMES))
         else:
             self.count += 1
-            log = broker.partitions.get(name, 1)
-            assert log is not None
+            log = log_of(broker, name, 1)
             value = b"%d" % self.count
             self.written.setdefault(topic.topic_id, set()).add(value)
             log.append(batch((b"k", value)), now=NOW)
@@ -120,8 +119,7 @@ class Life:
             for name in {*there, *fact.topics} - fact.unsure:
                 assert there.get(name) == fact.topics.get(name), f"topic {name[:5]}"
             for name, topic_id in there.items():
-                log = broker.partitions.get(name, 1)
-                assert log is not None
+                log = log_of(broker, name, 1)
                 values = [row[2] for row in read_all(log)]
                 assert set(values) <= self.written.get(topic_id, set()), "records of another topic"
                 promised = fact.values.get(topic_id, [])

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from muster import Producer
 from muster.broker.topics.producer_ids import BLOCK, FILE, MOST_BELIEVED, ProducerIds
-from tests.support.brokers import beside, running
+from tests.support.brokers import beside, log_of, running
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW, batch, read_all
+from tests.support.scale import examples
 
 TODAY = 1_764_000_000_000
 
 
-def test_ids_that_could_not_be_reserved_are_not_given(tmp_path: Path):
-    disk = FaultyDisk()
+def test_ids_that_could_not_be_reserved_are_not_given(tmp_path: Path, disk: FaultyDisk):
     ids = ProducerIds(tmp_path, disk, lambda: 0)
     disk.fill_up()
     for _ in range(2):
@@ -93,7 +93,7 @@ class History:
         self.start() if what != "take" else None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(STEPS, max_size=12))
 def test_no_id_is_given_twice(steps: list[tuple[str, int]]):
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def test_no_id_is_given_twice(steps: list[tuple[str, int]]):
         assert len(set(history.given)) == len(history.given)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.one_of(STEPS, st.tuples(st.just("clock"), st.integers(-(10**7), 10**7))), max_size=12))
 def test_no_id_that_a_log_knows_is_given_again_though_the_clock_is_set_back(steps: list[tuple[str, int]]):
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +117,7 @@ def test_no_id_that_a_log_knows_is_given_again_though_the_clock_is_set_back(step
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.sampled_from([-(10**7), -1, 0, 1, 10**7]), max_size=6))
 def test_the_file_alone_keeps_ids_apart(shifts: list[int]):
     """Logs may know nothing of an id: its producer has sent nothing yet."""
@@ -172,8 +172,7 @@ async def test_a_start_takes_note_of_the_producers_of_its_logs(tmp_path: Path, w
     """With a clock that stands still: the logs alone keep their producers' ids from being given again."""
     async with running(tmp_path) as broker:
         broker.changes.create_topic("t", 1, {})
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         used = broker.producer_ids.take() + 10**12
         log.append(batch((b"k", b"v"), producer_id=used, producer_epoch=0, base_sequence=0), now=NOW)
     DAMAGE[what](tmp_path / FILE)
@@ -194,6 +193,5 @@ async def test_what_is_acknowledged_to_later_producers_is_in_the_log(tmp_path: P
     DAMAGE[what](tmp_path / FILE)
     produce(later)
     async with running(tmp_path) as broker:
-        log = broker.partitions.get("t", 0)
-        assert log is not None
+        log = log_of(broker, "t", 0)
         assert [value for _, _, value in read_all(log)] == former + later

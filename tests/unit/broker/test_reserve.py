@@ -12,7 +12,7 @@ from muster.broker.topics.deletion_reserve import FILE, SIZE, Reserve
 from muster.errors import ErrorCode
 from muster.protocol import admin_messages as am
 from muster.protocol import messages as m
-from tests.support.brokers import broker_config, running
+from tests.support.brokers import broker_config, log_of, running
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.logs import NOW, batch
@@ -52,16 +52,16 @@ async def make(folder: Path, topics: int) -> None:
     async with running(folder, SETTINGS) as broker:
         for number in range(topics):
             broker.changes.create_topic(f"t{number}", 1, {"max.message.bytes": str(8 << 20)})
-            log = broker.partitions.get(f"t{number}", 0)
-            assert log is not None
+            log = log_of(broker, f"t{number}", 0)
             log.append(batch((b"k", VALUE)), now=NOW)
 
 
 @pytest.mark.parametrize("how", DELETIONS)
 @pytest.mark.parametrize("starts_full", [False, True])
-async def test_deletions_free_a_full_disk_again_and_again(tmp_path: Path, how: str, starts_full: bool):
+async def test_deletions_free_a_full_disk_again_and_again(
+    tmp_path: Path, disk: FaultyDisk, how: str, starts_full: bool
+):
     await make(tmp_path, 4)
-    disk = FaultyDisk()
     if starts_full:
         disk.fill_up()
     async with Broker(broker_config(tmp_path, SETTINGS), disk) as broker:
@@ -79,9 +79,8 @@ async def test_deletions_free_a_full_disk_again_and_again(tmp_path: Path, how: s
         )
 
 
-async def test_nothing_else_takes_the_reserve(tmp_path: Path):
+async def test_nothing_else_takes_the_reserve(tmp_path: Path, disk: FaultyDisk):
     await make(tmp_path, 1)
-    disk = FaultyDisk()
     async with Broker(broker_config(tmp_path, SETTINGS), disk) as broker:
         disk.fill_up()
         for _ in range(2):
@@ -92,8 +91,7 @@ async def test_nothing_else_takes_the_reserve(tmp_path: Path):
         disk.mend()
 
 
-def test_it_is_made_when_there_is_space(tmp_path: Path):
-    disk = FaultyDisk()
+def test_it_is_made_when_there_is_space(tmp_path: Path, disk: FaultyDisk):
     reserve = Reserve(tmp_path, disk)
     disk.fill_up(SIZE - 1)
     reserve.fill()

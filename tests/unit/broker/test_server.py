@@ -23,13 +23,7 @@ from muster.broker.net.connections import Seldom
 from muster.broker.net.server import Server
 from muster.errors import MusterError
 from muster.protocol import codec, framing
-from muster.protocol.messages import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from muster.protocol import messages as m
 from tests.support.brokers import broker_config, running
 from tests.support.said import said
 
@@ -51,18 +45,18 @@ class Peer:
 
     async def ask(self, *names: str, times: int = 1) -> None:
         """Send requests, without waiting for answers."""
-        request = MetadataRequest([MetadataRequestTopic(name=name) for name in names])
+        request = m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in names])
         frames = []
         for _ in range(times):
             self.sent += 1
             frames += framing.encode_request(request, VERSION, self.sent, "peer")
         await self.loop.sock_sendall(self.socket, b"".join(map(bytes, frames)))
 
-    async def answer(self) -> tuple[int, MetadataResponse]:
+    async def answer(self) -> tuple[int, m.MetadataResponse]:
         """The next answer: its number and message. EOFError: the connection was closed."""
         size = int.from_bytes(await self._exactly(4), "big")
         frame = await self._exactly(size)
-        return framing.correlation_id(frame), framing.decode_response(frame, MetadataRequest, VERSION)
+        return framing.correlation_id(frame), framing.decode_response(frame, m.MetadataRequest, VERSION)
 
     async def _exactly(self, count: int) -> bytes:
         data = bytearray()
@@ -81,14 +75,14 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def serving(
-    handle: Callable[[MetadataRequest, Call], Any],
+    handle: Callable[[m.MetadataRequest, Call], Any],
     *,
     pipelined: bool = False,
     most_elements: int = 1 << 20,
     **limits: int,
 ) -> AsyncIterator[tuple[Server, Callable[..., Peer]]]:
     """A server with one handler, and how to connect to it."""
-    api = Api(MetadataRequest, 0, 13, handle, pipelined, None, most_elements)
+    api = Api(m.MetadataRequest, 0, 13, handle, pipelined, None, most_elements)
     settings = {
         "max_connections": 100,
         "max_request_bytes": 100_000_000,
@@ -112,8 +106,8 @@ async def serving(
         await server.close()
 
 
-def small(request: MetadataRequest, call: Call) -> MetadataResponse:
-    return MetadataResponse(cluster_id="small")
+def small(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
+    return m.MetadataResponse(cluster_id="small")
 
 
 def only(server: Server) -> ConnectionCore:
@@ -124,10 +118,10 @@ def only(server: Server) -> ConnectionCore:
 async def test_a_peer_that_does_not_read_has_few_requests_handled() -> None:
     handled = 0
 
-    def large(request: MetadataRequest, call: Call) -> MetadataResponse:
+    def large(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
         nonlocal handled
         handled += 1
-        return MetadataResponse(cluster_id=TEXT)
+        return m.MetadataResponse(cluster_id=TEXT)
 
     async with serving(large) as (server, connect):
         peer, other = connect(), connect()
@@ -149,10 +143,10 @@ async def test_a_peer_that_does_not_read_has_few_requests_handled() -> None:
 
 
 async def test_of_peers_that_do_not_read_the_slowest_goes_when_too_much_waits(caplog: pytest.LogCaptureFixture) -> None:
-    topics = [MetadataResponseTopic(name=TEXT) for _ in range(SMALL // 4)]  # 15 MB, more than sockets take
+    topics = [m.MetadataResponseTopic(name=TEXT) for _ in range(SMALL // 4)]  # 15 MB, more than sockets take
 
-    def large(request: MetadataRequest, call: Call) -> MetadataResponse:
-        return MetadataResponse(topics=topics if request.topics else [])
+    def large(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
+        return m.MetadataResponse(topics=topics if request.topics else [])
 
     async with serving(large, max_unread_bytes=20_000_000) as (server, connect):
         slow = connect(4096)
@@ -175,8 +169,8 @@ async def test_of_peers_that_do_not_read_the_slowest_goes_when_too_much_waits(ca
 
 
 async def test_what_a_lost_peer_did_not_take_is_freed() -> None:
-    def large(request: MetadataRequest, call: Call) -> MetadataResponse:
-        return MetadataResponse(topics=[MetadataResponseTopic(name=TEXT) for _ in range(500)])
+    def large(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
+        return m.MetadataResponse(topics=[m.MetadataResponseTopic(name=TEXT) for _ in range(500)])
 
     async with serving(large) as (server, connect):
         peer = connect(4096)
@@ -194,7 +188,7 @@ async def test_others_are_served_between_the_frames_of_one_connection(monkeypatc
     monkeypatch.setattr("muster.broker.net.connection_core.SLICE_S", 0.0)  # one frame in a turn of the loop
     order = []
 
-    def note(request: MetadataRequest, call: Call) -> MetadataResponse:
+    def note(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
         assert request.topics is not None
         order.append(request.topics[0].name)
         return small(request, call)
@@ -216,18 +210,18 @@ async def test_others_are_served_between_the_frames_of_one_connection(monkeypatc
 async def test_a_large_request_is_handled_beside_others() -> None:
     order: list[str] = []
 
-    def sliced(request: MetadataRequest, call: Call) -> Any:
+    def sliced(request: m.MetadataRequest, call: Call) -> Any:
         names = [topic.name or "" for topic in request.topics or []]
         if len(names) == 1:
             order.append(names[0])
             return small(request, call)
         return steps(names)
 
-    def steps(names: list[str]) -> Generator[None, None, MetadataResponse]:
+    def steps(names: list[str]) -> Generator[None, None, m.MetadataResponse]:
         for number, _ in enumerate(names):
             order.append(f"step {number}")
             yield
-        return MetadataResponse(topics=[MetadataResponseTopic(name=name) for name in names])
+        return m.MetadataResponse(topics=[m.MetadataResponseTopic(name=name) for name in names])
 
     async with serving(sliced) as (server, connect):
         server.slices._clock = iter(range(1 << 30)).__next__  # each look at the clock is the end of a slice
@@ -248,8 +242,8 @@ async def test_a_large_request_is_handled_beside_others() -> None:
 
 
 async def test_a_large_answer_is_encoded_in_slices_and_is_the_same() -> None:
-    partitions = [MetadataResponsePartition(0, index, 1, 0, [1], [1]) for index in range(SMALL)]
-    whole = MetadataResponse(topics=[MetadataResponseTopic(0, "t", partitions=partitions)], cluster_id="c")
+    partitions = [m.MetadataResponsePartition(0, index, 1, 0, [1], [1]) for index in range(SMALL)]
+    whole = m.MetadataResponse(topics=[m.MetadataResponseTopic(0, "t", partitions=partitions)], cluster_id="c")
 
     async with serving(lambda request, call: whole) as (_, connect):
         peer = connect()
@@ -265,7 +259,7 @@ async def test_a_large_answer_is_encoded_in_slices_and_is_the_same() -> None:
 async def test_too_many_elements_are_refused_before_they_are_decoded(caplog: pytest.LogCaptureFixture) -> None:
     handled: list[int] = []
 
-    def note(request: MetadataRequest, call: Call) -> MetadataResponse:
+    def note(request: m.MetadataRequest, call: Call) -> m.MetadataResponse:
         handled.append(len(request.topics or ()))
         return small(request, call)
 
@@ -285,7 +279,7 @@ async def test_too_many_elements_are_refused_before_they_are_decoded(caplog: pyt
 async def test_nobody_is_left_without_an_answer_by_a_handler_that_forgets(caplog: pytest.LogCaptureFixture) -> None:
     kept: list[Call] = []
 
-    def careless(request: MetadataRequest, call: Call) -> None:
+    def careless(request: m.MetadataRequest, call: Call) -> None:
         if request.topics:
             kept.append(call)
 
@@ -300,7 +294,7 @@ async def test_nobody_is_left_without_an_answer_by_a_handler_that_forgets(caplog
         with pytest.raises((EOFError, ConnectionResetError)):
             await forgotten.answer()
         assert "its MetadataRequest was never answered" in caplog.text
-        kept.pop().reply(MetadataResponse(cluster_id="late"))
+        kept.pop().reply(m.MetadataResponse(cluster_id="late"))
         assert (await waiting.answer())[1].cluster_id == "late"
 
 
@@ -308,16 +302,16 @@ async def test_nobody_is_left_without_an_answer_by_a_handler_that_forgets(caplog
 @pytest.mark.parametrize("how", [ValueError("surprise"), CloseConnectionError("no"), "not encodable"])
 @pytest.mark.interpreted
 async def test_a_handler_that_fails_ends_its_connection(when: str, how: Any) -> None:
-    def fail() -> MetadataResponse:
+    def fail() -> m.MetadataResponse:
         if isinstance(how, Exception):
             raise how
-        return MetadataResponse(throttle_time_ms=how)
+        return m.MetadataResponse(throttle_time_ms=how)
 
-    def sliced() -> Generator[None, None, MetadataResponse]:
+    def sliced() -> Generator[None, None, m.MetadataResponse]:
         yield
         return fail()
 
-    def handle(request: MetadataRequest, call: Call) -> Any:
+    def handle(request: m.MetadataRequest, call: Call) -> Any:
         if request.topics:
             return small(request, call)
         if when == "at once":
@@ -340,7 +334,7 @@ async def test_a_handler_that_fails_ends_its_connection(when: str, how: Any) -> 
 async def test_a_frame_that_is_still_worked_on_counts_when_its_connection_has_ended(keeps: bool) -> None:
     calls: list[Call] = []
 
-    def park(request: MetadataRequest, call: Call) -> None:
+    def park(request: m.MetadataRequest, call: Call) -> None:
         call.keeps_frame = keeps
         calls.append(call)
 
@@ -360,9 +354,9 @@ async def test_a_frame_that_is_still_worked_on_counts_when_its_connection_has_en
 
 
 async def test_a_second_answer_changes_nothing() -> None:
-    def twice(request: MetadataRequest, call: Call) -> None:
-        call.reply(MetadataResponse(cluster_id="first"))
-        call.reply(MetadataResponse(cluster_id="second"))
+    def twice(request: m.MetadataRequest, call: Call) -> None:
+        call.reply(m.MetadataResponse(cluster_id="first"))
+        call.reply(m.MetadataResponse(cluster_id="second"))
 
     async with serving(twice) as (_, connect):
         peer = connect()
@@ -372,13 +366,13 @@ async def test_a_second_answer_changes_nothing() -> None:
             assert (found, answer.cluster_id) == (number, "first")
 
 
-async def test_answers_behind_one_that_waits_stop_further_requests() -> None:
+async def test_answers_after_one_that_waits_stop_further_requests() -> None:
     """A pipelined request waits for the disk; what is answered behind it counts as waiting answers."""
     calls: list[Call] = []
 
-    def handle(request: MetadataRequest, call: Call) -> MetadataResponse | None:
+    def handle(request: m.MetadataRequest, call: Call) -> m.MetadataResponse | None:
         calls.append(call)
-        return None if len(calls) == 1 else MetadataResponse(cluster_id=TEXT)
+        return None if len(calls) == 1 else m.MetadataResponse(cluster_id=TEXT)
 
     async with serving(handle, pipelined=True) as (_, connect):
         peer = connect()
@@ -388,7 +382,7 @@ async def test_answers_behind_one_that_waits_stop_further_requests() -> None:
         for _ in range(50):
             await asyncio.sleep(0)
         assert len(calls) <= 2 + HIGH_WATER // len(TEXT)
-        calls[0].reply(MetadataResponse(cluster_id="disk"))
+        calls[0].reply(m.MetadataResponse(cluster_id="disk"))
         for number in range(1, 101):
             assert (await peer.answer())[0] == number
 
@@ -410,10 +404,7 @@ def test_lines_that_say_the_same_are_few(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         for _ in range(6):
             seldom.warn("no descriptors")
-    assert said(caplog, "muster.broker") == [
-        "no descriptors",
-        "no descriptors (3 similar messages suppressed)",
-    ]
+    assert said(caplog, "muster.broker") == ["no descriptors", "no descriptors (3 similar messages suppressed)"]
 
 
 async def test_many_connections_wait_to_be_accepted_while_the_loop_is_busy(tmp_path: Path) -> None:

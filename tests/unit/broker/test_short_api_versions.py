@@ -49,7 +49,7 @@ def test_a_request_of_very_many_tags_is_left_to_the_general_way(tags: int, is_sh
     assert (SHORT(frame, 0, 4, 1) is not None) is is_short
 
 
-def test_what_is_no_request_is_refused() -> None:
+def test_what_is_not_a_request_is_refused() -> None:
     with pytest.raises(ProtocolError):
         SHORT(b"\7", 0, 4, 1)
 

@@ -12,12 +12,14 @@ import pytest
 from muster.broker.broker import Broker
 from muster.broker.handlers import produce, produce_short
 from muster.broker.net.connection_core import ConnectionCore
+from muster.errors import ErrorCode
 from muster.log import CleanupPolicy, PartitionLog
 from muster.protocol import framing
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.records.record_batch import TRANSACTIONAL_FLAG
 from tests.support import lying_batches as lies
-from tests.support.brokers import running
+from tests.support.brokers import log_of, running, topic_of
 
 VERSIONS = [9, 12, 13]
 SHORT, GENERAL = "short", "other"
@@ -81,12 +83,6 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
                 broker.changes.create_topic(f"{way}-{name}", 2, settings)
         await asyncio.sleep(0)
         yield broker
-
-
-def log_of(broker: Broker, topic: str) -> PartitionLog:
-    found = broker.partitions.get(topic, 0)
-    assert found is not None
-    return found
 
 
 def content(log: PartitionLog) -> bytes:
@@ -153,6 +149,26 @@ async def test_only_plain_requests_are_answered_in_short(broker: Broker, version
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("producer", [(-1, -1, -1), (7, 0, 1)])
+async def test_records_of_a_transaction_want_a_transactional_id(
+    broker: Broker, version: int, producer: tuple[int, int, int]
+) -> None:
+    """Also where the producer has a transaction open, so that the log would take them."""
+    logs = [log_of(broker, f"{way}-plain") for way in (SHORT, GENERAL)]
+    first, sent = (
+        lies.batch(lies.record(), attributes=TRANSACTIONAL_FLAG, producer=each) for each in ((7, 0, 0), producer)
+    )
+    for log in logs:
+        guard = log.begin_verification(7, 0, 0, tv2=True, now=lies.NOW)
+        log.append(first, now=lies.NOW, guard=guard)
+    before = [log.log_end_offset for log in logs]
+    answer, short = await same(broker, "plain", version, lambda topic: request(broker, topic, sent, version))
+    [partition] = framing.decode_response(answer[4:], m.ProduceRequest, version).responses[0].partition_responses
+    assert partition.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert (short, [log.log_end_offset for log in logs]) == (0, before)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_damaged_requests_are_answered_as_on_the_general_way(broker: Broker, version: int) -> None:
     topics = [f"{way}-plain" for way in (SHORT, GENERAL)]
     whole = {topic: request(broker, topic, ONE, version) for topic in topics}
@@ -172,8 +188,7 @@ async def test_a_topic_created_anew_is_not_taken_for_the_old_one(broker: Broker,
     frame = request(broker, f"{SHORT}-plain", ONE, version)
     assert await connection.send(frame)
     old = log_of(broker, f"{SHORT}-plain")
-    topic = broker.topics.get(f"{SHORT}-plain")
-    assert topic is not None
+    topic = topic_of(broker, f"{SHORT}-plain")
     broker.changes.delete_topic(topic)
     broker.changes.create_topic(f"{SHORT}-plain", 2, {})
     await asyncio.sleep(0)

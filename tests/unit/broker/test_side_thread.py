@@ -113,7 +113,7 @@ async def test_who_waits_for_no_answer_may_go_but_only_so_many(clients: Callable
     assert (await some.all())[-1] == "later done"
 
 
-async def test_nothing_is_done_or_told_behind_the_stop(
+async def test_nothing_is_done_or_reported_after_the_stop(
     clients: Callable[[], Clients], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -130,7 +130,7 @@ async def test_nothing_is_done_or_told_behind_the_stop(
     assert said(caplog, "muster.broker") == []
 
 
-async def test_work_that_ends_with_the_stop_is_not_told(clients: Callable[[], Clients]) -> None:
+async def test_work_that_ends_with_the_stop_is_not_reported(clients: Callable[[], Clients]) -> None:
     """The last piece is done, and the loop has not heard of it yet."""
     some = clients()
     some.add("a", 0)

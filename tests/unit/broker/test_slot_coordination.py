@@ -128,7 +128,7 @@ async def test_what_was_committed_for_a_topic_that_cannot_be_understood_is_kept(
         assert [await committed(cluster, one, name) for name in NAMES] == [(0, 5)] * len(NAMES)
 
 
-async def test_groups_go_on_at_a_broker_whose_disk_is_full(cluster: SimCluster) -> None:
+async def test_groups_continue_at_a_broker_whose_disk_is_full(cluster: SimCluster) -> None:
     """It takes them from one that dies, and keeps what they committed for a topic that it could not list."""
     disk = FaultyDisk()
     async with cluster.running(1, disk) as one:
@@ -208,7 +208,7 @@ async def test_an_epoch_that_an_operator_raises_costs_the_next_write_only(cluste
         assert await commit(cluster, one, "g", 7) == 0
 
 
-async def test_what_is_no_coordinator_is_logged_once(cluster: SimCluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_not_a_coordinator_is_logged_once(cluster: SimCluster, caplog: pytest.LogCaptureFixture) -> None:
     async with cluster.running(1) as one:
         await cluster.until(lambda: serves(one, SLOT_COUNT))
         cluster.do(Create("/muster/coordinators/7", b"rubbish"))
@@ -293,7 +293,7 @@ async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> N
     assert made.coordinator("g") is None
 
 
-async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_is_told(parts: Any) -> None:
+async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_is_reported(parts: Any) -> None:
     """A process that stood still for long, and whose session proves to be alive before its doubt was told."""
     made, among, told = parts
     turned = asyncio.Event()
@@ -347,7 +347,7 @@ class Turns:
         self._turned.set()
 
 
-async def test_another_coordinator_is_told_by_its_own_znode(parts: Any) -> None:
+async def test_another_coordinator_is_known_by_its_own_znode(parts: Any) -> None:
     made, _, _ = parts
     made.keeper._owners[group_partition("g", SLOT_COUNT)] = SimpleNamespace(coordinator_id=2)
     assert made.coordinator("g") is None

@@ -144,7 +144,7 @@ async def test_what_the_far_end_does_not_take_is_kept_and_sent_when_it_does(pair
     assert near.told == ["pause", "resume", "lost"]
 
 
-async def test_it_goes_on_after_a_pause(pairs: Pairs) -> None:
+async def test_it_continues_after_a_pause(pairs: Pairs) -> None:
     near, far = pairs.pair()
     near.transport.write(bytes(10_000_000))
     received = 0
@@ -168,7 +168,7 @@ async def test_nothing_is_read_while_it_pauses(pairs: Pairs) -> None:
     await until(lambda: near.got)
 
 
-async def test_a_reset_is_told_once(pairs: Pairs) -> None:
+async def test_a_reset_is_reported_once(pairs: Pairs) -> None:
     near, far = pairs.pair()
     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     far.close()
@@ -181,7 +181,7 @@ async def test_a_reset_is_told_once(pairs: Pairs) -> None:
     assert near.told == ["lost: ConnectionResetError"]
 
 
-async def test_a_reset_while_answers_wait_is_told(pairs: Pairs) -> None:
+async def test_a_reset_while_answers_wait_is_reported(pairs: Pairs) -> None:
     near, far = pairs.pair()
     near.transport.pause_reading()
     near.transport.write(bytes(10_000_000))
@@ -212,7 +212,7 @@ async def test_nothing_is_read_while_it_ends(pairs: Pairs) -> None:
     assert near.got == b""
 
 
-async def test_one_that_raises_ends_and_the_others_go_on(pairs: Pairs) -> None:
+async def test_one_that_raises_ends_and_the_others_continue(pairs: Pairs) -> None:
     loop = asyncio.get_running_loop()
     told: list[Any] = []
     loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
@@ -255,7 +255,7 @@ async def test_what_stops_reading_by_one_that_was_read_before_it_is_not_read(pai
     assert sorted(near.got for near, _ in both) == [b"", b"asked"]
 
 
-async def test_an_end_is_told_once_to_a_protocol_that_keeps_the_connection(pairs: Pairs) -> None:
+async def test_an_end_is_reported_once_to_a_protocol_that_keeps_the_connection(pairs: Pairs) -> None:
     near, far = pairs.pair()
     near.keep_open = True
     far.shutdown(socket.SHUT_WR)

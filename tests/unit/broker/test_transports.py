@@ -135,6 +135,7 @@ async def test_answers_of_all_sizes_arrive_whole_and_in_order(
         assert bool(past) == (transport != "tls")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", [*OWN, "tcp", "tls", "unix"])
 async def test_a_peer_that_does_not_read_has_one_answer_waiting(transport: str, tmp_path: Path) -> None:
     handled = 0
@@ -218,7 +219,7 @@ class Bare:
 
 
 @pytest.mark.parametrize("slow", [1, 2, 10_000])
-async def test_a_transport_that_is_no_socket_is_given_a_piece_at_a_time(slow: int) -> None:
+async def test_a_transport_that_is_not_a_socket_is_given_a_piece_at_a_time(slow: int) -> None:
     sizes = [1, 100_000, 20_000_000, 3]
 
     def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
@@ -246,7 +247,7 @@ async def test_a_transport_that_is_no_socket_is_given_a_piece_at_a_time(slow: in
         connection.connection_lost(None)
 
 
-async def test_a_large_frame_behind_another_comes_to_where_it_belongs() -> None:
+async def test_a_large_frame_after_another_comes_to_where_it_belongs() -> None:
     """Of its bytes the shared buffer holds few; a small frame is read with as many others as there are."""
 
     def handle(request: MetadataRequest, call: Call) -> MetadataResponse:

@@ -80,7 +80,7 @@ async def test_a_batch_sent_twice_is_acknowledged_when_its_first_copy_is_durable
     assert written(await first.answered()) == written(await again.answered()) == (0, 0)
 
 
-async def test_a_sync_that_fails_is_no_acknowledgement(broker: Broker, disk: HeldDisk) -> None:
+async def test_a_sync_that_fails_acknowledges_nothing(broker: Broker, disk: HeldDisk) -> None:
     first, again = produce(broker, sequence=0), produce(broker, sequence=0)
     disk.fail()
     failed = ErrorCode.KAFKA_STORAGE_ERROR, -1
@@ -134,12 +134,14 @@ async def test_a_produce_whose_topic_is_deleted_is_answered(broker: Broker, disk
     assert (await parked.answered()).responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def commit_and_look_up(broker: Broker) -> tuple[Asked, Asked]:
+    topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, 5)])
+    commit = Asked(broker, m.OffsetCommitRequest("g", topics=[topic]), 8)
+    return commit, Asked(broker, m.OffsetFetchRequest("g", [m.OffsetFetchRequestTopic("t", [0])]), 7)
+
+
 async def test_a_commit_is_acknowledged_and_shown_after_its_sync(broker: Broker, disk: HeldDisk) -> None:
-    partition = m.OffsetCommitRequestPartition(0, 5)
-    commit = Asked(
-        broker, m.OffsetCommitRequest("g", topics=[m.OffsetCommitRequestTopic("t", partitions=[partition])]), 8
-    )
-    shown = Asked(broker, m.OffsetFetchRequest("g", [m.OffsetFetchRequestTopic("t", [0])]), 7)
+    commit, shown = commit_and_look_up(broker)
     assert (commit.answer, shown.answer) == (None, None)
     disk.release()
     assert (await commit.answered()).topics[0].partitions[0].error_code == 0
@@ -160,11 +162,7 @@ async def test_a_commit_whose_sync_ends_with_the_broker_is_acknowledged(broker: 
 
 
 async def test_a_commit_whose_sync_fails_is_none(broker: Broker, disk: HeldDisk) -> None:
-    partition = m.OffsetCommitRequestPartition(0, 5)
-    commit = Asked(
-        broker, m.OffsetCommitRequest("g", topics=[m.OffsetCommitRequestTopic("t", partitions=[partition])]), 8
-    )
-    shown = Asked(broker, m.OffsetFetchRequest("g", [m.OffsetFetchRequestTopic("t", [0])]), 7)
+    commit, shown = commit_and_look_up(broker)
     disk.fail()
     assert (await commit.answered()).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert (await shown.answered()).error_code == ErrorCode.NOT_COORDINATOR

@@ -7,14 +7,14 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.cluster import follower
-from muster.errors import ConfigError, ErrorCode
+from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
@@ -26,13 +26,8 @@ from muster.zookeeper.base.znodes import (
     partition_state_path,
     topic_path,
 )
-from muster.zookeeper.cluster.scheme import (
-    CLUSTER_ID,
-    PRODUCER_IDS_OF_A_BLOCK,
-    BrokerIdTakenError,
-    create_topic,
-    request_deletion,
-)
+from muster.zookeeper.cluster import scheme
+from muster.zookeeper.cluster.scheme import CLUSTER_ID, BrokerIdTakenError, create_topic, request_deletion
 from tests.support.cluster_asks import (
     below,
     commit,
@@ -52,8 +47,7 @@ from tests.support.sim_cluster import SimCluster, session_of
 
 
 async def test_a_topic_is_spread_and_each_broker_has_its_part(cluster: SimCluster) -> None:
-    async with cluster.running(1) as one, cluster.running(2) as two:
-        await cluster.until(lambda: len(one.cluster.nodes) == 2)
+    async with cluster.pair() as (one, two):
         created = await create(cluster, one, "t", 4)
         assert (created.error_code, created.num_partitions) == (0, 4)
         await cluster.until(
@@ -70,6 +64,7 @@ async def test_a_topic_is_spread_and_each_broker_has_its_part(cluster: SimCluste
         assert (ends(one, "t"), ends(two, "t")) == ({}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carries_out", [False, True])
 async def test_a_start_that_loses_its_connection_anywhere_succeeds(cluster: SimCluster, carries_out: bool) -> None:
     async with cluster.running(1) as other:
@@ -276,6 +271,71 @@ async def test_all_brokers_keep_groups_in_one_place(cluster: SimCluster, first: 
         await cluster.soon(cluster.make(1, **settings(second))[0].start())
 
 
+async def test_all_brokers_have_the_level_of_the_first(cluster: SimCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster.running(1, transaction_version=0), cluster.running(2) as second:
+        assert second.features.levels == {"transaction.version": 0}
+        assert second.transactions.runtime.config.transaction_version == 0
+        assert "has no effect" not in caplog.text
+        async with cluster.running(3, transaction_version=2) as third:
+            assert third.features.levels == {"transaction.version": 0}
+        assert "transaction.version=2 has no effect: the cluster has level 0" in caplog.text
+    cluster.do(SetData("/muster/transaction.version", b"3"))
+    with pytest.raises(ConfigError, match=r"/muster/transaction\.version in ZooKeeper says .* level '3'"):
+        await cluster.soon(cluster.make(1)[0].start())
+
+
+async def test_a_level_that_was_changed_is_that_of_all_brokers(cluster: SimCluster) -> None:
+    async with cluster.running(1) as first, cluster.running(2) as second:
+        both = [first.features, second.features]
+        assert [(each.levels, each.epoch) for each in both] == [({"transaction.version": 2}, 0)] * 2
+        assert await update(cluster, first, 1) is None
+        await cluster.until(lambda: all(each.epoch == 1 for each in both))
+        assert [each.levels for each in both] == [{"transaction.version": 1}] * 2
+        assert second.transactions.runtime.config.transaction_version == 1
+        cluster.do(Delete("/muster/transaction.version"))
+        assert await update(cluster, second, 0) is None
+        await cluster.until(lambda: all(each.levels == {"transaction.version": 0} for each in both))
+
+
+async def test_a_level_is_changed_on_the_basis_of_the_newest(cluster: SimCluster) -> None:
+    """Two brokers change it at the same time: the second looks at what the first has written."""
+    async with cluster.running(1) as first, cluster.running(2) as second:
+        seen: list[int] = []
+
+        def once(levels: Mapping[str, int]) -> dict[str, int]:
+            seen.append(levels["transaction.version"])
+            if len(seen) == 1:
+                cluster.do(SetData("/muster/transaction.version", b"1"))
+            return {"transaction.version": 0}
+
+        assert await update(cluster, first, once) is None
+        assert seen == [2, 1]
+        await cluster.until(lambda: second.features.levels == {"transaction.version": 0})
+
+
+async def test_a_level_that_is_not_known_changes_nothing(cluster: SimCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster.running(1) as broker:
+        cluster.do(SetData("/muster/transaction.version", b"7"))
+        await cluster.until(lambda: "which this version does not support" in caplog.text)
+        cluster.do(SetData("/muster/transaction.version", b"damaged"))
+        error = await update(cluster, broker, 1)
+        assert error is not None
+        assert "cannot be read" in (error.message or "")
+        assert broker.features.levels == {"transaction.version": 2}
+
+
+async def update(
+    cluster: SimCluster, broker: Broker, change: int | Callable[[Mapping[str, int]], Mapping[str, int]]
+) -> KafkaError | None:
+    """What a broker of the cluster says to a change of the level."""
+    assert broker._among is not None
+    told: list[KafkaError | None] = []
+    rule = change if callable(change) else lambda levels: {"transaction.version": change}
+    broker._among.update_features(rule, 30_000, told.append)
+    await cluster.until(lambda: told)
+    return told[0]
+
+
 @pytest.mark.parametrize("trace", ["broker", "epoch"])
 async def test_a_cluster_of_kafkas_brokers_is_left_alone(cluster: SimCluster, trace: str) -> None:
     if trace == "broker":
@@ -359,7 +419,7 @@ async def test_clients_wait_until_the_broker_is_one_of_its_cluster(cluster: SimC
         left.connect(("127.0.0.1", broker.node.port))
 
 
-async def test_those_who_wait_are_told_when_the_leader_has_moved(cluster: SimCluster) -> None:
+async def test_fetches_that_wait_are_answered_when_the_leader_has_moved(cluster: SimCluster) -> None:
     disk = FaultyDisk()
     async with cluster.running(1, disk, fsync="always") as broker:
         await create(cluster, broker, "t", 1)
@@ -408,7 +468,7 @@ def no_controller(cluster: SimCluster) -> Iterator[None]:
     cluster.do(Delete("/controller"))
 
 
-async def test_a_topic_without_leaders_is_told_when_the_time_is_over(cluster: SimCluster) -> None:
+async def test_a_topic_without_leaders_is_reported_when_the_time_is_over(cluster: SimCluster) -> None:
     async with cluster.running(1) as broker:
         wanted = m.CreatableTopic("t", -1, -1, [m.CreatableReplicaAssignment(0, [1])])
         with no_controller(cluster):
@@ -444,24 +504,28 @@ async def test_without_zookeeper_nothing_is_created_and_data_is_served(cluster: 
         assert (await create(cluster, broker, "v", 1)).error_code == 0
 
 
-async def test_producer_ids_are_given_once_and_run_out_without_zookeeper(cluster: SimCluster) -> None:
+async def test_producer_ids_are_given_once_and_run_out_without_zookeeper(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheme, "PRODUCER_IDS_OF_A_BLOCK", block := 100)
+
     async def take(broker: Broker) -> tuple[int, int]:
         answer = await Asked(broker, m.InitProducerIdRequest(None, 0, -1, -1), 4).answered()
         return answer.error_code, answer.producer_id
 
     async with cluster.running(1) as one, cluster.running(2) as two:
         taken = []
-        for _ in range(PRODUCER_IDS_OF_A_BLOCK + 1):
+        for _ in range(block + 1):
             taken += [await take(one), await take(two)]
         assert {error for error, _ in taken} == {0}
         assert len({found for _, found in taken}) == len(taken)
-        await cluster.until(lambda: one._among is not None and len(one._among._next_ids) == PRODUCER_IDS_OF_A_BLOCK)
+        await cluster.until(lambda: one._among is not None and len(one._among._next_ids) == block)
         cluster.cut(session_of(one))
         await cluster.until(lambda: not session_of(one).sim.is_connected)
-        left = [await take(one) for _ in range(2 * PRODUCER_IDS_OF_A_BLOCK)]
-        assert left[-1] == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+        left = [await take(one) for _ in range(2 * block)]
+        assert left[-1] == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
         given = [found for error, found in left if error == 0]
-        assert len(given) == 2 * PRODUCER_IDS_OF_A_BLOCK - 1
+        assert len(given) == 2 * block - 1
         cluster.zookeeper.heal(session_of(one).sim)
         await cluster.until(lambda: one._among is not None and one._among._next_ids)
         error, found = await take(one)

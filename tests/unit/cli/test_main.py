@@ -47,7 +47,7 @@ def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     [
         (["-o", "num.partition=3"], "did you mean num.partitions?"),
         (["--port", "99999"], "--port 99999: must be 0 to 65535"),
-        (["--config", "none.toml"], "cannot read none.toml"),
+        (["--log-level", "debug", "--config", "none.toml"], "cannot read none.toml"),
         (["--port", "0", "--data-dir", "file"], "cannot use file as the data folder"),
         (["--port", "0", "--host", "256.0.0.1", "--data-dir", "data"], "cannot listen on 256.0.0.1:0"),
         (["--port", "0", "--host", "0.0.0.0", "--data-dir", "data"], "to which clients cannot connect"),
@@ -100,11 +100,6 @@ def test_a_closed_input_is_told_before_anything_is_connected(
     assert capsys.readouterr().err == "muster: standard input is closed: there is nothing to produce\n"
 
 
-def test_levels_of_the_log_are_taken_in_small_letters_too():
-    done = run("serve", "--log-level", "debug", "--config", "none.toml")
-    assert "cannot read none.toml" in done.stderr
-
-
 def test_other_commands_are_not_imported():
     code = "import sys; from muster.cli import main; main.main([]); sys.exit('asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
@@ -118,12 +113,13 @@ def test_a_cluster_without_kazoo_is_told_what_is_missing(tmp_path: Path):
     assert done.stderr == "muster: a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'\n"
 
 
-@pytest.mark.parametrize("name", ["WatcherConsumer", "AsyncWatcherConsumer"])
-def test_a_consumer_that_watches_without_kazoo_says_what_to_install(name: str):
-    code = f"import sys; sys.modules['kazoo'] = None; from muster.zookeeper import {name}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    says = f"{name} needs kazoo, which is not installed: pip install 'muster-kafka[zookeeper]'"
-    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {says}"
+def test_a_consumer_that_watches_without_kazoo_says_what_to_install():
+    code = "import sys; sys.modules['kazoo'] = None\n"
+    for name in ("WatcherConsumer", "AsyncWatcherConsumer"):
+        code += f"try: from muster.zookeeper import {name}\nexcept ModuleNotFoundError as error: print(error)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    says = "needs kazoo, which is not installed: pip install 'muster-kafka[zookeeper]'"
+    assert done.stdout == f"WatcherConsumer {says}\nAsyncWatcherConsumer {says}\n"
 
 
 @pytest.mark.parametrize("name", ["serve", "test-broker"])

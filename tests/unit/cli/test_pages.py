@@ -30,10 +30,10 @@ def test_the_page_of_commands_is_up_to_date() -> None:
 
 def command_lines(text: str) -> Iterator[str]:
     """What a page has in code that is a command: behind `muster`, or by itself where more follows."""
-    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             yield from re.findall(r"(?:^|[$|] )muster ([a-z][^|>&#]*)", line)
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
     for code in re.findall(r"`([^`]+)`", prose):
         words = code.split()
         if words[0] == "muster" and len(words) > 1:

@@ -75,6 +75,10 @@ def test_what_is_no_point_in_time(text: str) -> None:
         ("2d", 172_800_000),
         ("500ms", 500),
         ("5m", 300_000),
+        ("1d12h", 129_600_000),
+        ("1.5m", 90_000),
+        ("2w", 1_209_600_000),
+        ("0.1s", 100),
     ],
 )
 def test_durations(text: str, expected: int) -> None:

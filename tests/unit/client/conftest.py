@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from muster.client.net import connection, driver
 from tests.support.brokers import beside
 from tests.support.numbered_records import World
 
@@ -21,3 +22,10 @@ def world(bootstrap: str) -> Iterator[World]:
     found = World(bootstrap)
     with found.admin:
         yield found
+
+
+@pytest.fixture
+def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection is not looked at again after a second, when all that no timer of its own wakes would be seen."""
+    for module in (connection, driver):
+        monkeypatch.setattr(module, "SLOW_MS", 60_000)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from muster.client.admin.cluster import ClusterPart
 from muster.client.core.admin import admin
 from muster.client.core.admin import configs as admin_configs
 from muster.client.core.admin import members as admin_members
@@ -15,6 +17,7 @@ from muster.client.core.admin.admin import ConfigResource, ConfigResourceType, G
 from muster.client.core.admin.configs import ConfigChange, ConfigOperation
 from muster.client.core.admin.members import GroupMember
 from muster.client.core.admin.partitions import ElectionType, NewPartitions
+from muster.client.core.sends import LEAST_LOADED
 from muster.errors import ErrorCode, IllegalArgumentError, KafkaError, UnsupportedVersionError
 from muster.model import Node, TopicPartition
 from muster.protocol import admin_messages as a
@@ -291,3 +294,28 @@ def test_a_broker_without_default_numbers_is_not_asked_for_them(new: admin.NewTo
     else:
         with pytest.raises(UnsupportedVersionError, match="say how many partitions and replicas t must have"):
             admin.check_numbers_given(wanted, 3)
+
+
+def test_the_settings_of_a_broker_and_its_loggers_come_from_that_broker():
+    asked: list[tuple[int, list[str]]] = []
+
+    class Calls:
+        async def controller(self):
+            return 1
+
+        async def settle(self, items, attempt, _retry):
+            return await attempt(list(items))
+
+        async def ask(self, node_id, request):
+            asked.append((node_id, [each.resource_name for each in request.resources]))
+            results = [
+                m.DescribeConfigsResult(0, None, each.resource_type, each.resource_name, [])
+                for each in request.resources
+            ]
+            return m.DescribeConfigsResponse(0, results)
+
+    part = ClusterPart()
+    part._calls = Calls()  # type: ignore[assignment]
+    wanted = [ConfigResource(kind, "7") for kind in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)]
+    assert asyncio.run(part.describe_configs([TOPIC, *wanted])) == {key: {} for key in [TOPIC, *wanted]}
+    assert asked == [(LEAST_LOADED, ["t"]), (7, ["7", "7"])]

@@ -5,21 +5,15 @@ from __future__ import annotations
 import pytest
 
 from muster.errors import ErrorCode
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    OffsetCommitRequest,
-)
+from muster.protocol.messages import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest
 from muster.protocol.subscription import Subscription
-from tests.support.client_harness import ConsumerHarness, tp, tps
+from tests.support.client_harness import ConsumerHarness, stable_member, tp, tps
 
 
 def test_an_eager_member_commits_before_it_gives_up():
-    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
-    consumer.stable()
+    consumer = stable_member(auto_commit_interval_ms=10**9, enable_auto_commit=True)
     consumer.core.subscription.seek(tp("flights-1"), 5)
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.rebalance()
     assert consumer.events == []
     assert consumer.core.subscription.state(tp("flights-1")).pending_revocation
     request = consumer.accept_commit()
@@ -29,10 +23,8 @@ def test_an_eager_member_commits_before_it_gives_up():
 
 
 def test_that_commit_is_tried_again_until_the_rebalance_is_out_of_time():
-    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000)
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000, enable_auto_commit=True)
+    consumer.rebalance()
     start = consumer.now
     tries = 0
     while consumer.sent(OffsetCommitRequest) or consumer.now < start + 5_000:
@@ -51,10 +43,8 @@ def test_that_commit_is_tried_again_until_the_rebalance_is_out_of_time():
 
 def test_that_commit_is_waited_for_no_longer_though_it_is_not_answered():
     """Where request_timeout_ms is longer than the rebalance may take."""
-    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000)
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000, enable_auto_commit=True)
+    consumer.rebalance()
     assert len(consumer.sent(OffsetCommitRequest)) == 1
     start = consumer.now
     while not consumer.events:
@@ -70,10 +60,8 @@ def test_that_commit_is_waited_for_no_longer_though_it_is_not_answered():
 
 
 def test_a_commit_that_cannot_be_does_not_hold_the_join_up():
-    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(auto_commit_interval_ms=10**9, enable_auto_commit=True)
+    consumer.rebalance()
     consumer.accept_commit(ErrorCode.OFFSET_METADATA_TOO_LARGE)
     assert consumer.callback()[0] == "revoked"
 
@@ -84,8 +72,7 @@ def test_offsets_of_a_topic_that_was_deleted_do_not_hold_the_join_up(code):
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, metadata_max_age_ms=10_000, heartbeat_interval_ms=40_000)
     consumer.topics["airports"] = 1
     consumer.subscribe("flights", "airports")
-    consumer.accept_join()
-    consumer.accept_sync(tps("airports-0 flights-0"))
+    consumer.let_in(tps("airports-0 flights-0"))
     consumer.finish_callback()
     del consumer.topics["airports"]
     consumer.tick(10_000)
@@ -96,10 +83,8 @@ def test_offsets_of_a_topic_that_was_deleted_do_not_hold_the_join_up(code):
 
 def test_a_topic_that_only_the_coordinator_does_not_know_is_waited_for():
     """A broker that has just started may not know of all topics yet: that heals."""
-    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(auto_commit_interval_ms=10**9, enable_auto_commit=True)
+    consumer.rebalance()
     consumer.accept_commit(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert consumer.sent(JoinGroupRequest) == []
     consumer.tick(200)
@@ -120,8 +105,7 @@ def test_a_rebalance_that_waits_for_a_commit_says_so_once(owned, gone):
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, metadata_max_age_ms=500, heartbeat_interval_ms=40_000)
     consumer.topics["airports"] = 3
     consumer.subscribe("flights", "airports")
-    consumer.accept_join()
-    consumer.accept_sync(tps(owned))
+    consumer.let_in(tps(owned))
     consumer.finish_callback()
     consumer.topics["airports"] = 1
     began, told = consumer.now, []
@@ -139,14 +123,13 @@ def test_a_rebalance_that_waits_for_a_commit_says_so_once(owned, gone):
 
 
 def test_a_cooperative_member_commits_what_it_releases():
-    consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(
+        auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky", enable_auto_commit=True
+    )
+    consumer.rebalance()
     consumer.accept_commit()
     consumer.core.subscription.seek(tp("flights-3"), 9)  # it reads on while the others join
-    consumer.accept_join(2, others={"m2": Subscription(["flights"])})
-    consumer.accept_sync("flights-0 flights-1")
+    consumer.let_in("flights-0 flights-1", 2, others={"m2": Subscription(["flights"])})
     assert consumer.events == []
     request = consumer.accept_commit()
     assert request.generation_id_or_member_epoch == 2
@@ -159,8 +142,7 @@ def test_a_cooperative_member_hands_nothing_out_of_what_it_gives_up_while_that_i
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
     consumer.topics["delays"] = 1
     consumer.subscribe("flights", "delays")
-    consumer.accept_join()
-    consumer.accept_sync("flights-0 delays-0")
+    consumer.let_in("flights-0 delays-0")
     consumer.finish_callback()
     consumer.subscribe("flights")
     assert consumer.sent(OffsetCommitRequest)
@@ -175,8 +157,7 @@ def test_what_is_given_up_by_subscribing_anew_amid_that_commit_is_committed_too(
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
     consumer.topics["delays"] = 1
     consumer.subscribe("flights", "delays")
-    consumer.accept_join()
-    consumer.accept_sync("flights-0 delays-0")
+    consumer.let_in("flights-0 delays-0")
     consumer.finish_callback()
     consumer.subscribe("flights")
     assert len(consumer.sent(OffsetCommitRequest)) == 1
@@ -190,8 +171,7 @@ def test_what_is_given_up_by_subscribing_anew_amid_that_commit_is_committed_too(
 
 
 def test_a_reset_member_does_not_commit():
-    consumer = ConsumerHarness(auto_commit_interval_ms=10**9)
-    consumer.stable()
+    consumer = stable_member(auto_commit_interval_ms=10**9, enable_auto_commit=True)
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
     assert consumer.sent(OffsetCommitRequest) == []

@@ -6,56 +6,44 @@ import pytest
 
 from muster.errors import ErrorCode, KafkaTimeoutError
 from muster.model import OffsetAndMetadata
-from muster.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from tests.support.client_harness import GROUP, ConsumerHarness, by_hand, code_of, fetch_committed, topic_id, tp
 
 # --- what is committed -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [*range(1, OffsetFetchRequest.MAX_VERSION + 1)])
+@pytest.mark.parametrize("version", [*range(1, m.OffsetFetchRequest.MAX_VERSION + 1)])
 def test_committed_offsets_are_read_in_every_version(version):
     consumer = by_hand()
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     consumer.pending.clear()
-    consumer.versions[OffsetFetchRequest] = version
+    consumer.versions[m.OffsetFetchRequest] = version
     found = fetch_committed(consumer, "flights-0 flights-1")
     send, request = consumer.pending[-1]
     if version >= 8:
         assert [topic.partition_indexes for topic in request.groups[0].topics] == [[0, 1]]
         topics = [
-            OffsetFetchResponseTopics(
+            m.OffsetFetchResponseTopics(
                 "flights" if version < 10 else "",
                 topic_id("flights"),
-                [OffsetFetchResponsePartitions(0, 7, 2, "x"), OffsetFetchResponsePartitions(1, -1)],
+                [m.OffsetFetchResponsePartitions(0, 7, 2, "x"), m.OffsetFetchResponsePartitions(1, -1)],
             )
         ]
-        response = OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, topics)])
+        response = m.OffsetFetchResponse(groups=[m.OffsetFetchResponseGroup(GROUP, topics)])
     else:
         assert [topic.partition_indexes for topic in request.topics] == [[0, 1]]
-        old = [OffsetFetchResponsePartition(0, 7, 2, "x"), OffsetFetchResponsePartition(1, -1)]
-        response = OffsetFetchResponse(topics=[OffsetFetchResponseTopic("flights", old)])
+        old = [m.OffsetFetchResponsePartition(0, 7, 2, "x"), m.OffsetFetchResponsePartition(1, -1)]
+        response = m.OffsetFetchResponse(topics=[m.OffsetFetchResponseTopic("flights", old)])
     assert request.require_stable is (version >= 7)
     send.on_reply(response, consumer.now)
     assert found == [{tp("flights-0"): OffsetAndMetadata(7, 2, "x"), tp("flights-1"): None}]
 
 
 def offset_fetch_error(group=ErrorCode.NONE, partition=ErrorCode.NONE):
-    part = OffsetFetchResponsePartitions(0, -1, error_code=int(partition))
-    topics = [OffsetFetchResponseTopics("", topic_id("flights"), [part])]
-    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, topics, int(group))])
+    part = m.OffsetFetchResponsePartitions(0, -1, error_code=int(partition))
+    topics = [m.OffsetFetchResponseTopics("", topic_id("flights"), [part])]
+    return m.OffsetFetchResponse(groups=[m.OffsetFetchResponseGroup(GROUP, topics, int(group))])
 
 
 @pytest.mark.parametrize(
@@ -68,12 +56,12 @@ def offset_fetch_error(group=ErrorCode.NONE, partition=ErrorCode.NONE):
 )
 def test_reading_is_tried_again_while_it_may_help(response):
     consumer = by_hand()
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     found = fetch_committed(consumer, "flights-0", until=consumer.now + 1_000)
-    consumer.answer(OffsetFetchRequest, response)
+    consumer.answer(m.OffsetFetchRequest, response)
     assert found == []
     consumer.tick(130)
-    consumer.answer(OffsetFetchRequest, offset_fetch_error())
+    consumer.answer(m.OffsetFetchRequest, offset_fetch_error())
     assert found == [{tp("flights-0"): None}]
 
 
@@ -87,15 +75,15 @@ def test_reading_is_tried_again_while_it_may_help(response):
 )
 def test_reading_ends_where_it_does_not(response):
     consumer = by_hand()
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     found = fetch_committed(consumer, "flights-0", until=consumer.now + 1_000)
-    consumer.answer(OffsetFetchRequest, response)
+    consumer.answer(m.OffsetFetchRequest, response)
     assert isinstance(found[0], Exception)
 
 
 def test_reading_ends_with_its_time():
     consumer = by_hand()
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     found = fetch_committed(consumer, "flights-0", until=consumer.now + 1_000)
     consumer.tick(1_000)
     assert isinstance(found[0], KafkaTimeoutError)
@@ -104,15 +92,13 @@ def test_reading_ends_with_its_time():
 def test_the_answer_for_a_former_ownership_is_dropped():
     """The offset is asked for; the partition is lost and comes back; the old answer arrives after the new question."""
     consumer = ConsumerHarness(enable_auto_commit=False, listening=False)
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     consumer.subscribe()
-    consumer.accept_join()
-    consumer.accept_sync("flights-0")
-    (old, _) = next((s, r) for s, r in consumer.pending if isinstance(r, OffsetFetchRequest))
+    consumer.let_in("flights-0")
+    (old, _) = next((s, r) for s, r in consumer.pending if isinstance(r, m.OffsetFetchRequest))
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
-    consumer.accept_join(3, member_id="m2", leader="m2")
-    consumer.accept_sync("flights-0")
+    consumer.let_in("flights-0", 3, member_id="m2", leader="m2")
     old.on_reply(committed_at(4), consumer.now)
     assert consumer.core.subscription.position(tp("flights-0")) is None
 
@@ -121,27 +107,25 @@ def test_the_answer_for_a_former_ownership_is_dropped_while_the_listener_is_told
     """Nothing new has been asked yet: the listener may seek. The coordinator has moved meanwhile, so that the answer of
     the old one comes after those of the new one."""
     consumer = ConsumerHarness(enable_auto_commit=False)
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     consumer.stable("flights-0")
-    [old] = [send for send, request in consumer.pending if isinstance(request, OffsetFetchRequest)]
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    [old] = [send for send, request in consumer.pending if isinstance(request, m.OffsetFetchRequest)]
+    consumer.rebalance()
     assert consumer.finish_callback()[0] == "revoked"
-    consumer.accept_join(2)
-    consumer.accept_sync("flights-0")
+    consumer.let_in("flights-0", 2)
     assert consumer.callback()[0] == "assigned"
     old.on_reply(committed_at(4), consumer.now)
     assert consumer.core.subscription.position(tp("flights-0")) is None
     consumer.pending = [(send, request) for send, request in consumer.pending if send is not old]
     consumer.finish_callback()
-    consumer.answer(OffsetFetchRequest, committed_at(9))
+    consumer.answer(m.OffsetFetchRequest, committed_at(9))
     assert consumer.core.subscription.position(tp("flights-0")) == 9
 
 
 def committed_at(offset):
     """The answer to an OffsetFetch of flights-0."""
-    topic = OffsetFetchResponseTopics("", topic_id("flights"), [OffsetFetchResponsePartitions(0, offset)])
-    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, [topic])])
+    topic = m.OffsetFetchResponseTopics("", topic_id("flights"), [m.OffsetFetchResponsePartitions(0, offset)])
+    return m.OffsetFetchResponse(groups=[m.OffsetFetchResponseGroup(GROUP, [topic])])
 
 
 def forget_flights(consumer):
@@ -155,19 +139,19 @@ def forget_flights(consumer):
 def test_an_answer_that_names_a_topic_by_its_former_id_is_understood():
     """The topic is asked for by its id; it is deleted; the answer names an id that the metadata has forgotten."""
     consumer = by_hand()
-    consumer.auto -= {OffsetFetchRequest, OffsetCommitRequest}
+    consumer.auto -= {m.OffsetFetchRequest, m.OffsetCommitRequest}
     consumer.pending.clear()
     found, done = fetch_committed(consumer, "flights-0"), []
     consumer.core.commit({tp("flights-0"): OffsetAndMetadata(9)}, lambda error, _now: done.append(error))
     consumer.turn()
     asked = {type(request): send for send, request in consumer.pending}
     forget_flights(consumer)
-    fetched = OffsetFetchResponseTopics("", topic_id("flights"), [OffsetFetchResponsePartitions(0, 7)])
-    asked[OffsetFetchRequest].on_reply(
-        OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, [fetched])]), consumer.now
+    fetched = m.OffsetFetchResponseTopics("", topic_id("flights"), [m.OffsetFetchResponsePartitions(0, 7)])
+    asked[m.OffsetFetchRequest].on_reply(
+        m.OffsetFetchResponse(groups=[m.OffsetFetchResponseGroup(GROUP, [fetched])]), consumer.now
     )
-    committed = OffsetCommitResponseTopic("", topic_id("flights"), [OffsetCommitResponsePartition(0, 0)])
-    asked[OffsetCommitRequest].on_reply(OffsetCommitResponse(topics=[committed]), consumer.now)
+    committed = m.OffsetCommitResponseTopic("", topic_id("flights"), [m.OffsetCommitResponsePartition(0, 0)])
+    asked[m.OffsetCommitRequest].on_reply(m.OffsetCommitResponse(topics=[committed]), consumer.now)
     assert found == [{tp("flights-0"): OffsetAndMetadata(7)}]
     assert done == [None]
 

@@ -16,14 +16,7 @@ from muster.client.net.connection import Connection, ConnectionState, Waiting
 from muster.client.net.driver import Driver, _Address
 from muster.model import Node
 from muster.protocol import framing
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    MetadataRequest,
-    ProduceRequest,
-)
+from muster.protocol import messages as m
 from tests.support.driver_client import client, connected, failed, scripted
 from tests.support.peers import free_ports
 from tests.support.said import said
@@ -43,8 +36,8 @@ class Still(Driver):
 
 
 async def answered(peer):
-    if peer.header.request_api_key == HeartbeatRequest.API_KEY:
-        await peer.reply(HeartbeatResponse())
+    if peer.header.request_api_key == m.HeartbeatRequest.API_KEY:
+        await peer.reply(m.HeartbeatResponse())
 
 
 # --- what is remembered of an address --------------------------------------------------------------------------------
@@ -77,8 +70,8 @@ async def test_an_address_that_failed_is_left_alone_for_its_backoff():
     (dead,) = free_ports(1)
     backoff = {"reconnect_backoff_ms": LONG_MS, "reconnect_backoff_max_ms": LONG_MS}
     async with client(f"127.0.0.1:{dead}", **backoff) as made:
-        assert "refused" in failed(await made.ask(ListGroupsRequest()))
-        text = failed(await made.ask(ListGroupsRequest(), timeout_ms=300), FailureKind.UNREACHABLE)
+        assert "refused" in failed(await made.ask(m.ListGroupsRequest()))
+        text = failed(await made.ask(m.ListGroupsRequest(), timeout_ms=300), FailureKind.UNREACHABLE)
         assert "could not be sent" in text
 
 
@@ -86,9 +79,9 @@ async def test_a_client_that_is_closed_while_it_waits_to_connect_says_nothing_of
     (dead,) = free_ports(1)
     backoff = {"reconnect_backoff_ms": LONG_MS, "reconnect_backoff_max_ms": LONG_MS}
     async with client(f"127.0.0.1:{dead}", **backoff) as made:
-        failed(await made.ask(ListGroupsRequest()))
+        failed(await made.ask(m.ListGroupsRequest()))
         told = len(said(caplog, "muster.client"))
-        waiting = made.begin(ListGroupsRequest())
+        waiting = made.begin(m.ListGroupsRequest())
     assert failed(await waiting) == "the client was closed"
     assert len(said(caplog, "muster.client")) == told
     assert not made.driver._tasks
@@ -96,9 +89,8 @@ async def test_a_client_that_is_closed_while_it_waits_to_connect_says_nothing_of
 
 async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
     """Brokers close idle connections and restart: no warning, and the metadata is asked for whether leaders moved."""
-    async with scripted(answered) as (_, made):
-        await made.know(1)
-        await made.ask(HeartbeatRequest(), 1)
+    async with scripted(answered, known=1) as (_, made):
+        await made.ask(m.HeartbeatRequest(), 1)
         seen = made.metadata.version
         waiting = asyncio.ensure_future(made.loop.wait_for(lambda: made.metadata.version > seen, 20_000))
         await asyncio.sleep(0.05)
@@ -118,7 +110,7 @@ async def ancient(peer, server, spoken):
     while True:
         request = await peer.read()
         spoken.append((peer.number, type(request).__name__, peer.header.request_api_version))
-        if not isinstance(request, MetadataRequest):
+        if not isinstance(request, m.MetadataRequest):
             return
         await peer.reply(server.metadata())
 
@@ -129,7 +121,7 @@ async def test_a_broker_that_closes_when_asked_is_taken_for_an_old_one_if_the_us
     async with server.running(), client(server.bootstrap, broker_version_fallback="0.8") as made:
         await made.know(1)
         assert spoken[:2] == [(1, "ApiVersionsRequest", 4), (2, "MetadataRequest", 0)]
-        assert "does not speak" in failed(await made.ask(HeartbeatRequest(), 1), FailureKind.UNSUPPORTED_VERSION)
+        assert "does not speak" in failed(await made.ask(m.HeartbeatRequest(), 1), FailureKind.UNSUPPORTED_VERSION)
 
 
 async def test_without_the_setting_it_is_a_failure_like_any_other():
@@ -137,7 +129,7 @@ async def test_without_the_setting_it_is_a_failure_like_any_other():
     server = ScriptedServer(lambda peer: ancient(peer, server, spoken))
     async with server.running(), client(server.bootstrap) as made:
         for _ in range(3):
-            failed(await made.ask(ListGroupsRequest()))
+            failed(await made.ask(m.ListGroupsRequest()))
         assert {name for _, name, _ in spoken} == {"ApiVersionsRequest"}
 
 
@@ -150,7 +142,7 @@ async def test_a_newer_broker_that_was_only_starting_is_asked_again():
             await peer.read()
             return
         if peer.number == 2:
-            assert isinstance(await peer.read(), MetadataRequest)
+            assert isinstance(await peer.read(), m.MetadataRequest)
             return
         await answering(server.metadata)(peer)
 
@@ -186,7 +178,7 @@ def standing(driver, number, how):
         link = Connection(driver, linked, Channel.DATA, "", 1_000)
         link.state = ConnectionState.CONNECTING if how.startswith("connecting") else ConnectionState.READY
         if "busy" in how:
-            link.submit(Send(number, ListGroupsRequest, lambda _: ListGroupsRequest(), lambda *_: None), LONG_MS)
+            link.submit(Send(number, m.ListGroupsRequest, lambda _: m.ListGroupsRequest(), lambda *_: None), LONG_MS)
         driver._connections[number, Channel.DATA] = link
     elif how != "untried":
         address = driver._address(node)
@@ -251,16 +243,16 @@ async def test_no_bootstrap_connection_is_left_once_a_broker_is_known_by_its_id(
             addresses = [f"127.0.0.1:{dead}", server.bootstrap]
             async with client(",".join(addresses if order else addresses[::-1])) as made:
                 await made.know(1)
-                await made.ask(HeartbeatRequest(), 1)
+                await made.ask(m.HeartbeatRequest(), 1)
                 assert [node.node_id for node in connected(made.driver)] == [1]
 
 
 async def test_what_is_under_way_to_a_bootstrap_address_is_waited_for():
     async with scripted(answered) as (_, made):
         await asyncio.sleep(0)  # the metadata is asked for first: answers come in order
-        parked = made.begin(ListGroupsRequest(), LEAST_LOADED)
+        parked = made.begin(m.ListGroupsRequest(), LEAST_LOADED)
         await made.know(1)
-        await made.ask(HeartbeatRequest(), 1)
+        await made.ask(m.HeartbeatRequest(), 1)
         assert sorted(node.node_id for node in connected(made.driver)) == [-2, 1]
         assert not parked.done()
 
@@ -269,11 +261,10 @@ async def test_what_is_under_way_to_a_bootstrap_address_is_waited_for():
 
 
 async def test_what_is_waited_for_is_not_idle():
-    async with scripted(answered, connections_max_idle_ms=20) as (_, made):
-        await made.know(1)
-        parked = made.begin(ListGroupsRequest(), 1, timeout_ms=60_000)
+    async with scripted(answered, connections_max_idle_ms=20, known=1) as (_, made):
+        parked = made.begin(m.ListGroupsRequest(), 1, timeout_ms=60_000)
         # The driver looks at its connections when a request could be over.
-        await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=60)
+        await made.ask(m.HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=60)
         while any(node for node in made.driver._connections if node[1] is Channel.COORDINATOR):
             await asyncio.sleep(0.02)
         made.driver._expire()
@@ -281,17 +272,15 @@ async def test_what_is_waited_for_is_not_idle():
 
 
 async def test_connections_are_kept_for_ever_if_one_likes():
-    async with scripted(answered, connections_max_idle_ms=-1) as (_, made):
-        await made.know(1)
-        await made.ask(HeartbeatRequest(), 1)
+    async with scripted(answered, connections_max_idle_ms=-1, known=1) as (_, made):
+        await made.ask(m.HeartbeatRequest(), 1)
         made.driver._expire()
         assert [node.node_id for node in connected(made.driver)] == [1]
 
 
 async def test_a_connection_that_is_not_idle_yet_is_looked_at_again():
-    async with scripted(answered, connections_max_idle_ms=400, request_timeout_ms=100) as (_, made):
-        await made.know(1)
-        await made.ask(HeartbeatRequest(), 1)
+    async with scripted(answered, connections_max_idle_ms=400, request_timeout_ms=100, known=1) as (_, made):
+        await made.ask(m.HeartbeatRequest(), 1)
         async with asyncio.timeout(20):
             while connected(made.driver):
                 await asyncio.sleep(0.02)
@@ -301,15 +290,14 @@ async def test_a_connection_is_used_when_it_is_written_to_and_when_it_answers():
     release = asyncio.Event()
 
     async def then(peer):
-        if peer.header.request_api_key == HeartbeatRequest.API_KEY:
+        if peer.header.request_api_key == m.HeartbeatRequest.API_KEY:
             await release.wait()
-            await peer.reply(HeartbeatResponse())
+            await peer.reply(m.HeartbeatResponse())
 
-    async with scripted(then) as (_, made):
-        await made.know(1)
+    async with scripted(then, known=1) as (_, made):
         made.driver.time = made.driver.now()
         made.driver.__class__ = Still
-        begun = made.begin(HeartbeatRequest(), 1)
+        begun = made.begin(m.HeartbeatRequest(), 1)
         while connected(made.driver) != [made.metadata.brokers[1]]:
             await asyncio.sleep(0.01)
         (link,) = made.driver._connections.values()
@@ -319,9 +307,9 @@ async def test_a_connection_is_used_when_it_is_written_to_and_when_it_answers():
         assert link.last_used == made.driver.now()
         made.driver.time += 1_000
         answers = []
-        request = ProduceRequest(acks=0)
+        request = m.ProduceRequest(acks=0)
         made.driver.dispatch(
-            [Send(1, ProduceRequest, lambda _: request, lambda reply, _: answers.append(reply), expects_reply=False)]
+            [Send(1, m.ProduceRequest, lambda _: request, lambda reply, _: answers.append(reply), expects_reply=False)]
         )
         while not answers:
             await asyncio.sleep(0)
@@ -332,9 +320,8 @@ async def test_a_connection_is_used_when_it_is_written_to_and_when_it_answers():
 
 
 async def test_sockets_notice_a_dead_peer_and_have_the_buffers_that_were_asked_for():
-    async with scripted(answered, send_buffer_bytes=16_384, receive_buffer_bytes=65_536) as (_, made):
-        await made.know(1)
-        await made.ask(HeartbeatRequest(), 1)
+    async with scripted(answered, send_buffer_bytes=16_384, receive_buffer_bytes=65_536, known=1) as (_, made):
+        await made.ask(m.HeartbeatRequest(), 1)
         (link,) = made.driver._connections.values()
         found = link._transport.get_extra_info("socket")
         assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -345,9 +332,8 @@ async def test_sockets_notice_a_dead_peer_and_have_the_buffers_that_were_asked_f
 
 
 async def test_a_request_may_have_no_time_at_all():
-    async with scripted(answered) as (_, made):
-        await made.know(1)
-        failed(await made.ask(ListGroupsRequest(), 1, timeout_ms=0))
+    async with scripted(answered, known=1) as (_, made):
+        failed(await made.ask(m.ListGroupsRequest(), 1, timeout_ms=0))
 
 
 async def test_a_broker_that_takes_connections_and_nothing_else_is_given_up_in_time():
@@ -363,7 +349,7 @@ async def test_a_broker_that_takes_connections_and_nothing_else_is_given_up_in_t
                 waiting.connect_ex(("127.0.0.1", port))
             limits = {"socket_connection_setup_timeout_ms": 100, "socket_connection_setup_timeout_max_ms": 100}
             async with client(f"127.0.0.1:{port}", **limits) as made:
-                text = failed(await made.ask(ListGroupsRequest(), timeout_ms=20_000), FailureKind.UNREACHABLE)
+                text = failed(await made.ask(m.ListGroupsRequest(), timeout_ms=20_000), FailureKind.UNREACHABLE)
                 assert "no answer in time" in text
         finally:
             for waiting in held:
@@ -380,14 +366,14 @@ async def test_a_bootstrap_connection_stays_though_its_request_was_given_up_mean
         await peer.reply(peer.api_versions())
         while True:
             await peer.read()
-            await peer.reply(ListGroupsResponse())
+            await peer.reply(m.ListGroupsResponse())
 
     server = ScriptedServer(script)
     async with server.running():
         driver = Driver(ClientConfig.of(bootstrap_servers=server.bootstrap), ClusterMetadata(ClientConfig()))
         await driver.start()
         answers = []
-        send = Send(LEAST_LOADED, ListGroupsRequest, lambda _: ListGroupsRequest(), lambda r, _: answers.append(r))
+        send = Send(LEAST_LOADED, m.ListGroupsRequest, lambda _: m.ListGroupsRequest(), lambda r, _: answers.append(r))
         driver.dispatch([replace(send, timeout_ms=10)])
         while not answers:
             await asyncio.sleep(0.005)
@@ -405,9 +391,8 @@ async def test_a_bootstrap_connection_stays_though_its_request_was_given_up_mean
 
 
 async def test_a_connection_that_is_being_made_is_not_idle():
-    async with scripted(answered, connections_max_idle_ms=0) as (_, made):
-        await made.know(1)
-        begun = made.begin(HeartbeatRequest(), 1, timeout_ms=0)
+    async with scripted(answered, connections_max_idle_ms=0, known=1) as (_, made):
+        begun = made.begin(m.HeartbeatRequest(), 1, timeout_ms=0)
         (link,) = [link for (node_id, _), link in made.driver._connections.items() if node_id == 1]
         made.driver._expire()
         failed(await begun, FailureKind.UNREACHABLE)
@@ -430,7 +415,7 @@ async def test_a_connection_that_is_given_up_while_it_is_being_made_leaves_no_so
         metadata.learn_node(Node(1, "127.0.0.1", server.port))
         driver = Driver(ClientConfig(), metadata)
         await driver.start()
-        driver.dispatch([Send(1, HeartbeatRequest, lambda _: HeartbeatRequest(), lambda *_: None)])
+        driver.dispatch([Send(1, m.HeartbeatRequest, lambda _: m.HeartbeatRequest(), lambda *_: None)])
         driver.disconnect(1, Channel.DATA)
         async with asyncio.timeout(20):
             await ended.wait()
@@ -438,9 +423,8 @@ async def test_a_connection_that_is_given_up_while_it_is_being_made_leaves_no_so
 
 
 async def test_a_closed_client_is_not_kept_by_its_timer():
-    async with scripted(answered) as (_, made):
-        await made.know(1)
-        await made.ask(HeartbeatRequest(), 1)
+    async with scripted(answered, known=1) as (_, made):
+        await made.ask(m.HeartbeatRequest(), 1)
     gone = weakref.ref(made.driver)
     del made
     for _ in range(3):
@@ -450,16 +434,17 @@ async def test_a_closed_client_is_not_kept_by_its_timer():
 
 
 async def test_pauses_that_two_answers_ask_for_are_one():
-    async with scripted(answered) as (_, made):
-        await made.know(1)
-        await made.ask(HeartbeatRequest(), 1)
+    async with scripted(answered, known=1) as (_, made):
+        await made.ask(m.HeartbeatRequest(), 1)
         made.driver.time = NOW
         made.driver.__class__ = Still
         (link,) = [link for link in made.driver._connections.values() if link.node.node_id == 1]
         for _ in range(2):
-            waiting = Waiting(Send(1, HeartbeatRequest, lambda _: HeartbeatRequest(), lambda *_: None), NOW, version=4)
+            waiting = Waiting(
+                Send(1, m.HeartbeatRequest, lambda _: m.HeartbeatRequest(), lambda *_: None), NOW, version=4
+            )
             waiting.correlation_id = 7
             link._in_flight.append(waiting)
-            frame = framing.encode_response(HeartbeatResponse(1_000), HeartbeatRequest, 4, 7)
+            frame = framing.encode_response(m.HeartbeatResponse(1_000), m.HeartbeatRequest, 4, 7)
             link._on_frame(b"".join(frame)[4:])
         assert link._muted_until == NOW + 1_000

@@ -6,17 +6,8 @@ import pytest
 
 from muster.errors import ConfigError, ErrorCode, IllegalStateError, KafkaError
 from muster.model import GroupMetadata
-from muster.protocol.messages import (
-    FetchRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    ListOffsetsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
-from tests.support.client_harness import ConsumerHarness, tp, tps
+from muster.protocol import messages as m
+from tests.support.client_harness import ConsumerHarness, stable_member, tp, tps
 
 
 def kinds(consumer):
@@ -33,7 +24,7 @@ def code_of(error):
 def test_the_order_of_a_poll():
     """J6: the heartbeat before the auto commit, positions and fetches last."""
     consumer = ConsumerHarness(heartbeat_interval_ms=5_000, auto_commit_interval_ms=5_000)
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     consumer.stable("flights-0")
     consumer.pending.clear()
     consumer.core.subscription.seek(tp("flights-0"), 3)
@@ -50,7 +41,7 @@ def test_the_coordinator_is_looked_for_only_when_somebody_needs_it():
     consumer.core.subscription.seek(tp("flights-0"), 5)
     consumer.enter_poll()
     assert consumer.lookups == 0
-    assert len(consumer.sent(FetchRequest)) == 1
+    assert len(consumer.sent(m.FetchRequest)) == 1
     consumer.commit({"flights-0": 5})
     assert consumer.lookups == 1
 
@@ -100,26 +91,26 @@ def test_an_error_that_has_not_been_seen_is_not_tried_again():
     consumer.subscribe()
     consumer.leave_poll()
     send, request = consumer.pending.pop()
-    assert isinstance(request, JoinGroupRequest)
-    send.on_reply(JoinGroupResponse(error_code=int(ErrorCode.GROUP_MAX_SIZE_REACHED)), consumer.now)
+    assert isinstance(request, m.JoinGroupRequest)
+    send.on_reply(m.JoinGroupResponse(error_code=int(ErrorCode.GROUP_MAX_SIZE_REACHED)), consumer.now)
     consumer.core.enter_poll(consumer.now)
     assert consumer.core.poll(consumer.now) == []
     consumer.turn()
     assert code_of(consumer.fatal()) is ErrorCode.GROUP_MAX_SIZE_REACHED
     consumer.enter_poll()
-    assert len(consumer.sent(JoinGroupRequest)) == 1
+    assert len(consumer.sent(m.JoinGroupRequest)) == 1
 
 
 def test_a_core_without_fetcher_neither_fetches_nor_looks_positions_up():
     consumer = ConsumerHarness(fetch=False, auto_offset_reset="earliest")
-    consumer.auto -= {OffsetFetchRequest, ListOffsetsRequest}
+    consumer.auto -= {m.OffsetFetchRequest, m.ListOffsetsRequest}
     consumer.stable()
     consumer.tick(60_000)
     assert set(kinds(consumer)) == {"HeartbeatRequest"}
     found: list[object] = []
     consumer.core.fetch_committed(tps("flights-0"), lambda result, _now: found.append(result))
     consumer.turn()
-    assert len(consumer.sent(OffsetFetchRequest)) == 1
+    assert len(consumer.sent(m.OffsetFetchRequest)) == 1
 
 
 def test_group_metadata_is_what_a_transactional_producer_needs():
@@ -146,20 +137,19 @@ def test_by_hand_another_assignment_commits_the_old_one_where_auto_commit_is_on(
     consumer.core.subscription.seek(tp("flights-0"), 9)
     consumer.core.assign([tp("flights-1")])
     consumer.turn()
-    committed = consumer.sent(OffsetCommitRequest)[0].topics[0].partitions
+    committed = consumer.sent(m.OffsetCommitRequest)[0].topics[0].partitions
     assert [(p.partition_index, p.committed_offset) for p in committed] == [(0, 9)]
 
 
 def test_the_coordinator_is_not_asked_for_in_vain():
     consumer = ConsumerHarness()
-    consumer.auto.discard(FindCoordinatorRequest)
+    consumer.auto.discard(m.FindCoordinatorRequest)
     consumer.subscribe()
     consumer.tick(30_000)
-    assert len(consumer.sent(FindCoordinatorRequest)) == 1
-    assert consumer.sent(HeartbeatRequest) == []
+    assert len(consumer.sent(m.FindCoordinatorRequest)) == 1
+    assert consumer.sent(m.HeartbeatRequest) == []
 
 
 def test_the_next_deadline_is_the_next_thing_to_do():
-    consumer = ConsumerHarness(enable_auto_commit=False, fetch=False)
-    consumer.stable()
+    consumer = stable_member(fetch=False)
     assert consumer.core.next_deadline(consumer.now) == consumer.now + 3_000

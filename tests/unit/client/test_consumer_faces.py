@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import re
-import threading
 
 import pytest
 
@@ -22,37 +20,9 @@ from muster.errors import (
     WakeupError,
 )
 from muster.model import OffsetAndMetadata, TopicPartition
-from tests.support.faces import public
 
 NOWHERE = "127.0.0.1:1"
 ZERO = TopicPartition("flights", 0)
-
-
-def test_the_faces_have_the_same_methods_with_the_same_parameters():
-    ours, theirs = public(Consumer), public(AsyncConsumer)
-    assert ours.keys() == theirs.keys()
-    for name, method in ours.items():
-        mine, other = inspect.signature(method), inspect.signature(theirs[name])
-        assert list(mine.parameters.values()) == list(other.parameters.values()), name
-        assert mine.return_annotation == other.return_annotation, name
-
-
-def test_every_method_says_what_it_is_for():
-    for cls in (Consumer, AsyncConsumer):
-        for name, method in public(cls).items():
-            assert name == "__init__" or method.__doc__, f"{cls.__name__}.{name}"
-
-
-@pytest.mark.parametrize("cls", [Consumer, AsyncConsumer])
-def test_a_setting_that_is_not_known_is_refused_with_the_nearest_one(cls):
-    with pytest.raises(ConfigError, match="did you mean group_id"):
-        cls(groupid="x")
-
-
-@pytest.mark.parametrize("cls", [Consumer, AsyncConsumer])
-def test_kafkas_dotted_keys_are_taken(cls):
-    with pytest.raises(ConfigError, match="no assignor is called 'rnage'"):
-        cls({"group.id": "g", "partition.assignment.strategy": "rnage"})
 
 
 def test_a_consumer_without_a_group_cannot_subscribe():
@@ -130,26 +100,6 @@ def test_after_closing_every_call_says_so():
     assert list(consumer) == []
 
 
-def test_closing_from_another_thread_ends_a_poll():
-    consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
-    consumer.subscribe(["flights"])
-    outcome: list[BaseException] = []
-
-    def poll():
-        try:
-            consumer.poll(60_000)
-        except ClosedError as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    while not consumer._consumer._polling:
-        pass
-    consumer.close(timeout_ms=100)
-    thread.join(10)
-    assert len(outcome) == 1
-
-
 def test_a_child_process_makes_a_consumer_of_its_own():
     consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g")
     consumer.subscribe(["flights"])
@@ -185,21 +135,6 @@ async def test_a_question_that_nobody_waits_for_any_more_is_not_asked():
         with pytest.raises(KafkaTimeoutError):
             await consumer.end_offsets([TopicPartition("t", 0)], timeout_ms=10)
         assert consumer._core.offsets.next_deadline(0) is None
-
-
-async def test_two_tasks_cannot_poll_at_once():
-    async with AsyncConsumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
-        consumer.subscribe(["flights"])
-        first = asyncio.create_task(consumer.poll(60_000))
-        while not consumer._polling:
-            await asyncio.sleep(0)
-        with pytest.raises(IllegalStateError, match="another poll"):
-            await consumer.poll(10)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert await consumer.poll(10) == {}
-        await consumer.close(timeout_ms=100)
 
 
 def test_lost_is_told_as_revoked_unless_overridden():

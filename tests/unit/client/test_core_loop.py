@@ -10,9 +10,7 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import FailureKind
 from muster.client.net.driver import CoreLoop, Driver
 from muster.errors import ClosedError, MusterError
-from muster.protocol.messages import (
-    ListGroupsRequest,
-)
+from muster.protocol.messages import ListGroupsRequest
 from tests.support.driver_client import echo, failed, scripted
 
 
@@ -22,8 +20,7 @@ async def test_close_answers_what_is_under_way():
     async def never(peer):
         asked.set()
 
-    async with scripted(never) as (_, made):
-        await made.know(1)
+    async with scripted(never, known=1) as (_, made):
         parked = made.begin(ListGroupsRequest(), 1)
         waiting = asyncio.ensure_future(made.loop.wait_for(lambda: False))
         await asked.wait()

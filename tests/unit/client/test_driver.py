@@ -9,16 +9,7 @@ import pytest
 from muster.client.core.sends import Channel, Failure, FailureKind, Send
 from muster.client.net.connection import MAX_IN_FLIGHT
 from muster.errors import ErrorCode, IllegalArgumentError
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    MetadataRequest,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
 from tests.support.driver_client import connected, echo, failed, scripted
 
@@ -32,35 +23,35 @@ async def test_the_newest_common_version_is_used():
 
     async def then(peer):
         seen.append(peer.header.request_api_version)
-        await peer.reply(HeartbeatResponse())
+        await peer.reply(m.HeartbeatResponse())
 
     async with scripted(then) as (server, made):
         server.versions[12] = (0, 3)
-        await made.ask(HeartbeatRequest("g", 1, "m"))
-        await made.ask(HeartbeatRequest("g", 1, "m"), newest=1)
+        await made.ask(m.HeartbeatRequest("g", 1, "m"))
+        await made.ask(m.HeartbeatRequest("g", 1, "m"), newest=1)
     assert seen == [3, 1]
 
 
 @pytest.mark.parametrize(
     "request_",
-    [HeartbeatRequest("\ud800", 1, "m"), HeartbeatRequest("g", 2**31, "m"), HeartbeatRequest("g", 1, 5)],  # type: ignore[arg-type]
+    [m.HeartbeatRequest("\ud800", 1, "m"), m.HeartbeatRequest("g", 2**31, "m"), m.HeartbeatRequest("g", 1, 5)],  # type: ignore[arg-type]
 )
-async def test_what_cannot_be_encoded_fails_its_own_request_and_no_other(request_):
+async def test_what_cannot_be_encoded_fails_its_own_request_and_no_other(request_, one_look):
     async with scripted(echo) as (_, made):
-        before, bad, after = (made.begin(r) for r in (HeartbeatRequest("g"), request_, HeartbeatRequest("g")))
-        assert isinstance(await before, HeartbeatResponse)
+        before, bad, after = (made.begin(r) for r in (m.HeartbeatRequest("g"), request_, m.HeartbeatRequest("g")))
+        assert isinstance(await before, m.HeartbeatResponse)
         message = failed(await bad, FailureKind.UNENCODABLE)
         assert "a value in HeartbeatRequest cannot be sent" in message
         assert isinstance(Failure(FailureKind.UNENCODABLE, message).error(), IllegalArgumentError)
-        assert isinstance(await after, HeartbeatResponse)
+        assert isinstance(await after, m.HeartbeatResponse)
         await made.know(1)
-        await made.ask(HeartbeatRequest("g"), 1)
+        await made.ask(m.HeartbeatRequest("g"), 1)
         answers = []
-        send = Send(1, HeartbeatRequest, lambda _: request_, lambda reply, _: answers.append(reply))
-        good = replace(send, build=lambda _: HeartbeatRequest("g"), timeout_ms=15_000)
+        send = Send(1, m.HeartbeatRequest, lambda _: request_, lambda reply, _: answers.append(reply))
+        good = replace(send, build=lambda _: m.HeartbeatRequest("g"), timeout_ms=15_000)
         made.driver.dispatch([send, good])
         assert await made.loop.wait_for(lambda: len(answers) == 2, 60_000)
-        assert isinstance(answers[1], HeartbeatResponse)
+        assert isinstance(answers[1], m.HeartbeatResponse)
         assert made.loop.error is None
 
 
@@ -93,7 +84,7 @@ async def test_the_client_says_who_it_is():
         await peer.reader.read()
 
     async with scripted(script=script) as (_, made):
-        made.begin(ListGroupsRequest())
+        made.begin(m.ListGroupsRequest())
         assert await made.loop.wait_for(lambda: bool(asked), 20_000) or asked
     assert asked[0].client_software_name == "muster"
 
@@ -102,9 +93,9 @@ async def test_a_request_that_no_common_version_carries_is_refused_and_the_rest_
     async with scripted(echo) as (server, made):
         del server.versions[16]
         server.versions[12] = (90, 91)
-        text = failed(await made.ask(ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
+        text = failed(await made.ask(m.ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
         assert "does not speak ListGroupsRequest" in text
-        text = failed(await made.ask(HeartbeatRequest()), FailureKind.UNSUPPORTED_VERSION)
+        text = failed(await made.ask(m.HeartbeatRequest()), FailureKind.UNSUPPORTED_VERSION)
         assert "v90" in text
         await made.know(1)
 
@@ -112,7 +103,7 @@ async def test_a_request_that_no_common_version_carries_is_refused_and_the_rest_
 async def test_a_request_that_loses_something_in_an_old_version_is_refused():
     async with scripted() as (server, made):
         server.versions[16] = (0, 3)
-        text = failed(await made.ask(ListGroupsRequest(["Stable"])), FailureKind.UNSUPPORTED_VERSION)
+        text = failed(await made.ask(m.ListGroupsRequest(["Stable"])), FailureKind.UNSUPPORTED_VERSION)
         assert "states_filter" in text
 
 
@@ -126,22 +117,22 @@ async def test_requests_go_out_together_and_answers_come_in_order():
             await peer.read()
             headers.append(peer.header)
         for number, header in enumerate(headers):
-            await peer.reply(ListGroupsResponse(error_code=number), header)
+            await peer.reply(m.ListGroupsResponse(error_code=number), header)
 
     async with scripted(then) as (_, made):
-        answers = await asyncio.gather(*(made.begin(ListGroupsRequest()) for _ in range(10)))
+        answers = await asyncio.gather(*(made.begin(m.ListGroupsRequest()) for _ in range(10)))
     assert [answer.error_code for answer in answers] == list(range(10))
 
 
 async def test_a_large_answer_arrives_whole():
-    large = ListGroupsResponse()
+    large = m.ListGroupsResponse()
     large.groups = [type_of_group(f"group-{number:05}") for number in range(20_000)]
 
     async def then(peer):
         await peer.reply(large)
 
     async with scripted(then) as (_, made):
-        first, second = await asyncio.gather(made.begin(ListGroupsRequest()), made.begin(ListGroupsRequest()))
+        first, second = await asyncio.gather(made.begin(m.ListGroupsRequest()), made.begin(m.ListGroupsRequest()))
     assert first == large
     assert second == large
 
@@ -154,13 +145,12 @@ def type_of_group(name):
 
 async def test_channels_have_connections_of_their_own():
     async def then(peer):
-        if peer.header.request_api_key == HeartbeatRequest.API_KEY:
-            await peer.reply(HeartbeatResponse())
+        if peer.header.request_api_key == m.HeartbeatRequest.API_KEY:
+            await peer.reply(m.HeartbeatResponse())
 
-    async with scripted(then) as (_, made):
-        await made.know(1)
-        parked = made.begin(ListGroupsRequest(), 1)
-        await made.ask(HeartbeatRequest(), 1, channel=Channel.COORDINATOR)
+    async with scripted(then, known=1) as (_, made):
+        parked = made.begin(m.ListGroupsRequest(), 1)
+        await made.ask(m.HeartbeatRequest(), 1, channel=Channel.COORDINATOR)
         assert not parked.done()
         assert len(connected(made.driver)) == 2
         made.driver.disconnect(1, Channel.DATA)
@@ -169,18 +159,17 @@ async def test_channels_have_connections_of_their_own():
 
 async def test_acks_0_has_no_answer_on_the_wire():
     async def then(peer):
-        if peer.header.request_api_key != ProduceRequest.API_KEY:
-            await peer.reply(ListGroupsResponse())
+        if peer.header.request_api_key != m.ProduceRequest.API_KEY:
+            await peer.reply(m.ListGroupsResponse())
 
-    async with scripted(then) as (_, made):
-        await made.know(1)
+    async with scripted(then, known=1) as (_, made):
         answer = asyncio.get_running_loop().create_future()
-        request = ProduceRequest()
+        request = m.ProduceRequest()
         made.driver.dispatch(
             [
                 Send(
                     1,
-                    ProduceRequest,
+                    m.ProduceRequest,
                     lambda _: request,
                     lambda reply, now: answer.set_result(reply),
                     expects_reply=False,
@@ -188,7 +177,7 @@ async def test_acks_0_has_no_answer_on_the_wire():
             ]
         )
         assert not isinstance(await answer, Failure)
-        assert not isinstance(await made.ask(ListGroupsRequest(), 1), Failure)
+        assert not isinstance(await made.ask(m.ListGroupsRequest(), 1), Failure)
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -196,22 +185,22 @@ async def test_what_has_no_answer_is_done_when_the_broker_has_taken_it(reads):
     """More than the sockets take in between: who closes the connection before loses the rest."""
     begin = asyncio.Event()
     answers = []
-    data = [TopicProduceData("t", ZERO_UUID, [PartitionProduceData(0, bytearray(16 << 20))])]
-    request = ProduceRequest(acks=0, topic_data=data)
+    data = [m.TopicProduceData("t", ZERO_UUID, [m.PartitionProduceData(0, bytearray(16 << 20))])]
+    request = m.ProduceRequest(acks=0, topic_data=data)
 
     async def script(peer):
         await peer.handshake()
         if peer.number > 1:
             await begin.wait()
         while True:
-            if isinstance(await peer.read(), MetadataRequest):
+            if isinstance(await peer.read(), m.MetadataRequest):
                 await peer.reply(server.metadata())
 
     async with scripted(script=script) as (server, made):
         await made.know(1)
-        send = Send(1, ProduceRequest, lambda _: request, lambda answer, _: answers.append(answer), Channel.DATA)
+        send = Send(1, m.ProduceRequest, lambda _: request, lambda answer, _: answers.append(answer), Channel.DATA)
         send = replace(send, expects_reply=False, newest_version=12)
-        small = replace(send, build=lambda _: ProduceRequest(acks=0), timeout_ms=60_000)
+        small = replace(send, build=lambda _: m.ProduceRequest(acks=0), timeout_ms=60_000)
         made.driver.dispatch([small])
         while not answers:  # connected: the time is for the large one alone
             await asyncio.sleep(0.01)
@@ -229,24 +218,23 @@ async def test_what_has_no_answer_is_done_when_the_broker_has_taken_it(reads):
             assert "did not take ProduceRequest in time" in failed(answers[0])
 
 
-async def test_throttling_holds_the_next_request_back():
+async def test_throttling_holds_the_next_request_back(one_look):
     """KIP-219."""
 
     async def then(peer):
-        await peer.reply(HeartbeatResponse(throttle_time_ms=150))
+        await peer.reply(m.HeartbeatResponse(throttle_time_ms=150))
 
-    async with scripted(then) as (_, made):
-        await made.know(1)
+    async with scripted(then, known=1) as (_, made):
         before = made.driver.now()
-        await made.ask(HeartbeatRequest(), 1)
+        await made.ask(m.HeartbeatRequest(), 1)
         (quiet_until,) = [link._muted_until for link in made.driver._connections.values() if link.node.node_id == 1]
         assert quiet_until >= before + 150
         # Whatever else has the driver look at its connections again is later than that.
-        assert not isinstance(await made.ask(HeartbeatRequest(), 1, timeout_ms=15_000), Failure)
+        assert not isinstance(await made.ask(m.HeartbeatRequest(), 1, timeout_ms=15_000), Failure)
         assert made.driver.now() >= quiet_until
 
 
-async def test_more_requests_than_may_be_under_way_wait_for_answers():
+async def test_more_requests_than_may_be_under_way_wait_for_answers(one_look):
     read = 0
     early: list[bytes] = []
 
@@ -259,14 +247,13 @@ async def test_more_requests_than_may_be_under_way_wait_for_answers():
             with contextlib.suppress(TimeoutError):
                 early.append(await asyncio.wait_for(peer.reader.read(1), 0.05))
             for header in headers:
-                await peer.reply(HeartbeatResponse(), header)
+                await peer.reply(m.HeartbeatResponse(), header)
         elif read > MAX_IN_FLIGHT:
-            await peer.reply(HeartbeatResponse())
+            await peer.reply(m.HeartbeatResponse())
 
     headers = []
-    async with scripted(then) as (_, made):
-        await made.know(1)
-        many = [made.begin(HeartbeatRequest(), 1, timeout_ms=15_000) for _ in range(2 * MAX_IN_FLIGHT)]
+    async with scripted(then, known=1) as (_, made):
+        many = [made.begin(m.HeartbeatRequest(), 1, timeout_ms=15_000) for _ in range(2 * MAX_IN_FLIGHT)]
         answers = await asyncio.gather(*many)
         assert not any(isinstance(answer, Failure) for answer in answers)
         assert early == []

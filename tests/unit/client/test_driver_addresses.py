@@ -7,10 +7,7 @@ import pytest
 
 from muster.client.core.sends import Failure, FailureKind
 from muster.model import Node
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    ListGroupsRequest,
-)
+from muster.protocol.messages import HeartbeatRequest, ListGroupsRequest
 from tests.support.driver_client import client, connected, echo, failed, scripted
 from tests.support.peers import free_ports
 from tests.support.scripted_server import ScriptedServer, answering
@@ -27,8 +24,7 @@ async def test_any_bootstrap_address_will_do():
 
 
 async def test_bootstrap_connections_are_given_up_once_brokers_are_known():
-    async with scripted(echo) as (_, made):
-        await made.know(1)
+    async with scripted(echo, known=1) as (_, made):
         await made.ask(HeartbeatRequest(), 1)
         assert [node.node_id for node in connected(made.driver)] == [1]
 
@@ -50,6 +46,7 @@ async def silent(_peer):
     await asyncio.Event().wait()
 
 
+@pytest.mark.slow
 async def test_a_bootstrap_address_that_never_answers_holds_nothing_up():
     """Whichever is tried first: a request for any broker does not wait long for one."""
     server = ScriptedServer(lambda peer: asyncio.sleep(0))
@@ -76,8 +73,7 @@ async def test_known_brokers_that_never_answer_give_way_to_the_bootstrap_address
 async def test_without_recovery_only_known_brokers_are_asked():
     """KIP-899: metadata.recovery.strategy=none."""
     (gone,) = free_ports(1)
-    async with scripted(echo, metadata_recovery_strategy="none") as (_, made):
-        await made.know(1)
+    async with scripted(echo, metadata_recovery_strategy="none", known=1) as (_, made):
         made.metadata.brokers = {5: Node(5, "127.0.0.1", gone)}
         for _ in range(5):
             failed(await made.ask(HeartbeatRequest()), FailureKind.UNREACHABLE)
@@ -90,8 +86,7 @@ async def test_to_start_over_ends_the_connections_to_known_brokers():
         started.set()
 
     started = asyncio.Event()
-    async with scripted(never) as (_, made):
-        await made.know(1)
+    async with scripted(never, known=1) as (_, made):
         hanging = made.begin(HeartbeatRequest(), 1)
         await started.wait()
         made.metadata.rebootstrap(made.driver.now())
@@ -119,8 +114,7 @@ async def test_a_broker_that_moved_is_found_at_its_new_address():
 @pytest.mark.parametrize(("host", "port"), [("a\0b", 9092), ("." * 300, 9092), ("127.0.0.1", 70_000)])
 async def test_an_address_that_is_none_fails_what_is_asked_there(host, port):
     """Metadata may say anything."""
-    async with scripted(echo) as (_, made):
-        await made.know(1)
+    async with scripted(echo, known=1) as (_, made):
         made.metadata.brokers[5] = Node(5, host, port)
         failed(await made.ask(HeartbeatRequest(), 5), FailureKind.UNREACHABLE)
         assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)
@@ -147,8 +141,7 @@ async def test_the_least_loaded_broker_is_asked():
 
 
 async def test_idle_connections_are_closed():
-    async with scripted(echo, connections_max_idle_ms=50) as (_, made):
-        await made.know(1)
+    async with scripted(echo, connections_max_idle_ms=50, known=1) as (_, made):
         # The driver looks at its connections when a request could be over: soon, whatever becomes of this one.
         await made.ask(HeartbeatRequest(), 1, timeout_ms=60)
         async with asyncio.timeout(20):  # other times are over after half a minute

@@ -153,7 +153,7 @@ def calls_for_several_items(cls):
 def test_all_admin_calls_about_several_items_raise_unless_asked_not_to(cls):
     raising, holding = calls_for_several_items(cls)
     assert holding <= {*raising, "reach_brokers"}
-    assert len(raising) == 20
+    assert len(raising) == 23
     for found in raising.values():
         one = found.parameters["raise_errors"]
         assert (one.kind, one.default) == (inspect.Parameter.KEYWORD_ONLY, True)

@@ -15,17 +15,11 @@ from muster.model import ConsumerRecord, Node, OffsetAndMetadata
 from muster.protocol import messages as m
 from muster.protocol.records.record_batch import read_header, set_times
 from tests.support.one_broker import P0, P1, TOPIC_ID, OneBroker
+from tests.support.scale import examples
 from tests.support.written import build_batch
 
 
-def test_records_come_in_order_and_positions_follow() -> None:
-    broker = OneBroker({P0: [3, 1, 4], P1: [2]})
-    assert broker.drain() == {P0: list(range(8)), P1: [0, 1]}
-    assert broker.subscription.position(P0) == 8
-    assert broker.fetcher.lag(P0) == 0
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     start=st.integers(0, 200),
@@ -53,14 +47,6 @@ def test_a_record_has_all_that_its_batch_says_of_it() -> None:
         ConsumerRecord("t", 0, 1, 99, 1, b"k", None, [], 7),
         ConsumerRecord("t", 0, 2, 99, 1, None, b"v", [("h", None)], 7),
     ]
-
-
-def test_a_limit_inside_a_batch_leaves_the_position_inside_it() -> None:
-    broker = OneBroker({P0: [5]})
-    broker.exchange()
-    assert [r.offset for r in broker.fetcher.collect(2)[P0]] == [0, 1]
-    assert broker.subscription.position(P0) == 2
-    assert [r.offset for r in broker.fetcher.collect(9)[P0]] == [2, 3, 4]
 
 
 def test_the_answer_to_a_fetch_from_before_a_seek_is_dropped() -> None:
@@ -108,8 +94,7 @@ def test_the_answer_to_a_fetch_from_before_a_loss_is_dropped_though_the_partitio
 
 
 def test_what_waits_is_dropped_by_a_seek_and_by_a_loss() -> None:
-    broker = OneBroker({P0: [4], P1: [4]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [4], P1: [4]})
     broker.subscription.seek(P0, 3)
     broker.subscription.assign([P0])
     assert broker.fetcher.collect(500) == {}
@@ -118,8 +103,7 @@ def test_what_waits_is_dropped_by_a_seek_and_by_a_loss() -> None:
 
 
 def test_what_waits_is_dropped_by_a_loss_though_the_partition_came_back() -> None:
-    broker = OneBroker({P0: [4, 4]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [4, 4]})
     broker.subscription.assign([])
     broker.subscription.assign([P0])
     broker.subscription.seek(P0, 4)
@@ -129,8 +113,7 @@ def test_what_waits_is_dropped_by_a_loss_though_the_partition_came_back() -> Non
 
 
 def test_paused_partitions_keep_what_was_fetched() -> None:
-    broker = OneBroker({P0: [2, 2]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [2, 2]})
     broker.subscription.pause([P0])
     assert broker.fetcher.collect(500) == {}
     assert not broker.fetcher.has_records
@@ -140,8 +123,7 @@ def test_paused_partitions_keep_what_was_fetched() -> None:
 
 
 def test_partitions_that_are_about_to_be_revoked_are_neither_fetched_nor_handed_out() -> None:
-    broker = OneBroker({P0: [2]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [2]})
     broker.subscription.mark_pending_revocation([P0])
     assert broker.poll() == []
     assert broker.fetcher.collect(500) == {}
@@ -155,8 +137,7 @@ def test_one_fetch_at_a_time_for_each_broker() -> None:
 
 
 def test_a_session_says_only_what_changed() -> None:
-    broker = OneBroker({P0: [2, 2], P1: [2]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [2, 2], P1: [2]})
     broker.fetcher.collect(500)
     broker.exchange()
     broker.exchange()
@@ -172,8 +153,7 @@ def test_a_session_says_only_what_changed() -> None:
 
 @pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
 def test_a_lost_session_is_opened_again(error: ErrorCode) -> None:
-    broker = OneBroker({P0: [2]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [2]})
     [send] = broker.poll()
     send.on_reply(m.FetchResponse(error_code=error), 0)
     broker.exchange()  # at once
@@ -198,8 +178,7 @@ def test_sessions_are_closed_whether_or_not_a_fetch_is_under_way(under_way: bool
 @pytest.mark.parametrize(("room", "fetched"), [(0, False), (1, True)])
 def test_no_more_than_max_partition_fetch_bytes_waits_where_more_is_fetched(room: int, fetched: bool) -> None:
     size = len(OneBroker({P0: [3]}).logs[P0][0][2])
-    broker = OneBroker({P0: [3, 3]}, max_partition_fetch_bytes=size + room)
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [3, 3]}, max_partition_fetch_bytes=size + room)
     assert bool(broker.poll()) is fetched
 
 
@@ -331,8 +310,7 @@ def test_the_lag_ends_where_reading_may_end(isolation: str, lag: int) -> None:
 
 
 def test_there_is_nothing_to_hand_out_once_the_user_has_sought() -> None:
-    broker = OneBroker({P0: [2]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [2]})
     assert broker.fetcher.has_records
     broker.subscription.seek(P0, 1)
     assert not broker.fetcher.has_records

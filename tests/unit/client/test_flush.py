@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode
 from tests.support.producer_harness import TOPIC, ProducerHarness
+from tests.support.scale import examples
 
 pytestmark = pytest.mark.slow
 
@@ -160,5 +161,5 @@ class Flushes(RuleBasedStateMachine):
 
 TestFlushes = Flushes.TestCase
 TestFlushes.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(150), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

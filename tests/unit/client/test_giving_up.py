@@ -26,8 +26,7 @@ def test_records_of_one_batch_are_given_up_together_so_long_after_the_first():
 
 @pytest.mark.parametrize("away_ms", [10_000, 25_000, 39_000, 50_000])
 def test_a_leader_that_is_back_is_found_within_the_longest_backoff(away_ms):
-    p = ProducerHarness(leaders=[1], settings={"delivery_timeout_ms": 60_000, "retry_backoff_max_ms": 1_000})
-    p.warm()
+    p = ProducerHarness.warmed(leaders=[1], settings={"delivery_timeout_ms": 60_000, "retry_backoff_max_ms": 1_000})
     request = p.put(b"a")
     p.leaders = [None]
     p.metadata.request_update(p.now)  # as the driver does when a connection ends

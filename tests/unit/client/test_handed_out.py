@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -15,9 +16,6 @@ from muster.client.consumer.listener import RebalanceListener
 from muster.errors import ClosedError
 from muster.model import TopicPartition
 from tests.support.numbered_records import World, first
-
-ZERO = TopicPartition("t", 0)
-
 
 # --- how the consumer is left ----------------------------------------------------------------------------------------
 
@@ -76,27 +74,43 @@ async def test_the_same_for_asyncio(world: World) -> None:
     assert await asyncio.to_thread(world.committed) == [20]
 
 
-def test_a_listener_that_commits_does_not_count_it_either(world: World) -> None:
+class Committing(RebalanceListener):
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._consumer.commit()
+
+
+def reads_tables(consumer: Consumer) -> None:
+    while not consumer.poll_arrow(1_000):
+        pass
+
+
+def asks(consumer: Consumer) -> None:
+    [place] = consumer.assignment()
+    for call in (consumer.position, consumer.current_lag):
+        call(place)
+    for call_of_all in (consumer.pause, consumer.resume, consumer.committed, consumer.end_offsets):
+        call_of_all([place])
+
+
+@pytest.mark.parametrize(
+    ("does", "committed"),
+    [(lambda _: None, 10), (asks, 10), (lambda consumer: consumer.commit(), 20), (reads_tables, 20)],
+    ids=["nothing", "asks", "commits", "reads tables"],
+)
+def test_what_says_that_the_last_records_are_handled(
+    world: World, does: Callable[[Consumer], None], committed: int
+) -> None:
+    """A commit and the next poll do; other calls do not, nor does a commit of the listener as the consumer ends."""
     with suppress(ValueError), Consumer(**world.settings) as consumer:
-
-        class Listener(RebalanceListener):
-            def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-                consumer.commit()
-
-        consumer.subscribe([world.topic], listener=Listener())
+        consumer.subscribe([world.topic], listener=Committing(consumer))
         first(consumer, max_records=10)
         first(consumer, max_records=10)
+        does(consumer)
         raise ValueError
-    assert world.committed() == [10]
-
-
-def test_a_commit_says_that_what_was_handed_out_is_handled(world: World) -> None:
-    with suppress(ValueError), Consumer(**world.settings) as consumer:
-        consumer.subscribe([world.topic])
-        first(consumer, max_records=10)
-        consumer.commit()
-        raise ValueError
-    assert world.committed() == [10]
+    assert world.committed() == [committed]
 
 
 def test_a_commit_of_offsets_says_it_of_what_stands_in_front_of_them(world: World) -> None:
@@ -135,31 +149,6 @@ def test_a_listener_that_raises_does_not_keep_the_consumer_in_its_group(world: W
     with pytest.raises(ValueError, match="mine"):
         consumer.close()
     assert world.members() == 0
-
-
-def test_other_calls_say_nothing_of_the_kind(world: World) -> None:
-    with suppress(ValueError), Consumer(**world.settings) as consumer:
-        consumer.subscribe([world.topic])
-        first(consumer, max_records=10)
-        first(consumer, max_records=10)
-        assert consumer.position(world.places[0]) == 20
-        consumer.pause(world.places)
-        consumer.resume(world.places)
-        consumer.committed(world.places)
-        consumer.current_lag(world.places[0])
-        consumer.end_offsets(world.places)
-        raise ValueError
-    assert world.committed() == [10]
-
-
-def test_tables_that_were_not_handled_are_not_committed(world: World) -> None:
-    with suppress(ValueError), Consumer(**world.settings) as consumer:
-        consumer.subscribe([world.topic])
-        first(consumer, max_records=10)
-        while not consumer.poll_arrow(1_000):
-            pass
-        raise ValueError
-    assert world.committed() == [10]
 
 
 def test_another_thread_that_closes_cannot_say_that_records_are_handled(world: World) -> None:

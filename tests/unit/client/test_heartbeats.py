@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.client.core.group.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, RebalanceStep
 from muster.client.core.sends import FailureKind
 from muster.errors import CommitFailedError, ErrorCode
 from muster.protocol.messages import (
@@ -16,12 +16,11 @@ from muster.protocol.messages import (
     SyncGroupResponse,
 )
 from muster.protocol.subscription import decode_subscription, encode_assignment
-from tests.support.client_harness import ALL, ConsumerHarness, manual, tps
+from tests.support.client_harness import ALL, joining, stable_member, tps
 
 
 def test_heartbeats_are_sent_when_due():
-    consumer = manual()
-    consumer.stable()
+    consumer = stable_member()
     consumer.tick(2_999)
     assert consumer.sent(HeartbeatRequest) == []
     consumer.tick(1)
@@ -34,8 +33,7 @@ def test_heartbeats_are_sent_when_due():
 
 def test_a_failed_heartbeat_is_sent_again_soon():
     """H4."""
-    consumer = manual()
-    consumer.stable()
+    consumer = stable_member()
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.UNKNOWN_SERVER_ERROR)
     consumer.tick(130)
@@ -44,18 +42,15 @@ def test_a_failed_heartbeat_is_sent_again_soon():
 
 def test_a_heartbeat_answered_rebalance_in_progress_counts_as_received():
     """H4: the session goes on for as long as the listener takes."""
-    consumer = manual(session_timeout_ms=6_000)
-    consumer.stable()
+    consumer = stable_member(session_timeout_ms=6_000)
     for _ in range(10):
-        consumer.tick(3_000)
-        consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+        consumer.rebalance()
     assert consumer.disconnected == []
 
 
 def test_a_session_without_an_answer_gives_the_coordinator_up():
     """H3: session timeout."""
-    consumer = manual(session_timeout_ms=10_000)
-    consumer.stable()
+    consumer = stable_member(session_timeout_ms=10_000)
     lookups = consumer.lookups
     consumer.tick(9_999)
     assert consumer.lookups == lookups
@@ -67,8 +62,7 @@ def test_a_session_without_an_answer_gives_the_coordinator_up():
 
 def test_an_unknown_coordinator_is_looked_up_with_backoff():
     """H3 and J2."""
-    consumer = manual()
-    consumer.stable()
+    consumer = stable_member()
     consumer.auto.discard(FindCoordinatorRequest)
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.NOT_COORDINATOR)
@@ -87,8 +81,7 @@ def test_an_unknown_coordinator_is_looked_up_with_backoff():
 
 def test_a_member_whose_user_stays_away_leaves_by_its_own_act():
     """H3: poll interval exceeded."""
-    consumer = manual(max_poll_interval_ms=10_000)
-    consumer.stable()
+    consumer = stable_member(max_poll_interval_ms=10_000)
     consumer.leave_poll()
     for _ in range(3):
         consumer.tick(3_000)
@@ -107,8 +100,7 @@ def test_a_member_whose_user_stays_away_leaves_by_its_own_act():
 
 def away_with_assigned_untold():
     """The share has come while the user handles records, so that its listener does not know yet."""
-    consumer = manual(max_poll_interval_ms=10_000)
-    consumer.subscribe()
+    consumer = joining(max_poll_interval_ms=10_000)
     consumer.accept_join()
     consumer.leave_poll()
     send, _ = consumer.pending.pop()
@@ -130,17 +122,16 @@ def test_a_user_that_stayed_away_too_long_is_not_told_of_what_it_was_assigned_me
 def test_a_user_that_stayed_away_while_partitions_were_to_be_released_comes_back_and_joins():
     """The release waits for the user's next poll, to commit first; the user stays away too long."""
     strategy = "cooperative-sticky"
-    consumer = ConsumerHarness(max_poll_interval_ms=10_000, partition_assignment_strategy=strategy)
-    consumer.stable()
+    consumer = stable_member(
+        max_poll_interval_ms=10_000, partition_assignment_strategy=strategy, enable_auto_commit=True
+    )
     consumer.leave_poll()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.rebalance()
     consumer.enter_poll()
     consumer.leave_poll()
     consumer.accept_commit()
-    consumer.accept_join(2)
-    consumer.accept_sync("flights-0")
-    assert consumer.member.step is Step.RELEASING
+    consumer.let_in("flights-0", 2)
+    assert consumer.member.step is RebalanceStep.RELEASING
     consumer.tick(11_000)
     assert len(consumer.sent(LeaveGroupRequest)) == 1
     consumer.enter_poll()
@@ -157,8 +148,7 @@ def test_whoever_leaves_is_not_told_of_what_it_was_assigned_and_does_not_know_of
 
 
 def test_a_user_in_poll_does_not_stay_away():
-    consumer = manual(max_poll_interval_ms=10_000)
-    consumer.stable()
+    consumer = stable_member(max_poll_interval_ms=10_000)
     for _ in range(10):
         consumer.tick(3_000)
         consumer.heartbeat()
@@ -166,17 +156,14 @@ def test_a_user_in_poll_does_not_stay_away():
 
 
 def test_a_listener_that_takes_too_long_is_a_user_that_stays_away():
-    consumer = manual(max_poll_interval_ms=10_000)
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(max_poll_interval_ms=10_000)
+    consumer.rebalance()
     consumer.tick(10_000)
     assert len(consumer.sent(LeaveGroupRequest)) == 1
 
 
 def test_a_fenced_static_member_is_told_and_takes_part_again_only_when_polled():
-    consumer = manual(group_instance_id="i1")
-    consumer.stable()
+    consumer = stable_member(group_instance_id="i1")
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.FENCED_INSTANCE_ID)
     assert consumer.fatal().code is ErrorCode.FENCED_INSTANCE_ID
@@ -189,8 +176,7 @@ def test_a_fenced_static_member_is_told_and_takes_part_again_only_when_polled():
 
 def come_back_to(generation, **settings):
     """A member of generation 1 with partitions of its own, which asks to join and is let into another."""
-    consumer = manual(partition_assignment_strategy="cooperative-sticky", **settings)
-    consumer.stable()
+    consumer = stable_member(partition_assignment_strategy="cooperative-sticky", **settings)
     consumer.member.request_rejoin("for the test")
     consumer.turn()
     consumer.accept_join(generation, leader="m2")
@@ -205,8 +191,7 @@ def test_a_static_member_that_the_group_has_passed_over_has_lost_what_it_owns():
     assert isinstance(outcome[0], CommitFailedError)
     assert consumer.finish_callback() == ("lost", tps(ALL))
     assert decode_subscription(consumer.join().protocols[0].metadata).owned_partitions == []
-    consumer.accept_join(4, leader="m2")
-    consumer.accept_sync("flights-0")
+    consumer.let_in("flights-0", 4, leader="m2")
     assert consumer.finish_callback() == ("assigned", tps("flights-0"))
 
 
@@ -219,14 +204,12 @@ def test_a_member_that_the_group_has_waited_for_keeps_what_it_owns(generation, s
 
 
 def test_an_error_about_an_older_generation_is_ignored():
-    consumer = manual()
-    consumer.stable()
+    consumer = stable_member()
     consumer.tick(3_000)
     consumer.core.enforce_rebalance("why not")
     consumer.turn()
     consumer.finish_callback()
-    consumer.accept_join(2)
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL, 2)
     consumer.finish_callback()
     consumer.heartbeat(ErrorCode.ILLEGAL_GENERATION)
     assert consumer.member.state is MemberState.STABLE
@@ -234,13 +217,11 @@ def test_an_error_about_an_older_generation_is_ignored():
 
 
 def test_heartbeats_begin_with_the_answer_to_the_join_and_rebalance_in_progress_means_nothing_there():
-    consumer = manual()
-    consumer.subscribe()
+    consumer = joining()
     consumer.tick(10_000)
     assert consumer.sent(HeartbeatRequest) == []
     consumer.accept_join()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.rebalance()
     consumer.accept_sync(ALL)
     consumer.finish_callback()
     assert consumer.sent(JoinGroupRequest) == []

@@ -11,6 +11,7 @@ from muster.client.core.produce.sequences import MAX_EPOCH, Sequences
 from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode
 from tests.support.producer_harness import OpenProduce, ProducerHarness, Sent
+from tests.support.scale import examples
 
 NONE = ErrorCode.NONE
 
@@ -30,8 +31,7 @@ def test_batches_are_numbered_by_their_records():
 
 
 def test_at_most_five_requests_are_under_way():
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     for number in range(7):
         p.add(b"%d" % number)
     assert len(p.open) == 5
@@ -56,8 +56,7 @@ def test_a_lost_answer_is_made_good_by_a_duplicate():
 
 
 def test_what_follows_a_failure_is_sent_again_in_order_one_at_a_time():
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     for request in [p.put(b"%d" % number) for number in range(3)]:
         p.fail(request)
     for number in range(3):
@@ -70,8 +69,7 @@ def test_what_follows_a_failure_is_sent_again_in_order_one_at_a_time():
 
 
 def test_out_of_order_behind_a_failed_batch_needs_no_new_epoch():
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     first, second = p.put(b"a"), p.put(b"b")
     p.answer(first, ErrorCode.NOT_ENOUGH_REPLICAS)
     p.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -122,8 +120,7 @@ def test_a_lost_producer_state_without_a_log_start_is_tried_as_it_is():
 
 
 def test_a_batch_that_fails_for_good_leaves_no_gap():
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     first, second = p.put(b"a"), p.put(b"b")
     p.answer(first, ErrorCode.INVALID_RECORD)
     p.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -142,8 +139,7 @@ def test_other_partitions_go_over_to_the_new_epoch_when_their_own_batches_are_do
 
 
 def test_a_batch_given_up_with_its_fate_unknown_holds_the_next_back():
-    p = ProducerHarness(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 10_000})
-    p.warm()
+    p = ProducerHarness.warmed(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 10_000})
     p.fail(p.put(b"lost"))
     (again,) = p.tick(150)
     p.tick(20_000)
@@ -167,8 +163,7 @@ def test_when_nothing_behind_it_was_written_a_new_epoch_begins():
 
 
 def test_the_last_epoch_is_followed_by_a_new_producer_id():
-    p = ProducerHarness(producer_ids=[(1, MAX_EPOCH), (2, 0)])
-    p.warm()
+    p = ProducerHarness.warmed(producer_ids=[(1, MAX_EPOCH), (2, 0)])
     first, second = p.put(b"bad"), p.put(b"good")
     p.answer(first, ErrorCode.INVALID_RECORD)
     p.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -178,8 +173,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id():
 
 
 def test_a_split_keeps_the_numbers():
-    p = ProducerHarness(settings={"linger_ms": 5})
-    p.warm()
+    p = ProducerHarness.warmed(settings={"linger_ms": 5})
     p.hold(*[b"%d" % number for number in range(4)])
     (request,) = p.tick(5)
     p.hold(b"behind")
@@ -266,7 +260,7 @@ class Log:
 FATES = ("answered", "lost before", "lost after", "unreachable", "refused")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_every_record_is_written_once_and_in_order_whatever_happens(data):
     """Requests and answers are lost, brokers refuse, connections break: then the log is what was sent."""
@@ -326,8 +320,7 @@ def answer_one(p: ProducerHarness, logs: list[Log], fate: str, node_id: int) -> 
 @pytest.mark.parametrize("told", [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
 def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_fails_for_good(told):
     """Both batches were written, and what was told of them leaves it open; then the topic is forbidden for a while."""
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     first, second = p.put(b"a"), p.put(b"b")
     if told is None:
         p.fail(first)
@@ -344,8 +337,7 @@ def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_f
 
 def test_what_is_under_way_before_a_refused_batch_keeps_its_numbers():
     """It was sent to the former leader, and its answer is lost: it may be written."""
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     before = p.put(b"before")
     change_leader(p)
     refused, behind = p.put(b"refused"), p.put(b"behind")
@@ -371,8 +363,7 @@ def change_leader(p: ProducerHarness) -> None:
 
 def test_at_most_five_batches_of_a_partition_are_under_way_though_its_leader_changes():
     """A broker knows the last five again: behind five more, written by the next leader, the first would be unknown."""
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     first = [p.put(b"%d" % number) for number in range(5)]
     change_leader(p)
     p.hold(b"5")
@@ -389,8 +380,7 @@ def test_at_most_five_batches_of_a_partition_are_under_way_though_its_leader_cha
 
 def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
     """Or that one would be pushed out, one by one, of what the broker knows again."""
-    p = ProducerHarness()
-    p.warm()
+    p = ProducerHarness.warmed()
     first = p.put(b"a")
     change_leader(p)
     p.answer(p.put(b"b"))
@@ -405,8 +395,7 @@ def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
 
 def test_what_is_under_way_behind_a_batch_that_has_timed_out_keeps_its_numbers():
     """Both may be written, answers are late. Under new numbers the second one would be written twice."""
-    p = ProducerHarness(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 20_000})
-    p.warm()
+    p = ProducerHarness.warmed(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 20_000})
     first = p.put(b"a")
     p.tick(15_000)
     second = p.put(b"b")

@@ -17,56 +17,23 @@ from muster.client.core.group.member_state import MemberState
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import CommitFailedError, ErrorCode, KafkaError
 from muster.model import OffsetAndMetadata
-from muster.protocol.messages import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderEpochResponseEpochEndOffset,
-    OffsetForLeaderTopicResult,
-    SyncGroupRequest,
-)
+from muster.protocol import messages as m
 from muster.protocol.subscription import Subscription, decode_subscription
-from tests.support.client_harness import GROUP, ConsumerHarness, topic_id, tp, tps
+from tests.support.client_harness import GROUP, ConsumerHarness, stable_member, topic_id, tp, tps
 
 ALL = "flights-0 flights-1 flights-2 flights-3"
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
-
-
-def member(**settings: Any) -> ConsumerHarness:
-    """A stable member; without auto commit unless it is asked for."""
-    consumer = ConsumerHarness(**{"enable_auto_commit": False} | settings)
-    consumer.stable()
-    return consumer
-
-
-def rebalance(consumer: ConsumerHarness) -> None:
-    """A heartbeat says that the group rebalances."""
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 # --- of a coordinator that was given up ------------------------------------------------------------------------------
 
 NO_LONGER = int(ErrorCode.NOT_COORDINATOR)
 REFUSALS = {
-    OffsetCommitRequest: OffsetCommitResponse(
-        topics=[OffsetCommitResponseTopic("", topic_id("flights"), [OffsetCommitResponsePartition(0, NO_LONGER)])]
+    m.OffsetCommitRequest: m.OffsetCommitResponse(
+        topics=[m.OffsetCommitResponseTopic("", topic_id("flights"), [m.OffsetCommitResponsePartition(0, NO_LONGER)])]
     ),
-    OffsetFetchRequest: OffsetFetchResponse(groups=[OffsetFetchResponseGroup(GROUP, [], NO_LONGER)]),
-    HeartbeatRequest: HeartbeatResponse(error_code=NO_LONGER),
+    m.OffsetFetchRequest: m.OffsetFetchResponse(groups=[m.OffsetFetchResponseGroup(GROUP, [], NO_LONGER)]),
+    m.HeartbeatRequest: m.HeartbeatResponse(error_code=NO_LONGER),
 }
 
 
@@ -74,13 +41,13 @@ REFUSALS = {
 @pytest.mark.parametrize("how", ["refused", "unanswered"])
 def test_what_is_left_of_a_former_coordinator_does_not_give_up_the_new_one(kind: Any, how: str) -> None:
     """Several requests are under way to it. The first answer gives it up; the others say the same, and it is known."""
-    consumer = member()
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer = stable_member()
+    consumer.auto.discard(m.OffsetFetchRequest)
     consumer.commit({"flights-0": 1})
     consumer.core.fetch_committed(tps("flights-0"), lambda _found, _now: None, until=consumer.now + 60_000)
     consumer.tick(3_000)
     consumer.coordinator = 2
-    consumer.fail(HeartbeatRequest if kind is OffsetCommitRequest else OffsetCommitRequest)
+    consumer.fail(m.HeartbeatRequest if kind is m.OffsetCommitRequest else m.OffsetCommitRequest)
     consumer.tick(200)
     lookup = consumer.core.group.lookup
     assert lookup.node_id == 2
@@ -90,27 +57,27 @@ def test_what_is_left_of_a_former_coordinator_does_not_give_up_the_new_one(kind:
 
 def test_a_join_that_is_parked_at_a_coordinator_that_was_given_up_is_not_waited_for() -> None:
     """Its connection is closed for it, which says nothing about the new coordinator."""
-    consumer = member()
+    consumer = stable_member()
     consumer.commit({"flights-0": 1})
-    rebalance(consumer)
+    consumer.rebalance()
     consumer.finish_callback()
     consumer.coordinator = 2
     consumer.accept_commit(ErrorCode.NOT_COORDINATOR)
     consumer.tick(200)
-    assert len(consumer.sent(JoinGroupRequest)) == 2
-    consumer.fail(JoinGroupRequest)
+    assert len(consumer.sent(m.JoinGroupRequest)) == 2
+    consumer.fail(m.JoinGroupRequest)
     assert (consumer.core.group.lookup.node_id, consumer.lookups) == (2, 2)
-    assert len(consumer.sent(JoinGroupRequest)) == 1
+    assert len(consumer.sent(m.JoinGroupRequest)) == 1
 
 
 def test_a_commit_that_timed_out_at_the_coordinator_has_it_looked_up_anew() -> None:
     """As with Kafka's own client: it could not write, so that it may be one no longer."""
-    consumer = member()
+    consumer = stable_member()
     outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
     consumer.coordinator = 2
     consumer.accept_commit(ErrorCode.REQUEST_TIMED_OUT)
     consumer.tick(200)
-    assert next(send.node_id for send, found in consumer.pending if isinstance(found, OffsetCommitRequest)) == 2
+    assert next(send.node_id for send, found in consumer.pending if isinstance(found, m.OffsetCommitRequest)) == 2
     consumer.accept_commit()
     assert outcome == [None]
 
@@ -120,15 +87,15 @@ def test_a_commit_that_timed_out_at_the_coordinator_has_it_looked_up_anew() -> N
 
 def test_a_share_out_of_a_rebalance_that_was_given_up_is_not_taken() -> None:
     """The coordinator moves while the member waits for its share; it joins at the new one; then the old share comes."""
-    consumer = member()
+    consumer = stable_member()
     consumer.commit({"flights-0": 1})
-    rebalance(consumer)
+    consumer.rebalance()
     consumer.finish_callback()
     consumer.accept_join(2)
     consumer.accept_commit(ErrorCode.NOT_COORDINATOR)
     consumer.tick(200)
     consumer.accept_join(3, others={"m2": Subscription(["flights"])})
-    assert len(consumer.sent(SyncGroupRequest)) == 2
+    assert len(consumer.sent(m.SyncGroupRequest)) == 2
     consumer.accept_sync(ALL)
     assert consumer.core.subscription.assignment() == []
     consumer.accept_sync("flights-0 flights-1")
@@ -153,33 +120,32 @@ def test_a_commit_before_a_rebalance_that_is_over_does_not_count_for_the_next_on
 
 
 def test_the_commits_before_a_rebalance_are_as_patient_as_if_there_had_been_none_before() -> None:
-    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9)
+    consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9)
     for generation in (2, 3):
-        rebalance(consumer)
+        consumer.rebalance()
         consumer.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         before = consumer.now
-        while not consumer.sent(OffsetCommitRequest):
+        while not consumer.sent(m.OffsetCommitRequest):
             consumer.tick(10)
         assert consumer.now - before <= 130
         for _ in range(4):
             consumer.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             consumer.tick(1_200)
-            for _ in consumer.sent(HeartbeatRequest):
+            for _ in consumer.sent(m.HeartbeatRequest):
                 consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
         consumer.accept_commit()
         consumer.finish_callback()
-        consumer.accept_join(generation)
-        consumer.accept_sync(ALL)
+        consumer.let_in(ALL, generation)
         consumer.finish_callback()
 
 
 def test_whether_a_topic_is_gone_is_looked_up_and_not_waited_for() -> None:
     """H6. The coordinator knows of the deletion before this member's metadata is old enough to be asked for again."""
-    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9, metadata_max_age_ms=10**7)
+    consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9, metadata_max_age_ms=10**7)
     del consumer.topics["flights"]
-    rebalance(consumer)
+    consumer.rebalance()
     for _ in range(3):
-        if consumer.sent(OffsetCommitRequest):
+        if consumer.sent(m.OffsetCommitRequest):
             consumer.accept_commit(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         consumer.tick(300)
     assert consumer.callback()[0] == "revoked"
@@ -194,12 +160,12 @@ def topics_of_the_join(consumer: ConsumerHarness) -> list[str]:
 
 def test_no_group_is_joined_by_a_pattern_that_was_not_matched_yet() -> None:
     consumer = ConsumerHarness(enable_auto_commit=False, listening=False)
-    consumer.auto.discard(MetadataRequest)
+    consumer.auto.discard(m.MetadataRequest)
     consumer.core.subscribe_pattern(re.compile("flights.*"))
     consumer.enter_poll()
-    assert consumer.sent(JoinGroupRequest) == []
-    [request] = consumer.sent(MetadataRequest)
-    consumer.answer(MetadataRequest, consumer.metadata_response(request))
+    assert consumer.sent(m.JoinGroupRequest) == []
+    [request] = consumer.sent(m.MetadataRequest)
+    consumer.answer(m.MetadataRequest, consumer.metadata_response(request))
     assert topics_of_the_join(consumer) == ["flights"]
 
 
@@ -209,10 +175,9 @@ def test_each_join_by_a_pattern_asks_for_metadata_before() -> None:
     consumer.core.subscribe_pattern(re.compile("flights.*"))
     consumer.enter_poll()
     for generation in (1, 2, 3):
-        consumer.accept_join(generation)
-        consumer.accept_sync("flights-0")
+        consumer.let_in("flights-0", generation)
         consumer.topics[f"flights-{generation}"] = 1
-        rebalance(consumer)
+        consumer.rebalance()
         consumer.turn()
         assert topics_of_the_join(consumer) == sorted(consumer.topics)
 
@@ -222,8 +187,7 @@ def test_another_pattern_is_another_subscription_at_once() -> None:
     consumer.topics["airports"] = 1
     consumer.core.subscribe_pattern(re.compile("flights.*"))
     consumer.enter_poll()
-    consumer.accept_join()
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL)
     consumer.core.subscribe_pattern(re.compile("air.*"))
     consumer.tick(500)
     assert topics_of_the_join(consumer) == ["airports"]
@@ -250,9 +214,9 @@ def test_a_leader_minds_the_topics_that_its_assignor_has_added() -> None:
 
 def test_a_commit_of_the_generation_that_is_being_left_says_that_the_member_is_out() -> None:
     """The member is joining anew, and its generation is the one that was committed under: it is not known any more."""
-    consumer = member()
+    consumer = stable_member()
     outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
-    rebalance(consumer)
+    consumer.rebalance()
     consumer.finish_callback()
     assert consumer.member.state is MemberState.PREPARING_REBALANCE
     consumer.accept_commit(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -264,12 +228,11 @@ def test_a_commit_of_the_generation_that_is_being_left_says_that_the_member_is_o
 
 def test_a_static_member_that_has_joined_anew_is_not_fenced_by_a_commit_of_before() -> None:
     """The commit is of the generation before; only one of this generation says that another took its place."""
-    consumer = member(group_instance_id="i1")
+    consumer = stable_member(group_instance_id="i1")
     outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
-    rebalance(consumer)
+    consumer.rebalance()
     consumer.finish_callback()
-    consumer.accept_join(2)
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL, 2)
     consumer.finish_callback()
     consumer.accept_commit(ErrorCode.FENCED_INSTANCE_ID)
     assert isinstance(outcome[0], CommitFailedError)
@@ -278,11 +241,10 @@ def test_a_static_member_that_has_joined_anew_is_not_fenced_by_a_commit_of_befor
 
 def test_what_was_to_be_released_is_lost_when_the_member_is_thrown_out_meanwhile() -> None:
     """The commit before the release is under way; the group forgets the member: others may own all of it already."""
-    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
-    rebalance(consumer)
+    consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
+    consumer.rebalance()
     consumer.accept_commit()
-    consumer.accept_join(2)
-    consumer.accept_sync("flights-0 flights-1")
+    consumer.let_in("flights-0 flights-1", 2)
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
     consumer.accept_commit(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -292,16 +254,15 @@ def test_what_was_to_be_released_is_lost_when_the_member_is_thrown_out_meanwhile
 
 def test_a_heartbeat_of_before_says_nothing_about_the_rebalance_that_has_come_since() -> None:
     """It was under way while the member joined: the group that it calls rebalancing is the one it has joined."""
-    consumer = member()
+    consumer = stable_member()
     consumer.tick(3_000)
     consumer.core.enforce_rebalance("why not")
     consumer.turn()
     consumer.finish_callback()
-    consumer.accept_join(2)
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL, 2)
     consumer.finish_callback()
     consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert (consumer.events, consumer.sent(JoinGroupRequest)) == ([], [])
+    assert (consumer.events, consumer.sent(m.JoinGroupRequest)) == ([], [])
 
 
 def test_a_partition_that_was_to_be_given_up_and_is_kept_after_all_is_read_on() -> None:
@@ -309,8 +270,7 @@ def test_a_partition_that_was_to_be_given_up_and_is_kept_after_all_is_read_on() 
     consumer = ConsumerHarness(**{"auto_commit_interval_ms": 10**9} | COOPERATIVE)
     consumer.topics["delays"] = 1
     consumer.subscribe("flights", "delays")
-    consumer.accept_join()
-    consumer.accept_sync("flights-0 delays-0")
+    consumer.let_in("flights-0 delays-0")
     consumer.finish_callback()
     consumer.subscribe("flights")
     assert consumer.core.subscription.state(tp("delays-0")).pending_revocation
@@ -325,14 +285,13 @@ def test_a_partition_that_was_to_be_given_up_and_is_kept_after_all_is_read_on() 
 
 def test_what_is_to_be_released_is_neither_handed_out_nor_committed_before_the_user_comes_back() -> None:
     """The share comes while the user handles records: its position is behind them, and they are not handled yet."""
-    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
-    rebalance(consumer)
+    consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
+    consumer.rebalance()
     consumer.accept_commit()
     consumer.leave_poll()
-    consumer.accept_join(2)
-    consumer.accept_sync("flights-0 flights-1")
+    consumer.let_in("flights-0 flights-1", 2)
     consumer.tick(500)
-    assert consumer.sent(OffsetCommitRequest) == []
+    assert consumer.sent(m.OffsetCommitRequest) == []
     pending = {partition for partition, state in consumer.core.subscription.states() if state.pending_revocation}
     assert pending == {*tps("flights-2 flights-3")}
     consumer.enter_poll()
@@ -341,29 +300,28 @@ def test_what_is_to_be_released_is_neither_handed_out_nor_committed_before_the_u
 
 
 def test_a_member_that_leaves_does_not_join_while_its_listener_runs() -> None:
-    consumer = member()
+    consumer = stable_member()
     consumer.leave_poll()
-    rebalance(consumer)
+    consumer.rebalance()
     left: list[bool] = []
     consumer.core.unsubscribe(consumer.now, lambda: left.append(True), "enough")
     consumer.enter_poll()
     consumer.tick(1_000)
-    assert consumer.sent(JoinGroupRequest) == []
+    assert consumer.sent(m.JoinGroupRequest) == []
     assert consumer.finish_callback() == ("revoked", tps(ALL))
-    assert consumer.sent(JoinGroupRequest) == []
+    assert consumer.sent(m.JoinGroupRequest) == []
     consumer.accept_leave()
     assert left == [True]
 
 
 def test_each_call_of_the_listener_has_the_time_of_a_poll() -> None:
     """Two that follow each other, for what is released and for what is new, are not one stay away."""
-    consumer = member(
+    consumer = stable_member(
         max_poll_interval_ms=10_000, heartbeat_interval_ms=1_000, session_timeout_ms=60_000, **COOPERATIVE
     )
     consumer.tick(1_000)
     consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    consumer.accept_join(2)
-    consumer.accept_sync("flights-0")
+    consumer.let_in("flights-0", 2)
     for kind in ("revoked", "assigned"):
         consumer.tick(7_000)
         assert consumer.finish_callback()[0] == kind
@@ -371,14 +329,13 @@ def test_each_call_of_the_listener_has_the_time_of_a_poll() -> None:
 
 
 def test_a_good_share_makes_a_failing_assignor_be_asked_soon_again() -> None:
-    consumer = member(retry_backoff_max_ms=10_000)
+    consumer = stable_member(retry_backoff_max_ms=10_000)
     failures = consumer.member._assignor_failures
     for _ in range(5):
         failures.next_wait_ms()
-    rebalance(consumer)
+    consumer.rebalance()
     consumer.finish_callback()
-    consumer.accept_join(2)
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL, 2)
     assert failures.next_wait_ms() <= 120
 
 
@@ -386,15 +343,15 @@ def test_a_good_share_makes_a_failing_assignor_be_asked_soon_again() -> None:
 
 
 def test_an_answered_heartbeat_makes_the_next_failure_a_first_one() -> None:
-    consumer = member(session_timeout_ms=120_000)
+    consumer = stable_member(session_timeout_ms=120_000)
     for _ in range(2):
         waits = []
         for _ in range(4):
-            while not consumer.sent(HeartbeatRequest):
+            while not consumer.sent(m.HeartbeatRequest):
                 consumer.tick(10)
             before = consumer.now
             consumer.heartbeat(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            while not consumer.sent(HeartbeatRequest):
+            while not consumer.sent(m.HeartbeatRequest):
                 consumer.tick(10)
             waits.append(consumer.now - before)
         assert waits[0] <= 130
@@ -403,38 +360,37 @@ def test_an_answered_heartbeat_makes_the_next_failure_a_first_one() -> None:
 
 
 def test_a_good_answer_of_the_coordinator_makes_the_next_failure_a_first_one() -> None:
-    consumer = member()
+    consumer = stable_member()
     for _ in range(2):
         waits = []
         for _ in range(5):
-            while not consumer.sent(HeartbeatRequest):
+            while not consumer.sent(m.HeartbeatRequest):
                 consumer.tick(10)
             before, lookups = consumer.now, consumer.lookups
-            consumer.fail(HeartbeatRequest, FailureKind.UNREACHABLE)
+            consumer.fail(m.HeartbeatRequest, FailureKind.UNREACHABLE)
             while consumer.lookups == lookups:
                 consumer.tick(10)
             waits.append(consumer.now - before)
         assert waits[0] == 0  # it may just have moved
         assert waits[1] <= 130
         assert waits[-1] >= 400
-        while not consumer.sent(HeartbeatRequest):
+        while not consumer.sent(m.HeartbeatRequest):
             consumer.tick(10)
         consumer.heartbeat()
 
 
 def test_the_interval_of_auto_commits_begins_with_the_assignment() -> None:
     """What is assigned was committed a moment ago, by its former owner or by the commit before the rebalance."""
-    consumer = member(enable_auto_commit=True, auto_commit_interval_ms=5_000)
-    rebalance(consumer)
+    consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=5_000)
+    consumer.rebalance()
     consumer.accept_commit()
     consumer.finish_callback()
-    consumer.accept_join(2)
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL, 2)
     consumer.finish_callback()
     consumer.tick(4_900)
-    assert consumer.sent(OffsetCommitRequest) == []
+    assert consumer.sent(m.OffsetCommitRequest) == []
     consumer.tick(100)
-    assert len(consumer.sent(OffsetCommitRequest)) == 1
+    assert len(consumer.sent(m.OffsetCommitRequest)) == 1
 
 
 # --- without a coordinator -------------------------------------------------------------------------------------------
@@ -443,15 +399,15 @@ def test_the_interval_of_auto_commits_begins_with_the_assignment() -> None:
 def test_whoever_may_not_use_its_group_is_told_though_it_assigned_by_hand() -> None:
     """It waits for the offsets committed in a group that it may not see: the user has asked nothing, and is told."""
     consumer = ConsumerHarness(enable_auto_commit=False)
-    consumer.auto.discard(FindCoordinatorRequest)
-    refused = FindCoordinatorResponse(
-        coordinators=[Coordinator(GROUP, error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))]
+    consumer.auto.discard(m.FindCoordinatorRequest)
+    refused = m.FindCoordinatorResponse(
+        coordinators=[m.Coordinator(GROUP, error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))]
     )
     consumer.core.assign(tps("flights-0"))
     for _ in range(2):  # at each poll, once
         consumer.enter_poll()
         consumer.tick(5_000)
-        consumer.answer(FindCoordinatorRequest, refused)
+        consumer.answer(m.FindCoordinatorRequest, refused)
         consumer.tick(5_000)
         error = consumer.fatal()
         assert isinstance(error, KafkaError)
@@ -463,12 +419,12 @@ def test_errors_do_not_pile_up_while_the_user_is_away() -> None:
     consumer = ConsumerHarness(enable_auto_commit=False)
     consumer.core.subscribe(["flights"])
     consumer.core.enter_poll(0)
-    refused = Coordinator(GROUP, error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    refused = m.Coordinator(GROUP, error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     asked = 0
     for now in range(0, 20_000, 100):
         for request in consumer.core.poll(now):
             asked += 1
-            request.on_reply(FindCoordinatorResponse(coordinators=[refused]), now)
+            request.on_reply(m.FindCoordinatorResponse(coordinators=[refused]), now)
     assert asked > 3
     assert len([event for event in consumer.core.events if isinstance(event, Fatal)]) == 1
 
@@ -481,20 +437,20 @@ def test_what_two_partitions_say_alike_is_told_once() -> None:
         consumer.core.subscription.seek(partition, OffsetAndMetadata(5, 0))
     consumer.enter_poll()
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    refused = [OffsetForLeaderEpochResponseEpochEndOffset(code, number) for number in (0, 1)]
-    topics = [OffsetForLeaderTopicResult("flights", refused)]
-    consumer.answer(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse(topics=topics))
+    refused = [m.OffsetForLeaderEpochResponseEpochEndOffset(code, number) for number in (0, 1)]
+    topics = [m.OffsetForLeaderTopicResult("flights", refused)]
+    consumer.answer(m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse(topics=topics))
     assert "cannot be read" in str(consumer.fatal())
     assert consumer.events == []
 
 
 def test_committed_offsets_are_not_asked_for_again_at_once() -> None:
     consumer = ConsumerHarness(enable_auto_commit=False)
-    consumer.auto.discard(OffsetFetchRequest)
+    consumer.auto.discard(m.OffsetFetchRequest)
     consumer.core.assign([tp("flights-0")])
     consumer.enter_poll()
-    loading = OffsetFetchResponseGroup(GROUP, [], int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-    consumer.answer(OffsetFetchRequest, OffsetFetchResponse(groups=[loading]))
-    assert consumer.sent(OffsetFetchRequest) == []
+    loading = m.OffsetFetchResponseGroup(GROUP, [], int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    consumer.answer(m.OffsetFetchRequest, m.OffsetFetchResponse(groups=[loading]))
+    assert consumer.sent(m.OffsetFetchRequest) == []
     consumer.tick(130)
-    assert len(consumer.sent(OffsetFetchRequest)) == 1
+    assert len(consumer.sent(m.OffsetFetchRequest)) == 1

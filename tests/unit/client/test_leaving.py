@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from muster.client.core.group.member_state import MemberState
 from muster.client.core.sends import Channel
-from muster.errors import ErrorCode
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
-from tests.support.client_harness import ALL, leave, manual, tps
+from muster.protocol.messages import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from tests.support.client_harness import ALL, leave, manual, stable_member, tps
 
 
 def test_a_dynamic_member_leaves_with_a_reason():
-    consumer = manual()
-    consumer.stable()
+    consumer = stable_member()
     left = leave(consumer)
     assert consumer.finish_callback() == ("revoked", tps(ALL))
     assert left == []
@@ -38,8 +31,7 @@ def test_an_old_broker_is_told_without_a_reason():
 
 def test_a_static_member_does_not_leave():
     """KIP-345."""
-    consumer = manual(group_instance_id="i1")
-    consumer.stable()
+    consumer = stable_member(group_instance_id="i1")
     left = leave(consumer)
     assert consumer.finish_callback()[0] == "revoked"
     assert left == [True]
@@ -48,10 +40,8 @@ def test_a_static_member_does_not_leave():
 
 def test_leaving_amid_a_join_goes_by_another_connection():
     """The broker reads nothing behind a parked join."""
-    consumer = manual()
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member()
+    consumer.rebalance()
     consumer.finish_callback()
     assert len(consumer.sent(JoinGroupRequest)) == 1
     leave(consumer)
@@ -63,10 +53,8 @@ def test_leaving_amid_a_join_goes_by_another_connection():
 
 
 def test_leaving_amid_a_cooperative_rebalance_loses_what_is_owned():
-    consumer = manual(partition_assignment_strategy="cooperative-sticky")
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(partition_assignment_strategy="cooperative-sticky")
+    consumer.rebalance()
     leave(consumer)
     assert consumer.finish_callback() == ("lost", tps(ALL))
 
@@ -90,8 +78,7 @@ def test_leaving_amid_a_join_reaches_the_coordinator_though_a_heartbeat_fails_wi
 
 
 def test_after_leaving_one_can_join_again():
-    consumer = manual()
-    consumer.stable()
+    consumer = stable_member()
     leave(consumer)
     consumer.finish_callback()
     consumer.accept_leave()

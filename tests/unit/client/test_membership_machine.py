@@ -13,19 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from muster.client.core.events import CallbackKind, Fatal, RebalanceCallback
-from muster.client.core.group.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, RebalanceStep
 from muster.client.core.sends import FailureKind
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    SyncGroupRequest,
-)
+from muster.protocol import messages as m
 from muster.protocol.subscription import Subscription, decode_subscription
 from tests.support.client_harness import ConsumerHarness, tps
+from tests.support.scale import examples
 
 EVERYTHING = tps("flights-0 flights-1 flights-2 flights-3")
 
@@ -54,7 +49,7 @@ COMMIT_ERRORS = [
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 ]
-WAITING = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, OffsetCommitRequest, LeaveGroupRequest)
+WAITING = (m.JoinGroupRequest, m.SyncGroupRequest, m.HeartbeatRequest, m.OffsetCommitRequest, m.LeaveGroupRequest)
 
 
 class Member(RuleBasedStateMachine):
@@ -80,7 +75,7 @@ class Member(RuleBasedStateMachine):
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.has(JoinGroupRequest))
+    @precondition(lambda self: self.has(m.JoinGroupRequest))
     @rule(leads=st.booleans(), skip=st.booleans(), others=st.booleans())
     def join_is_answered(self, leads, skip, others):
         self.generation += 1
@@ -89,29 +84,29 @@ class Member(RuleBasedStateMachine):
         leader = "m1" if leads else "m2"
         self.consumer.accept_join(self.generation, leader=leader, others=more, skip_assignment=skip)
 
-    @precondition(lambda self: self.has(JoinGroupRequest))
+    @precondition(lambda self: self.has(m.JoinGroupRequest))
     @rule(code=st.sampled_from(JOIN_ERRORS))
     def join_is_refused(self, code):
         self.consumer.refuse_join(code, "m1" if code is ErrorCode.MEMBER_ID_REQUIRED else "")
 
-    @precondition(lambda self: self.has(SyncGroupRequest))
+    @precondition(lambda self: self.has(m.SyncGroupRequest))
     @rule(share=st.sets(st.sampled_from([*EVERYTHING, *tps("airports-0 airports-1")])))
     def sync_is_answered(self, share):
         share = {partition for partition in share if partition.topic in self.joined}
         self.given |= share
         self.consumer.accept_sync(sorted(share))
 
-    @precondition(lambda self: self.has(SyncGroupRequest))
+    @precondition(lambda self: self.has(m.SyncGroupRequest))
     @rule(code=st.sampled_from(JOIN_ERRORS[1:-1]))
     def sync_is_refused(self, code):
         self.consumer.refuse_sync(code)
 
-    @precondition(lambda self: self.has(HeartbeatRequest))
+    @precondition(lambda self: self.has(m.HeartbeatRequest))
     @rule(code=st.sampled_from(HEARTBEAT_ERRORS))
     def heartbeat_is_answered(self, code):
         self.consumer.heartbeat(code)
 
-    @precondition(lambda self: self.has(OffsetCommitRequest))
+    @precondition(lambda self: self.has(m.OffsetCommitRequest))
     @rule(code=st.sampled_from(COMMIT_ERRORS))
     def commit_is_answered(self, code):
         self.consumer.accept_commit(code)
@@ -200,19 +195,19 @@ class Member(RuleBasedStateMachine):
         self.the_user_comes()
         if any(isinstance(event, RebalanceCallback) for event in consumer.events):
             self.the_listener_returns()
-        elif self.has(JoinGroupRequest):
+        elif self.has(m.JoinGroupRequest):
             self.join_is_answered(True, False, False)
-        elif self.has(SyncGroupRequest):
+        elif self.has(m.SyncGroupRequest):
             share = self.share()
             self.given |= set(share)
             consumer.accept_sync(share)
-        elif self.has(HeartbeatRequest):
+        elif self.has(m.HeartbeatRequest):
             consumer.heartbeat()
-        elif self.has(OffsetCommitRequest):
+        elif self.has(m.OffsetCommitRequest):
             consumer.accept_commit()
-        elif self.has(LeaveGroupRequest):
+        elif self.has(m.LeaveGroupRequest):
             consumer.accept_leave()
-        elif member.state is MemberState.STABLE and member.step is Step.IDLE and not member.rejoin_needed:
+        elif member.state is MemberState.STABLE and member.step is RebalanceStep.IDLE and not member.rejoin_needed:
             return True
         else:
             consumer.tick(100)
@@ -228,5 +223,5 @@ class Member(RuleBasedStateMachine):
 
 TestMember = Member.TestCase
 TestMember.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -8,12 +8,7 @@ from muster.client.core.backoff import Backoff
 from muster.client.core.sends import Failure, FailureKind
 from muster.errors import ErrorCode, KafkaConnectionError, KafkaError, UnsupportedVersionError
 from muster.model import Node, TopicPartition
-from muster.protocol.messages import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from muster.protocol import messages as m
 from tests.support.client_metadata import FLIGHTS, ID, Cluster, missing, names, topic
 
 
@@ -64,13 +59,9 @@ def test_a_topic_that_came_while_a_request_was_under_way_is_asked_for_next():
     ],
 )
 def test_what_changes_alone_is_known(changed, read, value):
-    c = Cluster()
-    c.metadata.add_interest({"flights"})
-    c.learn(topic())
+    c = Cluster.knowing(topic())
     version = c.metadata.version
-    c.metadata.request_update(c.now)
-    c.now += 1_000
-    c.learn(topic(**changed))
+    c.refresh(topic(**changed))
     assert read(c.metadata) == value
     assert c.metadata.version > version
 
@@ -85,9 +76,7 @@ def asked(send):
 
 
 def test_a_topic_that_was_deleted_is_not_brought_back_by_a_record_for_another():
-    c = Cluster(on_demand=True)
-    c.metadata.add_interest({"flights"})
-    c.learn(topic())
+    c = Cluster.knowing(topic(), on_demand=True)
     c.now += 1_000
     c.metadata.add_interest({"airlines"})
     send = c.ask()
@@ -108,9 +97,7 @@ def test_a_topic_that_was_deleted_is_not_brought_back_by_a_record_for_another():
 
 
 def test_what_was_found_to_be_stale_is_asked_for_after_what_is_new():
-    c = Cluster(on_demand=True)
-    c.metadata.add_interest({"flights"})
-    c.learn(topic())
+    c = Cluster.knowing(topic(), on_demand=True)
     c.now += 1_000
     c.metadata.request_update(c.now)
     c.metadata.add_interest({"airlines"})
@@ -125,9 +112,7 @@ def test_what_was_found_to_be_stale_is_asked_for_after_what_is_new():
 
 
 def test_a_topic_that_does_not_exist_keeps_no_new_leader_from_being_learned():
-    c = Cluster(on_demand=True)
-    c.metadata.add_interest({"flights"})
-    c.learn(topic())
+    c = Cluster.knowing(topic(), on_demand=True)
     c.metadata.add_interest({"missing"})
     kinds = []
     for _ in range(6):
@@ -218,9 +203,7 @@ def test_a_request_for_an_update_waits_for_the_backoff():
 
 def test_what_is_found_to_be_stale_while_a_request_is_under_way_is_asked_for_once_more():
     """The answer may be older than what was found."""
-    c = Cluster()
-    c.metadata.add_interest(["flights"])
-    c.learn(topic())
+    c = Cluster.knowing(topic())
     c.now += 1_000
     c.metadata.request_update(c.now)
     send = c.ask()
@@ -280,7 +263,7 @@ def test_an_answer_without_brokers_is_not_believed():
     c.learn()
     c.metadata.request_update(c.now)
     c.now += 100
-    c.ask().on_reply(MetadataResponse(), c.now)
+    c.ask().on_reply(m.MetadataResponse(), c.now)
     assert set(c.metadata.brokers) == {1, 2}
     assert c.metadata.update_pending
 
@@ -290,7 +273,7 @@ def test_rebootstrap_forgets_the_brokers():
     c = Cluster()
     c.learn()
     c.now += 300_000
-    c.ask().on_reply(MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED), c.now)
+    c.ask().on_reply(m.MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED), c.now)
     assert c.metadata.brokers == {}
     assert isinstance(c.metadata.last_error, KafkaError)
 
@@ -305,9 +288,7 @@ def test_rebootstrap_forgets_the_brokers():
     ],
 )
 def test_errors_of_topics(code, asks_again):
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(missing("flights", code))
+    c = Cluster.knowing(missing("flights", code))
     assert c.metadata.topic_error("flights") is code
     assert c.metadata.partition_count("flights") is None
     assert c.metadata.update_pending is asks_again
@@ -316,48 +297,34 @@ def test_errors_of_topics(code, asks_again):
 
 
 def test_a_partition_without_a_leader_is_asked_for_again():
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic(leader=-1, code=ErrorCode.LEADER_NOT_AVAILABLE))
+    c = Cluster.knowing(topic(leader=-1, code=ErrorCode.LEADER_NOT_AVAILABLE))
     assert c.metadata.leader(FLIGHTS) is None
     assert c.metadata.partition_count("flights") == 1
     assert c.metadata.update_pending
 
 
 def test_a_leader_that_is_no_broker_is_none():
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic(leader=9))
+    c = Cluster.knowing(topic(leader=9))
     assert c.metadata.leader(FLIGHTS) is None
 
 
 def test_an_older_epoch_does_not_replace_a_newer_one():
     """KIP-320: the broker that answered has not heard of the newest leader yet."""
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic(leader=2, epoch=4))
-    c.metadata.request_update(c.now)
-    c.now += 100
-    c.learn(topic(leader=1, epoch=3))
+    c = Cluster.knowing(topic(leader=2, epoch=4))
+    c.refresh(topic(leader=1, epoch=3))
     assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (2, 4)
 
 
 def test_a_topic_that_was_made_anew_begins_with_new_epochs():
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic(leader=2, epoch=4))
-    c.metadata.request_update(c.now)
-    c.now += 100
-    c.learn(topic(leader=1, epoch=0, topic_id=b"x" * 16))
+    c = Cluster.knowing(topic(leader=2, epoch=4))
+    c.refresh(topic(leader=1, epoch=0, topic_id=b"x" * 16))
     assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (1, 0)
     assert c.metadata.topic_name(ID) is None
 
 
 def test_leaders_from_other_answers():
     """KIP-951."""
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic(leader=1, epoch=3))
+    c = Cluster.knowing(topic(leader=1, epoch=3))
     version = c.metadata.version
     assert not c.metadata.update_leader(FLIGHTS, 2, 3, None), "not newer"
     assert not c.metadata.update_leader(FLIGHTS, 7, 4, None), "a broker that nobody knows"
@@ -428,9 +395,7 @@ def test_to_start_over_is_to_ask():
 
 def test_a_topic_that_was_not_asked_for_this_time_is_what_it_was():
     """The sequence: a request for other topics is under way, and the topic is of interest again."""
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic())
+    c = Cluster.knowing(topic())
     c.metadata.set_interest({"airports"})
     send = c.ask()
     c.metadata.set_interest({"airports", "flights"})
@@ -441,29 +406,19 @@ def test_a_topic_that_was_not_asked_for_this_time_is_what_it_was():
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
 def test_a_topic_that_is_gone_is_known_no_more(code):
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic())
-    c.metadata.request_update(c.now)
-    c.now += 100
-    c.learn(missing("flights", code))
+    c = Cluster.knowing(topic())
+    c.refresh(missing("flights", code))
     assert (c.metadata.partition_count("flights"), c.metadata.topic_name(ID)) == (None, None)
 
 
 def test_a_broker_that_knows_no_epochs_is_believed():
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic(leader=2, epoch=4))
-    c.metadata.request_update(c.now)
-    c.now += 100
-    c.learn(topic(leader=1, epoch=-1))
+    c = Cluster.knowing(topic(leader=2, epoch=4))
+    c.refresh(topic(leader=1, epoch=-1))
     assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (1, -1)
 
 
 def test_an_older_answer_does_not_make_a_partition_leaderless_that_has_a_leader():
-    c = Cluster()
-    c.metadata.set_interest({"flights"})
-    c.learn(topic(leader=-1, code=ErrorCode.LEADER_NOT_AVAILABLE))
+    c = Cluster.knowing(topic(leader=-1, code=ErrorCode.LEADER_NOT_AVAILABLE))
     assert c.metadata.update_leader(FLIGHTS, 2, 5, None)
     c.now += 1_000
     c.learn(topic(leader=-1, epoch=4, code=ErrorCode.LEADER_NOT_AVAILABLE))
@@ -548,15 +503,17 @@ def test_without_recovery_no_broker_is_given_up():
 def test_the_racks_of_a_topic_are_those_of_all_its_replicas_also_of_a_broker_that_is_away():
     """KIP-881."""
     c = Cluster()
-    c.brokers = [MetadataResponseBroker(n, "b", 9000 + n, rack) for n, rack in ((1, "a"), (2, "b"), (3, None))]
-    replicas = [MetadataResponsePartition(0, number, 1, 3, nodes) for number, nodes in enumerate(([1, 2], [3], [2, 9]))]
+    c.brokers = [m.MetadataResponseBroker(n, "b", 9000 + n, rack) for n, rack in ((1, "a"), (2, "b"), (3, None))]
+    replicas = [
+        m.MetadataResponsePartition(0, number, 1, 3, nodes) for number, nodes in enumerate(([1, 2], [3], [2, 9]))
+    ]
     c.metadata.add_interest({"flights"})
-    c.learn(MetadataResponseTopic(0, "flights", ID, False, replicas))
+    c.learn(m.MetadataResponseTopic(0, "flights", ID, False, replicas))
     found: tuple[frozenset[str], ...] = (frozenset("ab"), frozenset(), frozenset("b"))
     assert c.metadata.racks("flights") == found
     assert c.metadata.racks("unknown") == ()
     del c.brokers[1]
     c.metadata.request_update(c.now)
     c.now = c.deadline()
-    c.learn(MetadataResponseTopic(0, "flights", ID, False, replicas))
+    c.learn(m.MetadataResponseTopic(0, "flights", ID, False, replicas))
     assert c.metadata.racks("flights") == found

@@ -15,7 +15,7 @@ import pytest
 from muster import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer, Retry, RetryLaterError
 from muster.errors import IllegalArgumentError, IllegalStateError, MusterError
-from muster.model import TopicPartition
+from muster.model import GroupMetadata, TopicPartition
 from muster.zookeeper.consumers.async_server_assigned_consumer import AsyncServerAssignedConsumer
 from muster.zookeeper.consumers.async_watcher_consumer import AsyncWatcherConsumer
 from muster.zookeeper.consumers.server_assigned_consumer import ServerAssignedConsumer
@@ -38,6 +38,7 @@ GIVEN: dict[str, Any] = {
     "timestamps": {ZERO: 0},
     "topic": "flights",
     "offsets": {ZERO: 1},
+    "group_metadata": GroupMetadata("g"),
 }
 """What methods need beside the time."""
 
@@ -81,7 +82,8 @@ async def settled(result: Any) -> Any:
 
 def test_there_are_such_methods_on_all_faces():
     assert len(timed(Consumer)) == len(timed(AsyncConsumer)) == 12
-    assert timed(Producer) == timed(AsyncProducer) == ["close", "flush"]
+    transactions = ["abort_transaction", "commit_transaction", "init_transactions", "send_offsets_to_transaction"]
+    assert sorted(timed(Producer)) == sorted(timed(AsyncProducer)) == sorted(["close", "flush", *transactions])
 
 
 REFUSED = [

@@ -18,27 +18,14 @@ from muster.client.core.offset_requests import (
 )
 from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from muster.model import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from muster.protocol import messages as m
 from muster.protocol.codec import decode, encode
-from muster.protocol.messages import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
-)
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@pytest.mark.parametrize("version", range(ListOffsetsRequest.MIN_VERSION, ListOffsetsRequest.MAX_VERSION + 1))
+@pytest.mark.parametrize("version", range(m.ListOffsetsRequest.MIN_VERSION, m.ListOffsetsRequest.MAX_VERSION + 1))
 def test_one_list_request_fits_every_version(version: int) -> None:
     request = list_request({A0: -1, B0: 5, A1: -2}, 0, 30_000, lambda partition: 3 + partition.partition)
     assert encode(request, version)
@@ -49,9 +36,9 @@ def test_one_list_request_fits_every_version(version: int) -> None:
 
 
 def test_every_partition_asked_for_has_an_answer() -> None:
-    parts = [ListOffsetsPartitionResponse(0, 0, 7, 42, 3), ListOffsetsPartitionResponse(1, 0, -1, -1, -1)]
-    refused = ListOffsetsTopicResponse("b", [ListOffsetsPartitionResponse(0, int(UNKNOWN))])
-    reply = ListOffsetsResponse(topics=[ListOffsetsTopicResponse("a", parts), refused])
+    parts = [m.ListOffsetsPartitionResponse(0, 0, 7, 42, 3), m.ListOffsetsPartitionResponse(1, 0, -1, -1, -1)]
+    refused = m.ListOffsetsTopicResponse("b", [m.ListOffsetsPartitionResponse(0, int(UNKNOWN))])
+    reply = m.ListOffsetsResponse(topics=[m.ListOffsetsTopicResponse("a", parts), refused])
     answers = list_answers(reply, [A0, A1, B0, TopicPartition("b", 9)])
     assert answers[A0] == OffsetAndTimestamp(42, 7, 3)
     assert answers[A1] is None
@@ -65,7 +52,7 @@ def test_a_broker_before_0_10_1_answers_with_a_list_and_looks_up_no_time() -> No
         "ffffffff 00000001 0001 61 0000000200000000 ffffffffffffffff 0000000100000001 fffffffffffffffe 00000001"
     )
     answered = bytes.fromhex("00000001 0001 61 00000002 00000000 0000 00000001 000000000000002a 00000001 0000 00000000")
-    listed = list_answers(decode(ListOffsetsResponse, 0, answered), [A0, A1])
+    listed = list_answers(decode(m.ListOffsetsResponse, 0, answered), [A0, A1])
     assert listed == {A0: OffsetAndTimestamp(42, -1, -1), A1: None}
     with pytest.raises(UnsupportedVersionError, match=r"0\.10\.1"):
         list_request({A0: -1, A1: 0}, 0, 30_000, version=0)
@@ -75,7 +62,7 @@ def test_a_broker_before_0_10_1_answers_with_a_list_and_looks_up_no_time() -> No
     ("version", "partitions"),
     [
         (version, partitions)
-        for version in range(OffsetFetchRequest.MIN_VERSION, 10)
+        for version in range(m.OffsetFetchRequest.MIN_VERSION, 10)
         for partitions in (None, [A0, B0, A1], [])
         if version >= 2 or partitions is not None  # before there is no way to ask for all
     ],
@@ -92,38 +79,38 @@ def test_a_fetch_request_fits_every_version_with_names(version: int, partitions:
 
 def test_both_shapes_of_a_fetch_response_say_the_same() -> None:
     parts = [(0, 5, 2, "note", 0), (1, -1, -1, None, 0), (2, -1, -1, "", int(UNKNOWN))]
-    old = [OffsetFetchResponseTopic("a", [OffsetFetchResponsePartition(*part) for part in parts])]
-    new = [OffsetFetchResponseTopics("a", partitions=[OffsetFetchResponsePartitions(*part) for part in parts])]
+    old = [m.OffsetFetchResponseTopic("a", [m.OffsetFetchResponsePartition(*part) for part in parts])]
+    new = [m.OffsetFetchResponseTopics("a", partitions=[m.OffsetFetchResponsePartitions(*part) for part in parts])]
     told = {
         A0: (ErrorCode.NONE, OffsetAndMetadata(5, 2, "note")),
         A1: (ErrorCode.NONE, None),
         TopicPartition("a", 2): (UNKNOWN, None),
     }
     code = ErrorCode.NOT_COORDINATOR
-    assert fetch_answers(OffsetFetchResponse(topics=old, error_code=int(code))) == (code, told)
-    group = OffsetFetchResponseGroup("g", new, int(code))
-    assert fetch_answers(OffsetFetchResponse(groups=[group])) == (code, told)
+    assert fetch_answers(m.OffsetFetchResponse(topics=old, error_code=int(code))) == (code, told)
+    group = m.OffsetFetchResponseGroup("g", new, int(code))
+    assert fetch_answers(m.OffsetFetchResponse(groups=[group])) == (code, told)
 
 
-@pytest.mark.parametrize("version", range(OffsetFetchRequest.MIN_VERSION, 10))
+@pytest.mark.parametrize("version", range(m.OffsetFetchRequest.MIN_VERSION, 10))
 def test_all_offsets_of_several_groups_are_asked_for_at_once(version: int) -> None:
     """From Kafka 3.0 on (KIP-709)."""
     if version < 8:
         with pytest.raises(UnsupportedVersionError, match="takes a single group"):
             fetch_all_request(version, ["g", "h"])
         return
-    sent = decode(OffsetFetchRequest, version, encode(fetch_all_request(version, ["g", "h"]), version))
+    sent = decode(m.OffsetFetchRequest, version, encode(fetch_all_request(version, ["g", "h"]), version))
     assert [(group.group_id, group.topics) for group in sent.groups] == [("g", None), ("h", None)]
 
 
 def test_what_is_said_of_several_groups() -> None:
-    parts = [OffsetFetchResponsePartitions(0, 5, 2, "", 0), OffsetFetchResponsePartitions(1, -1, -1, None, 0)]
+    parts = [m.OffsetFetchResponsePartitions(0, 5, 2, "", 0), m.OffsetFetchResponsePartitions(1, -1, -1, None, 0)]
     groups = [
-        OffsetFetchResponseGroup("g", [OffsetFetchResponseTopics("a", partitions=parts)]),
-        OffsetFetchResponseGroup("h", [], int(ErrorCode.GROUP_AUTHORIZATION_FAILED)),
-        OffsetFetchResponseGroup("i", []),
+        m.OffsetFetchResponseGroup("g", [m.OffsetFetchResponseTopics("a", partitions=parts)]),
+        m.OffsetFetchResponseGroup("h", [], int(ErrorCode.GROUP_AUTHORIZATION_FAILED)),
+        m.OffsetFetchResponseGroup("i", []),
     ]
-    told = committed_offsets_by_group(OffsetFetchResponse(groups=groups))
+    told = committed_offsets_by_group(m.OffsetFetchResponse(groups=groups))
     refused = told.pop("h")
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -137,17 +124,17 @@ class _OneBroker:
         self.version = version
         self.asked: list[Any] = []
 
-    async def for_groups(self, group_ids: Any, ask: Any, _again: Any) -> Any:
+    async def of_coordinators(self, group_ids: Any, ask: Any, _again: Any) -> Any:
         return await ask(Node(1, "h", 1), list(group_ids))
 
-    async def send(self, _node: int, _kind: Any, build: Any, newest: int) -> OffsetFetchResponse:
+    async def send(self, _node: int, _kind: Any, build: Any, newest: int) -> m.OffsetFetchResponse:
         request = build(min(self.version, newest))
         self.asked.append(request)
-        part = OffsetFetchResponsePartition(0, 5)
-        old = [OffsetFetchResponseTopic("a", [part])]
-        new = [OffsetFetchResponseTopics("a", partitions=[OffsetFetchResponsePartitions(0, 5)])]
-        groups = [OffsetFetchResponseGroup(group.group_id, new) for group in request.groups]
-        return OffsetFetchResponse(groups=groups) if groups else OffsetFetchResponse(topics=old)
+        part = m.OffsetFetchResponsePartition(0, 5)
+        old = [m.OffsetFetchResponseTopic("a", [part])]
+        new = [m.OffsetFetchResponseTopics("a", partitions=[m.OffsetFetchResponsePartitions(0, 5)])]
+        groups = [m.OffsetFetchResponseGroup(group.group_id, new) for group in request.groups]
+        return m.OffsetFetchResponse(groups=groups) if groups else m.OffsetFetchResponse(topics=old)
 
 
 @pytest.mark.parametrize(("version", "requests"), [(10, 3), (8, 3), (7, 250)])
@@ -160,7 +147,7 @@ async def test_a_hundred_groups_are_one_request_where_the_broker_can(version: in
     assert len(broker.asked) == requests
 
 
-@pytest.mark.parametrize("version", range(OffsetCommitRequest.MIN_VERSION, 10))
+@pytest.mark.parametrize("version", range(m.OffsetCommitRequest.MIN_VERSION, 10))
 def test_a_commit_of_nobody_fits_every_version_with_names(version: int) -> None:
     request = commit_request("g", {A0: OffsetAndMetadata(5, 2, "note"), B0: OffsetAndMetadata(6)})
     assert encode(request, version)

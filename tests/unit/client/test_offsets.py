@@ -10,14 +10,8 @@ from muster.client.core.sends import FailureKind
 from muster.client.core.subscription_state import OffsetReset, PositionState
 from muster.errors import ErrorCode, IllegalArgumentError, KafkaError, UnsupportedVersionError
 from muster.model import OffsetAndTimestamp
+from muster.protocol import messages as m
 from muster.protocol.api import EARLIEST_TIMESTAMP
-from muster.protocol.messages import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-    MetadataRequest,
-)
 from tests.support.client_harness import ConsumerHarness, tp
 
 ZERO = tp("flights-0")
@@ -26,20 +20,26 @@ ZERO = tp("flights-0")
 def alone(**settings: Any) -> ConsumerHarness:
     """A consumer without a group whose ListOffsets wait for the test."""
     consumer = ConsumerHarness(group_id=None, **settings)
-    consumer.auto.discard(ListOffsetsRequest)
+    consumer.auto.discard(m.ListOffsetsRequest)
+    return consumer
+
+
+def resetting(**settings: Any) -> ConsumerHarness:
+    """One that has just asked where its partition begins, or ends."""
+    consumer = alone(**settings)
+    consumer.core.assign([ZERO])
+    consumer.enter_poll()
     return consumer
 
 
 def tell(consumer: ConsumerHarness, offset: int = -1, code: ErrorCode = ErrorCode.NONE, timestamp: int = -1) -> None:
     """Answer the oldest ListOffsets."""
-    part = ListOffsetsPartitionResponse(0, int(code), timestamp, offset, 3)
-    consumer.answer(ListOffsetsRequest, ListOffsetsResponse(topics=[ListOffsetsTopicResponse("flights", [part])]))
+    part = m.ListOffsetsPartitionResponse(0, int(code), timestamp, offset, 3)
+    consumer.answer(m.ListOffsetsRequest, m.ListOffsetsResponse(topics=[m.ListOffsetsTopicResponse("flights", [part])]))
 
 
 def test_a_reset_is_the_leaders_own_word() -> None:
-    consumer = alone()
-    consumer.core.assign([ZERO])
-    consumer.enter_poll()
+    consumer = resetting()
     tell(consumer, 7)
     [(offset, epoch, _)] = consumer.core.consumed().values()
     assert (offset, epoch) == (7, -1)
@@ -57,13 +57,11 @@ def test_a_reset_is_the_leaders_own_word() -> None:
     ],
 )
 def test_a_reset_goes_on_until_there_is_an_offset(code: ErrorCode) -> None:
-    consumer = alone()
-    consumer.core.assign([ZERO])
-    consumer.enter_poll()
+    consumer = resetting()
     for _ in range(3):
         tell(consumer, code=code)
         assert consumer.core.consumed() == {}
-        assert consumer.sent(ListOffsetsRequest) == []
+        assert consumer.sent(m.ListOffsetsRequest) == []
         consumer.tick(consumer.config.retry_backoff_ms)
     tell(consumer, 7)
     assert consumer.core.subscription.position(ZERO) == 7
@@ -92,7 +90,7 @@ def test_a_question_is_answered_though_a_rebalance_has_set_another_interest() ->
     query = consumer.core.offsets.query({tp("other-0"): EARLIEST_TIMESTAMP})
     consumer.core.metadata.set_interest({"flights"})
     consumer.tick(1_000)
-    assert "other" in [request.topics[0].name for request in consumer.sent(ListOffsetsRequest)]
+    assert "other" in [request.topics[0].name for request in consumer.sent(m.ListOffsetsRequest)]
     assert not query.done
 
 
@@ -118,7 +116,7 @@ def test_a_question_that_cannot_be_asked_says_why() -> None:
     ):
         query = consumer.core.offsets.query({ZERO: 900})
         consumer.tick(200)
-        consumer.fail(ListOffsetsRequest, kind)
+        consumer.fail(m.ListOffsetsRequest, kind)
         assert isinstance(query.error, error)
 
 
@@ -127,14 +125,14 @@ def test_a_question_that_may_be_answered_elsewhere_is_asked_again_when_the_leade
     consumer = alone()
     query = consumer.core.offsets.query({ZERO: 5})
     consumer.tick(200)
-    consumer.auto.discard(MetadataRequest)
+    consumer.auto.discard(m.MetadataRequest)
     if how == "refused":
         tell(consumer, code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     else:
-        consumer.fail(ListOffsetsRequest)
-    assert consumer.sent(ListOffsetsRequest) == []
+        consumer.fail(m.ListOffsetsRequest)
+    assert consumer.sent(m.ListOffsetsRequest) == []
     consumer.tick(200)
-    assert len(consumer.sent(MetadataRequest)) == 1
+    assert len(consumer.sent(m.MetadataRequest)) == 1
     tell(consumer, 7, timestamp=6)
     assert query.results == {ZERO: OffsetAndTimestamp(7, 6, 3)}
 
@@ -149,21 +147,17 @@ def test_a_question_about_a_partition_without_a_leader_does_not_keep_the_core_bu
 
 @pytest.mark.parametrize(("level", "number"), [("read_uncommitted", 0), ("read_committed", 1)])
 def test_a_reset_to_the_end_is_to_the_end_of_what_may_be_read(level: str, number: int) -> None:
-    consumer = alone(isolation_level=level)
-    consumer.core.assign([ZERO])
-    consumer.enter_poll()
-    assert [request.isolation_level for request in consumer.sent(ListOffsetsRequest)] == [number]
+    consumer = resetting(isolation_level=level)
+    assert [request.isolation_level for request in consumer.sent(m.ListOffsetsRequest)] == [number]
 
 
 def test_the_answer_to_another_reset_than_the_user_wants_now_is_dropped() -> None:
     """The sequence: the end is asked for; the user seeks to the beginning; the answer to the old question arrives."""
-    consumer = alone()
-    consumer.core.assign([ZERO])
-    consumer.enter_poll()
+    consumer = resetting()
     consumer.core.subscription.request_reset(ZERO, OffsetReset.EARLIEST)
     tell(consumer, 7)
     assert consumer.core.subscription.position(ZERO) is None
-    [request] = consumer.sent(ListOffsetsRequest)
+    [request] = consumer.sent(m.ListOffsetsRequest)
     assert request.topics[0].partitions[0].timestamp == EARLIEST_TIMESTAMP
     tell(consumer, 2)
     assert consumer.core.subscription.position(ZERO) == 2
@@ -189,15 +183,13 @@ def test_a_question_that_was_refused_does_not_keep_the_core_busy() -> None:
 
 def test_a_leader_is_asked_under_its_epoch() -> None:
     """So that one that was superseded refuses, and does not tell of its own end."""
-    consumer = alone()
-    consumer.core.assign([ZERO])
-    consumer.enter_poll()
+    consumer = resetting()
     assert consumer.core.metadata.update_leader(ZERO, 2, 6, None)
     tell(consumer, code=ErrorCode.FENCED_LEADER_EPOCH)
     consumer.core.metadata.update_leader(ZERO, 2, 6, None)
-    consumer.auto.discard(MetadataRequest)
+    consumer.auto.discard(m.MetadataRequest)
     consumer.tick(consumer.config.retry_backoff_ms)
-    [request] = consumer.sent(ListOffsetsRequest)
+    [request] = consumer.sent(m.ListOffsetsRequest)
     assert request.topics[0].partitions[0].current_leader_epoch == 6
 
 

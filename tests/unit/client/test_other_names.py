@@ -15,7 +15,7 @@ from muster.errors import ConfigError
 
 NAMES = Path(__file__).parent / "names"
 LISTS = {
-    path.stem: [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    path.stem: [name for line in path.read_text().splitlines() if line[0] != "#" for name in line.split()]
     for path in NAMES.glob("*.txt")
 }
 KNOWN: dict[type[ClientConfig], set[str]] = {
@@ -106,6 +106,8 @@ def test_sentences(make: type, settings: dict[str, object], sentence: str) -> No
 def test_topics_are_not_given_to_the_consumer_itself() -> None:
     with pytest.raises(ConfigError, match="not 'flights'; topics are given to subscribe"):
         Consumer("flights", bootstrap_servers="localhost:9092")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not 'localhost:9092'; write bootstrap_servers='localhost:9092'"):
+        Producer("localhost:9092")  # type: ignore[arg-type]
 
 
 def test_the_page_for_those_who_come_says_the_same() -> None:

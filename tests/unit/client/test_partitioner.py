@@ -71,6 +71,7 @@ def test_keys_go_where_javas_producer_puts_them(key, hashed, of_8, of_97):
     assert (partition_for_key(bytes.fromhex(key), 8), partition_for_key(bytes.fromhex(key), 97)) == (of_8, of_97)
 
 
+@pytest.mark.slow
 def test_many_keys_go_where_javas_producer_puts_them():
     total = 0
     for number in range(100_000):

@@ -214,17 +214,9 @@ def test_a_batch_that_alone_is_larger_than_a_request_goes_alone():
     assert [len(request.batches) for request in p.turn()] == [1, 1]
 
 
-def test_the_size_of_a_request_is_that_of_all_its_batches():
-    p = ProducerHarness(leaders=[1] * 4, settings={"max_request_size": 1_000, "enable_idempotence": False})
-    for partition in range(4):
-        p.give(b"x" * 300, partition=partition)
-    assert sorted(len(request.batches) for request in p.turn()) == [2, 2]
-
-
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT])
 def test_an_answer_that_comes_after_its_batch_was_given_up_changes_nothing(code):
-    p = ProducerHarness(settings={"delivery_timeout_ms": 31_000})
-    p.warm()
+    p = ProducerHarness.warmed(settings={"delivery_timeout_ms": 31_000})
     request = p.put(b"a")
     p.tick(31_000)
     assert set(p.done) == {b"a"}
@@ -235,8 +227,7 @@ def test_an_answer_that_comes_after_its_batch_was_given_up_changes_nothing(code)
 
 def test_no_answer_after_its_batch_was_given_up_changes_nothing():
     for kind in (FailureKind.DISCONNECTED, FailureKind.UNREACHABLE):
-        p = ProducerHarness(settings={"delivery_timeout_ms": 31_000})
-        p.warm()
+        p = ProducerHarness.warmed(settings={"delivery_timeout_ms": 31_000})
         request = p.put(b"a")
         p.tick(31_000)
         p.fail(request, kind)

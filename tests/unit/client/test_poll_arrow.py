@@ -40,8 +40,7 @@ def damaged(broker, index, at):
 
 
 def test_all_that_was_fetched_comes_as_one_table_for_each_partition():
-    broker = OneBroker({P0: [3, 1, 4], P1: [2]}, max_batches=3)
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [3, 1, 4], P1: [2]}, max_batches=3)
     tables = reader_of(broker).collect()
     assert offsets(tables) == {P0: list(range(8)), P1: [0, 1]}
     assert tables[P0].column_names == list(COLUMNS)
@@ -52,8 +51,7 @@ def test_all_that_was_fetched_comes_as_one_table_for_each_partition():
 
 
 def test_only_the_columns_that_are_asked_for():
-    broker = OneBroker({P0: [2]})
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [2]})
     [table] = reader_of(broker, ["value", "offset"]).collect().values()
     assert table.to_pydict() == {"value": [b"0", b"1"], "offset": [0, 1]}
 

@@ -271,14 +271,6 @@ def test_a_partition_that_is_not_there_yet_is_waited_for():
     assert "no partition 9" in str(p.error(b"nine"))
 
 
-def test_topics_that_are_not_used_any_more_are_not_asked_for():
-    p = producer(metadata_max_idle_ms=60_000)
-    p.answer(p.put(b"a"))
-    assert p.metadata.interest == {TOPIC}
-    p.tick(60_001)
-    assert p.metadata.interest == set()
-
-
 # --- retries ---------------------------------------------------------------------------------------------------------
 
 
@@ -538,19 +530,6 @@ def test_a_refused_producer_id_is_fatal():
     p.hold(b"a")
     assert isinstance(p.core.fatal, MusterError)
     assert p.error(b"a") is p.core.fatal
-
-
-def test_a_producer_id_that_is_not_there_yet_is_asked_for_again():
-    p = ProducerHarness(producer_ids=[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (5, 0)])
-    p.hold(b"a")
-    (request,) = p.tick(150)
-    assert request.batches[0].header.producer_id == 5
-
-
-def test_errors_are_values_of_one_kind():
-    p = producer()
-    p.answer(p.put(b"a"), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert isinstance(p.error(b"a"), KafkaError)
 
 
 def test_a_broker_that_takes_nothing_for_a_while_gets_no_new_records_until_it_does():

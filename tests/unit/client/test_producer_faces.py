@@ -1,7 +1,6 @@
 """The faces of producer and admin: the same methods, and what they mind before a broker is involved."""
 
 import asyncio
-import inspect
 import threading
 import time
 from types import SimpleNamespace
@@ -18,42 +17,17 @@ from muster.client.producer.async_producer import AsyncProducer
 from muster.client.producer.producer import Producer
 from muster.errors import (
     ClosedError,
-    ConfigError,
     ErrorCode,
     IllegalArgumentError,
     KafkaError,
     KafkaTimeoutError,
     MusterError,
-    SerializationError,
 )
-from tests.support.faces import public, rest, until
+from tests.support.faces import rest, until
 from tests.support.peers import free_ports
 from tests.support.rooms import taken
 
 NOWHERE = "127.0.0.1:1"
-
-
-@pytest.mark.parametrize(("blocking", "waiting"), [(Producer, AsyncProducer), (Admin, AsyncAdmin)])
-def test_the_faces_have_the_same_methods_with_the_same_parameters(blocking, waiting):
-    ours, theirs = public(blocking), public(waiting)
-    assert ours.keys() == theirs.keys()
-    for name, method in ours.items():
-        mine, other = inspect.signature(method), inspect.signature(theirs[name])
-        assert list(mine.parameters.values()) == list(other.parameters.values()), name
-        if name != "send":  # the two kinds of future
-            assert mine.return_annotation == other.return_annotation, name
-
-
-@pytest.mark.parametrize("cls", [Producer, AsyncProducer, Admin, AsyncAdmin])
-def test_every_method_says_what_it_is_for(cls):
-    for name, method in public(cls).items():
-        assert name == "__init__" or method.__doc__, f"{cls.__name__}.{name}"
-
-
-@pytest.mark.parametrize("cls", [Producer, AsyncProducer, Admin, AsyncAdmin])
-def test_unknown_settings_are_refused(cls):
-    with pytest.raises(ConfigError, match="did you mean request_timeout_ms"):
-        cls({"request.timeoutms": 1})
 
 
 @pytest.fixture
@@ -362,17 +336,6 @@ def test_more_records_than_the_thread_takes_at_once():
         assert all(isinstance(future.exception(30), ClosedError) for future in futures)
 
 
-def test_serializers():
-    def text(value):
-        return value.encode()
-
-    with (
-        Producer(bootstrap_servers=NOWHERE, max_block_ms=1, key_serializer=text, value_serializer=text) as producer,
-        pytest.raises(SerializationError, match="the value for topic t cannot be serialized"),
-    ):
-        producer.send("t", 5, "k")
-
-
 def test_close_fails_what_is_left():
     producer = Producer(bootstrap_servers=NOWHERE)
     future = producer.send("t", b"v")
@@ -388,28 +351,6 @@ def test_close_fails_what_is_left():
 def test_a_producer_that_never_started_closes():
     Producer(bootstrap_servers=NOWHERE).close()
     Admin(bootstrap_servers=NOWHERE).close()
-
-
-def test_a_callback_that_fails_harms_nobody(producer):
-    def on_delivery(metadata, error):
-        raise RuntimeError("in a callback")
-
-    futures = [producer.send("t", b"v", on_delivery=on_delivery) for _ in range(2)]
-    for future in futures:
-        with pytest.raises(KafkaTimeoutError):
-            future.result(30)
-
-
-def test_a_failing_partitioner_fails_its_record():
-    def never(key, partitions, available):
-        raise RuntimeError("no idea")
-
-    with Producer(bootstrap_servers=NOWHERE, partitioner=never) as producer:
-        metadata = producer._engine.metadata
-        metadata.topics["t"] = TopicMetadata("t", bytes(16), {0: PartitionMetadata(1)})
-        with pytest.raises(MusterError, match=r"the partitioner failed: .*no idea"):
-            producer.send("t", b"v").result(30)
-        assert taken(producer) == 0
 
 
 async def test_async_faces_start_by_themselves():

@@ -1,4 +1,4 @@
-"""What users import: everything public of the clients from `muster`, loaded when it is first used."""
+"""What users import from `muster` and `muster.testing`, each loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import muster
+import muster.testing
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLIC_MODULES = {
@@ -24,28 +26,25 @@ PUBLIC_MODULES = {
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.py"))]
 
 
-@pytest.mark.parametrize("name", muster.__all__)
-def test_each_public_name_is_there(name: str) -> None:
-    assert getattr(muster, name) is not None
+MODULES = [(muster, "__version__", ["muster.version"]), (muster.testing, "kafka", ["muster.testing", "muster.version"])]
+"""With what is not imported from elsewhere, and what importing it loads."""
 
 
-def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse(Path(muster.__file__).read_text())
+@pytest.mark.parametrize(("module", "own", "loaded"), MODULES)
+def test_names_are_those_that_type_checkers_see_and_are_loaded_when_used(
+    module: ModuleType, own: str, loaded: list[str]
+) -> None:
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+    tree = ast.parse(Path(module.__file__ or "").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen | {"__version__"} == set(muster.__all__)
-    assert set(muster.__all__) <= set(dir(muster))
-
-
-def test_another_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'muster' has no attribute 'Konsumer'"):
-        muster.Konsumer  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_importing_muster_loads_no_client() -> None:
-    program = "import sys; import muster; print(*(name for name in sys.modules if name.startswith('muster.')))"
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom) and "muster" in (node.module or "")]
+    assert {alias.name for node in imports for alias in node.names} | {own} == set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'Kafak'"):
+        _ = module.Kafak
+    program = f"import sys, {module.__name__}; print(*(name for name in sys.modules if name.startswith('muster.')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["muster.version"]
+    assert sorted(done.stdout.split()) == loaded
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -9,8 +9,7 @@ from tests.support.one_broker import P0, OneBroker, flipped
 
 
 def test_raw_batches_move_the_position_as_records_do() -> None:
-    broker = OneBroker({P0: [3, 2]}, max_batches=2)
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [3, 2]}, max_batches=2)
     [data] = broker.fetcher.collect_raw()[P0]
     assert (data.start_offset, data.end_offset) == (0, 5)
     assert broker.subscription.position(P0) == 5
@@ -19,8 +18,7 @@ def test_raw_batches_move_the_position_as_records_do() -> None:
 
 def test_raw_batches_that_were_begun_as_records_are_fetched_again() -> None:
     """Two fetches of one application: `poll`, then `poll_arrow`. What was handed out does not come once more."""
-    broker = OneBroker({P0: [2, 2]}, max_batches=2)
-    broker.exchange()
+    broker = OneBroker.fetched({P0: [2, 2]}, max_batches=2)
     assert [r.offset for r in broker.fetcher.collect(2)[P0]] == [0, 1]
     assert broker.fetcher.collect_raw() == {}
     broker.exchange()

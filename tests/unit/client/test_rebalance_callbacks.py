@@ -6,37 +6,30 @@ import pytest
 
 from muster.client.core.group.member_state import MemberState
 from muster.errors import ErrorCode
-from muster.protocol.messages import (
-    JoinGroupRequest,
-)
+from muster.protocol.messages import JoinGroupRequest
 from muster.protocol.subscription import Subscription, decode_subscription
-from tests.support.client_harness import ALL, manual, tp, tps
+from tests.support.client_harness import ALL, manual, stable_member, tp, tps
 
 # --- the listener, and needsJoinPrepare ------------------------------------------------------------------------------
 
 
 def test_an_eager_rebalance_revokes_all_before_the_join_and_assigns_after():
-    consumer = manual()
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member()
+    consumer.rebalance()
     assert consumer.callback() == ("revoked", tps(ALL))
     assert consumer.core.subscription.assignment() == tps(ALL)
     assert consumer.sent(JoinGroupRequest) == []
     consumer.finish_callback()
     assert consumer.core.subscription.assignment() == []
     assert consumer.join().reason == "group is already rebalancing"
-    consumer.accept_join(2, others={"m2": Subscription(["flights"])})
-    consumer.accept_sync("flights-0 flights-1")
+    consumer.let_in("flights-0 flights-1", 2, others={"m2": Subscription(["flights"])})
     assert consumer.finish_callback() == ("assigned", tps("flights-0 flights-1"))
 
 
 def test_the_preparation_runs_once_however_often_the_join_is_tried():
     """J8."""
-    consumer = manual()
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member()
+    consumer.rebalance()
     assert consumer.finish_callback()[0] == "revoked"
     for _ in range(3):
         consumer.refuse_join(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -45,33 +38,26 @@ def test_the_preparation_runs_once_however_often_the_join_is_tried():
         consumer.refuse_join(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         consumer.tick(100)
         assert consumer.events == []
-    consumer.accept_join(2)
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL, 2)
     assert consumer.finish_callback()[0] == "assigned"
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.rebalance()
     assert consumer.callback()[0] == "revoked"
 
 
 def test_heartbeats_go_on_while_the_listener_thinks():
-    consumer = manual()
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member()
+    consumer.rebalance()
     for _ in range(5):
-        consumer.tick(3_000)
-        consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+        consumer.rebalance()
     assert consumer.callback()[0] == "revoked"
     assert consumer.member.state is MemberState.STABLE
 
 
 def test_a_rebalance_waits_for_the_user_to_come_back():
     """What was handed out may still be worked on: it is given up when the user polls again."""
-    consumer = manual()
-    consumer.stable()
+    consumer = stable_member()
     consumer.leave_poll()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer.rebalance()
     consumer.tick(1_000)
     assert consumer.events == []
     consumer.enter_poll()
@@ -79,10 +65,8 @@ def test_a_rebalance_waits_for_the_user_to_come_back():
 
 
 def test_without_a_listener_the_rebalance_runs_by_itself():
-    consumer = manual(listening=False)
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(listening=False)
+    consumer.rebalance()
     assert len(consumer.sent(JoinGroupRequest)) == 1
     assert consumer.events == []
 
@@ -90,8 +74,7 @@ def test_without_a_listener_the_rebalance_runs_by_itself():
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_partitions_of_a_member_that_was_thrown_out_are_lost(code, strategy):
-    consumer = manual(partition_assignment_strategy=strategy)
-    consumer.stable()
+    consumer = stable_member(partition_assignment_strategy=strategy)
     consumer.tick(3_000)
     consumer.heartbeat(code)
     assert consumer.finish_callback() == ("lost", tps(ALL))
@@ -104,8 +87,7 @@ def test_a_generation_reset_while_the_listener_runs_makes_the_rest_lost():
     consumer = manual(partition_assignment_strategy="cooperative-sticky")
     consumer.topics["airports"] = 1
     consumer.subscribe("flights", "airports")
-    consumer.accept_join()
-    consumer.accept_sync("airports-0 flights-0")
+    consumer.let_in("airports-0 flights-0")
     consumer.finish_callback()
     consumer.core.subscribe(["flights"])
     consumer.turn()
@@ -122,10 +104,8 @@ def test_a_generation_reset_while_the_listener_runs_makes_the_rest_lost():
 
 def test_a_cooperative_rebalance_keeps_what_stays_and_joins_again_after_giving_up():
     """KIP-429."""
-    consumer = manual(partition_assignment_strategy="cooperative-sticky")
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    consumer = stable_member(partition_assignment_strategy="cooperative-sticky")
+    consumer.rebalance()
     assert consumer.events == []  # nothing is revoked before the join
     said = decode_subscription(consumer.join().protocols[0].metadata)
     assert (said.owned_partitions, said.generation_id) == (tps(ALL), 1)
@@ -145,20 +125,16 @@ def test_a_cooperative_rebalance_keeps_what_stays_and_joins_again_after_giving_u
 
 
 def test_ownership_has_a_number_of_its_own_each_time():
-    consumer = manual(partition_assignment_strategy="cooperative-sticky")
-    consumer.stable("flights-0 flights-1")
+    consumer = stable_member("flights-0 flights-1", partition_assignment_strategy="cooperative-sticky")
     first = {p: consumer.core.ownership(p) for p in tps(ALL)}
     assert first[tp("flights-2")] is None
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    consumer.accept_join(2)
-    consumer.accept_sync("flights-0 flights-2")
+    consumer.rebalance()
+    consumer.let_in("flights-0 flights-2", 2)
     consumer.finish_callback()
     consumer.finish_callback()
     assert consumer.core.ownership(tp("flights-0")) == first[tp("flights-0")]
     assert consumer.core.ownership(tp("flights-1")) is None
-    consumer.accept_join(3)
-    consumer.accept_sync("flights-0 flights-1 flights-2")
+    consumer.let_in("flights-0 flights-1 flights-2", 3)
     consumer.finish_callback()
     again = consumer.core.ownership(tp("flights-1"))
     assert again is not None
@@ -166,12 +142,9 @@ def test_ownership_has_a_number_of_its_own_each_time():
 
 
 def test_a_share_from_a_generation_that_ended_while_giving_up_is_not_taken():
-    consumer = manual(partition_assignment_strategy="cooperative-sticky")
-    consumer.stable("flights-0 flights-1")
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    consumer.accept_join(2)
-    consumer.accept_sync("flights-0 flights-2")
+    consumer = stable_member("flights-0 flights-1", partition_assignment_strategy="cooperative-sticky")
+    consumer.rebalance()
+    consumer.let_in("flights-0 flights-2", 2)
     assert consumer.callback() == ("revoked", tps("flights-1"))
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -182,12 +155,9 @@ def test_a_share_from_a_generation_that_ended_while_giving_up_is_not_taken():
 
 def test_the_spark_member_answers_a_revocation_when_it_is_done():
     """A core without fetcher, always in poll: no position is looked up, heartbeats go on, the token ends the wait."""
-    consumer = manual(fetch=False, partition_assignment_strategy="cooperative-sticky")
-    consumer.stable()
-    consumer.tick(3_000)
-    consumer.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    consumer.accept_join(2, others={"m2": Subscription(["flights"])})
-    consumer.accept_sync("flights-0 flights-1")
+    consumer = stable_member(fetch=False, partition_assignment_strategy="cooperative-sticky")
+    consumer.rebalance()
+    consumer.let_in("flights-0 flights-1", 2, others={"m2": Subscription(["flights"])})
     for _ in range(20):
         consumer.tick(3_000)
         consumer.heartbeat()
@@ -205,8 +175,7 @@ def test_positions_are_looked_up_only_when_the_listener_has_returned():
     consumer = manual()
     consumer.committed = {tp("flights-0"): 7}
     consumer.subscribe()
-    consumer.accept_join()
-    consumer.accept_sync("flights-0")
+    consumer.let_in("flights-0")
     assert consumer.core.subscription.position(tp("flights-0")) is None
     consumer.finish_callback()
     assert consumer.core.subscription.position(tp("flights-0")) == 7

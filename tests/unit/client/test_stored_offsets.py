@@ -75,6 +75,7 @@ def test_only_what_is_stored_is_committed_by_every_way(world: World, face: str) 
     assert world.committed() == [8]
 
 
+@pytest.mark.slow
 def test_a_rebalance_commits_what_is_stored(world: World) -> None:
     settings = {**world.settings, "auto_commit_interval_ms": 600_000}
     with Consumer(**settings, enable_auto_offset_store=False) as consumer, Consumer(**settings) as other:

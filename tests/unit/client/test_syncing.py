@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from muster.assignors import Assignor, MemberAssignment, RangeAssignor
-from muster.client.core.group.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, RebalanceStep
 from muster.errors import ErrorCode, MusterError
 from muster.model import TopicPartition
-from muster.protocol.messages import (
-    JoinGroupRequest,
-    MetadataRequest,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from muster.protocol import messages as m
 from muster.protocol.subscription import Subscription
-from tests.support.client_harness import ALL, manual, tps
+from tests.support.client_harness import ALL, joining, manual, tps
 
 
 def test_the_leader_assigns_and_the_follower_sends_nothing():
     """J3, J4."""
-    leader = manual()
-    leader.subscribe()
+    leader = joining()
     leader.accept_join(others={"m2": Subscription(["flights"])})
     assert leader.shares() == {"m1": tps("flights-0 flights-1"), "m2": tps("flights-2 flights-3")}
-    follower = manual()
-    follower.subscribe()
+    follower = joining()
     follower.accept_join(leader="m2")
-    assert follower.sent(SyncGroupRequest)[0].assignments == []
-    assert follower.sent(SyncGroupRequest)[0].protocol_name == "range"
+    assert follower.sent(m.SyncGroupRequest)[0].assignments == []
+    assert follower.sent(m.SyncGroupRequest)[0].protocol_name == "range"
 
 
 def test_the_leader_fetches_metadata_of_topics_that_only_others_subscribe_to():
     consumer = manual()
     consumer.topics["airports"] = 2
     consumer.subscribe()
-    consumer.auto.discard(MetadataRequest)
+    consumer.auto.discard(m.MetadataRequest)
     consumer.accept_join(others={"m2": Subscription(["airports"])})
-    assert consumer.member.step is Step.LEADING
-    request = consumer.sent(MetadataRequest)[0]
+    assert consumer.member.step is RebalanceStep.LEADING
+    request = consumer.sent(m.MetadataRequest)[0]
     assert [topic.name for topic in request.topics] == ["airports", "flights"]
-    consumer.answer(MetadataRequest, consumer.metadata_response(request))
+    consumer.answer(m.MetadataRequest, consumer.metadata_response(request))
     assert consumer.shares() == {"m1": tps(ALL), "m2": tps("airports-0 airports-1")}
 
 
@@ -54,10 +50,9 @@ def test_a_topic_that_does_not_exist_holds_no_leader_up():
 
 def test_a_returning_static_leader_skips_the_assignment():
     """KIP-814."""
-    consumer = manual(group_instance_id="i1")
-    consumer.subscribe()
+    consumer = joining(group_instance_id="i1")
     consumer.accept_join(skip_assignment=True)
-    assert consumer.sent(SyncGroupRequest)[0].assignments == []
+    assert consumer.sent(m.SyncGroupRequest)[0].assignments == []
     consumer.accept_sync(ALL)
     consumer.finish_callback()
     consumer.topics["flights"] = 6  # it is leader all the same, and watches
@@ -65,15 +60,24 @@ def test_a_returning_static_leader_skips_the_assignment():
     assert consumer.callback()[0] == "revoked"
 
 
+def assignor(name: str, **methods: Any) -> Assignor:
+    """A user's own: range but for these methods, each of which is given what it is called with."""
+    made: Assignor = type(
+        name, (RangeAssignor,), {"name": name} | {key: staticmethod(each) for key, each in methods.items()}
+    )()
+    return made
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def method(*_: Any) -> Any:
+        raise error
+
+    return method
+
+
 def test_an_assignor_that_raises_is_the_users_error():
-    class Broken(Assignor):
-        name = "broken"
-
-        def assign(self, partitions_per_topic, members):
-            raise LookupError("no idea")
-
-    consumer = manual(partition_assignment_strategy=(Broken(),))
-    consumer.subscribe()
+    broken = assignor("broken", assign=raises(LookupError("no idea")))
+    consumer = joining(partition_assignment_strategy=(broken,))
     consumer.accept_join()
     error = consumer.fatal()
     assert "broken raised LookupError: no idea" in str(error)
@@ -91,40 +95,26 @@ def test_an_assignor_that_raises_is_the_users_error():
     ],
 )
 def test_an_assignor_that_makes_no_assignment_is_the_users_error_and_tried_again_later(result):
-    class Broken(Assignor):
-        name = "broken"
-
-        def assign(self, partitions_per_topic, members):
-            return result
-
-    consumer = manual(partition_assignment_strategy=(Broken(),))
-    consumer.subscribe()
+    consumer = joining(partition_assignment_strategy=(assignor("broken", assign=lambda *_: result),))
     waits = []
     for _ in range(3):
         consumer.accept_join()
         assert isinstance(consumer.fatal(), MusterError)
-        assert consumer.sent(SyncGroupRequest) == []
+        assert consumer.sent(m.SyncGroupRequest) == []
         consumer.enter_poll()
         failed_at = consumer.now
-        while not consumer.sent(JoinGroupRequest):
+        while not consumer.sent(m.JoinGroupRequest):
             consumer.tick(10)
         waits.append(consumer.now - failed_at)
     assert 80 <= waits[0] < waits[1] < waits[2]
     result = {"m1": MemberAssignment(tps(ALL))}
-    consumer.accept_join()
-    consumer.accept_sync(ALL)
+    consumer.let_in(ALL)
     assert consumer.callback() == ("assigned", tps(ALL))
 
 
 def test_an_assignor_whose_data_cannot_be_had_is_the_users_error():
-    class Shy(RangeAssignor):
-        name = "shy"
-
-        def subscription_user_data(self, topics):
-            raise LookupError("no data")
-
-    consumer = manual(partition_assignment_strategy=(Shy(),))
-    consumer.subscribe()
+    shy = assignor("shy", subscription_user_data=raises(LookupError("no data")))
+    consumer = joining(partition_assignment_strategy=(shy,))
     assert "assignor shy raised LookupError: no data" in str(consumer.fatal())
     assert consumer.core.member_state is MemberState.UNJOINED
 
@@ -132,17 +122,9 @@ def test_an_assignor_whose_data_cannot_be_had_is_the_users_error():
 @pytest.mark.parametrize("listening", [True, False])
 def test_an_assignor_that_fails_to_hear_of_its_assignment_does_not_stop_it(listening):
     """As with Kafka's own client: the assignment stands, and poll raises once."""
-
-    class Deaf(RangeAssignor):
-        name = "deaf"
-
-        def on_assignment(self, assignment, generation_id):
-            raise RuntimeError("one hiccup")
-
-    consumer = manual(partition_assignment_strategy=(Deaf(),), listening=listening)
-    consumer.subscribe()
-    consumer.accept_join()
-    consumer.accept_sync(ALL)
+    deaf = assignor("deaf", on_assignment=raises(RuntimeError("one hiccup")))
+    consumer = joining(partition_assignment_strategy=(deaf,), listening=listening)
+    consumer.let_in(ALL)
     assert "assignor deaf raised RuntimeError: one hiccup" in str(consumer.fatal())
     if listening:
         assert consumer.finish_callback() == ("assigned", tps(ALL))
@@ -150,14 +132,12 @@ def test_an_assignor_that_fails_to_hear_of_its_assignment_does_not_stop_it(liste
     assert consumer.core.subscription.assignment() == tps(ALL)
     assert consumer.core.member_state is MemberState.STABLE
     consumer.tick(1_000)
-    assert consumer.sent(JoinGroupRequest) == []
+    assert consumer.sent(m.JoinGroupRequest) == []
 
 
 def test_a_follower_is_told_where_the_group_chose_what_it_never_offered():
-    consumer = manual()
-    consumer.subscribe()
-    consumer.accept_join(leader="other", protocol="mystery")
-    consumer.accept_sync(ALL)
+    consumer = joining()
+    consumer.let_in(ALL, leader="other", protocol="mystery")
     assert "'mystery', which was not offered" in str(consumer.fatal())
 
 
@@ -179,11 +159,10 @@ def test_a_users_assignor_is_asked_and_told():
         def on_assignment(self, assignment, generation_id):
             told.append((assignment, generation_id))
 
-    consumer = manual(partition_assignment_strategy=(Backwards(),))
-    consumer.subscribe()
+    consumer = joining(partition_assignment_strategy=(Backwards(),))
     consumer.accept_join()
-    share = consumer.sent(SyncGroupRequest)[0].assignments[0].assignment
-    consumer.answer(SyncGroupRequest, SyncGroupResponse(assignment=share))
+    share = consumer.sent(m.SyncGroupRequest)[0].assignments[0].assignment
+    consumer.answer(m.SyncGroupRequest, m.SyncGroupResponse(assignment=share))
     assert told == [(MemberAssignment(tps(ALL), b"you"), 1)] or told[0][0].user_data == b"you"
     assert consumer.callback() == ("assigned", tps(ALL))
 
@@ -194,36 +173,23 @@ def test_a_users_assignor_is_asked_and_told():
         (ErrorCode.UNKNOWN_MEMBER_ID, ""),
         (ErrorCode.ILLEGAL_GENERATION, "m1"),
         (ErrorCode.REBALANCE_IN_PROGRESS, "m1"),
+        (ErrorCode.NOT_COORDINATOR, "m1"),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, "m1"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, None),
+        (ErrorCode.FENCED_INSTANCE_ID, None),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, None),
     ],
 )
-def test_errors_of_a_sync_that_lead_straight_to_another_join(code, member_id):
-    consumer = manual()
-    consumer.subscribe()
-    consumer.accept_join()
-    consumer.refuse_sync(code)
-    assert consumer.join().member_id == member_id
-
-
-@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_a_sync_that_comes_to_the_wrong_coordinator_leads_to_another_join(code):
-    consumer = manual()
-    consumer.subscribe()
+def test_an_error_of_a_sync_leads_to_another_join_or_is_the_users(code, member_id):
+    consumer = joining()
     consumer.accept_join()
     consumer.coordinator = 2
     consumer.refuse_sync(code)
-    consumer.tick(100)
-    assert consumer.join().member_id == "m1"
-
-
-@pytest.mark.parametrize(
-    "code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNKNOWN_SERVER_ERROR]
-)
-def test_other_errors_of_a_sync_are_the_users(code):
-    consumer = manual()
-    consumer.subscribe()
-    consumer.accept_join()
-    consumer.refuse_sync(code)
-    assert consumer.fatal().code is code
+    if member_id is None:
+        assert consumer.fatal().code is code
+    else:
+        consumer.tick(100 if code.stale_coordinator else 0)
+        assert consumer.join().member_id == member_id
 
 
 def test_an_assignment_of_a_topic_no_longer_subscribed_to_leads_to_another_join():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.compare.results import Work
+from muster.compare.rules.results import Work
 from muster.compare.trial import _added
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from muster.compare.checks import Check, is_well, judge
-from muster.compare.counters import Counters
-from muster.compare.formulas import Scheme
-from muster.compare.results import Results, Run, StepResult, Work, from_json, to_json
-from muster.compare.workload import Kind
+from muster.compare.rules.checks import Check, is_well, judge
+from muster.compare.rules.counters import Counters
+from muster.compare.rules.formulas import Scheme
+from muster.compare.rules.results import Results, SchemeRun, StepResult, Work, from_json, to_json
+from muster.compare.rules.workload import Kind
 from tests.support.compare_results import differing, run, sample
 
 
@@ -30,34 +30,34 @@ def test_a_run_in_which_all_went_well() -> None:
     assert checks[0].title == "Scheme 1: members watch ZooKeeper, 2 members: no record is lost"
 
 
-def count(**changed: int) -> Callable[[Run], None]:
-    def change(of: Run) -> None:
+def count(**changed: int) -> Callable[[SchemeRun], None]:
+    def change(of: SchemeRun) -> None:
         of.steps[2].counted = of.steps[2].counted._replace(**changed)
 
     return change
 
 
-def rebalances(of: Run) -> None:
+def rebalances(of: SchemeRun) -> None:
     of.steps[1].work.rebalances += 1
 
 
-def too_few(of: Run) -> None:
+def too_few(of: SchemeRun) -> None:
     of.steps[1].work.rebalances -= 1
 
 
-def twice(of: Run) -> None:
+def twice(of: SchemeRun) -> None:
     of.steps[1].twice = 1
 
 
-def doubled(of: Run) -> None:
+def doubled(of: SchemeRun) -> None:
     of.steps[2].doubled = 1
 
 
-def lost(of: Run) -> None:
+def lost(of: SchemeRun) -> None:
     of.lost = 1
 
 
-def accepted(of: Run) -> None:
+def accepted(of: SchemeRun) -> None:
     of.of_kind(Kind.FREEZE)[0].stale_commits = {"accepted": 1}
 
 
@@ -89,7 +89,7 @@ def accepted(of: Run) -> None:
         (Scheme.MEMBERS, accepted, "a resumed member cannot commit"),
     ],
 )
-def test_what_is_wrong_is_found(scheme: Scheme, change: Callable[[Run], None], name: str) -> None:
+def test_what_is_wrong_is_found(scheme: Scheme, change: Callable[[SchemeRun], None], name: str) -> None:
     results = sample(scheme)
     assert wrong(results) == []
     change(results.runs[0])
@@ -101,7 +101,7 @@ def test_what_is_wrong_is_found(scheme: Scheme, change: Callable[[Run], None], n
     ("scheme", "change"),
     [(Scheme.WATCHERS, twice), (Scheme.WATCHERS, accepted), (Scheme.SERVER, twice), (Scheme.KAFKA08, doubled)],
 )
-def test_what_a_scheme_does_not_promise_is_no_fault(scheme: Scheme, change: Callable[[Run], None]) -> None:
+def test_what_a_scheme_does_not_promise_is_no_fault(scheme: Scheme, change: Callable[[SchemeRun], None]) -> None:
     results = sample(scheme)
     change(results.runs[0])
     assert wrong(results) == []
@@ -151,7 +151,7 @@ def test_one_disturbed_step_does_not_hide_another() -> None:
     assert wrong(results) == ["ZooKeeper's reads of a change"]
 
 
-def of_kind(run: Run, kind: Kind) -> StepResult:
+def of_kind(run: SchemeRun, kind: Kind) -> StepResult:
     return run.of_kind(kind)[0]
 
 
@@ -170,7 +170,9 @@ def of_kind(run: Run, kind: Kind) -> StepResult:
         ),
     ],
 )
-def test_servers_that_differ_must_show_what_is_wrong_and_lose_nothing(change: Callable[[Run], None], name: str) -> None:
+def test_servers_that_differ_must_show_what_is_wrong_and_lose_nothing(
+    change: Callable[[SchemeRun], None], name: str
+) -> None:
     results = sample(Scheme.WATCHERS)
     results.differing = differing()
     assert is_well(judge(results))

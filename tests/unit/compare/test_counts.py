@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.compare.counters import Counters, parse_mntr, read_counters
-from muster.compare.formulas import (
+from muster.compare.rules.counters import Counters, parse_mntr, read_counters
+from muster.compare.rules.formulas import (
     TITLES,
     Range,
     Scheme,

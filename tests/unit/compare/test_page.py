@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from muster.compare.checks import judge
 from muster.compare.curves import Growth, growth_chart, sampled
-from muster.compare.formulas import TITLES, Scheme
 from muster.compare.page import FIGURES, render
-from muster.compare.results import Results
+from muster.compare.rules.checks import judge
+from muster.compare.rules.formulas import TITLES, Scheme
+from muster.compare.rules.results import Results
 from tests.support.compare_results import differing, sample
 from tests.support.pages import Nesting, shapes
 

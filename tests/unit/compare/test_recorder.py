@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.compare.recorder import (
+from muster.compare.rules.recorder import (
     Awake,
     Books,
     Double,
     Frozen,
     Gone,
     Handled,
-    Hold,
     Members,
     Offsets,
     OwnershipEvent,
@@ -35,41 +34,6 @@ PARTITIONS = 3
 
 def owns(at: int, member: str, *partitions: int) -> Owns:
     return Owns(at, member, frozenset(partitions))
-
-
-STORY: list[OwnershipEvent] = [
-    owns(0, "a", 0, 1),
-    owns(10, "a", 0),
-    owns(12, "b", 1),
-    Frozen(20, "a"),
-    owns(25, "b", 0, 1),
-    Awake(30, "a"),
-    owns(33, "a"),
-    Gone(38, "b"),
-]
-
-
-def test_a_member_that_is_frozen_and_wakes() -> None:
-    held = holds(STORY, END)
-    assert sorted(held) == [
-        Hold(0, "a", 0, 33),
-        Hold(0, "b", 25, 38),
-        Hold(1, "a", 0, 10),
-        Hold(1, "b", 12, 38),
-    ]
-    assert naps(STORY, END) == {"a": [Span(20, 30)]}
-    reading = awake(held, naps(STORY, END))
-    assert doubles(held) == [Double(0, ("a", "b"), 25, 33)]
-    assert doubles(reading) == [Double(0, ("a", "b"), 30, 33)]
-    # Partition 1 for two milliseconds, partition 0 from the freeze until b took it, both at the end.
-    assert ownerless_ms(reading, 2, Span(0, END)) == 2 + 5 + 2 + 2
-    assert ownerless_ms(reading, 2, Span(11, 22)) == 1 + 2
-    assert ownerless_ms([], 2, Span(0, END)) == 2 * END
-
-
-def test_who_is_frozen_at_the_end_stays_so() -> None:
-    assert naps([Frozen(3, "a"), Frozen(5, "a")], END) == {"a": [Span(3, END)]}
-    assert naps([Frozen(3, "a"), Gone(5, "a")], END) == {"a": [Span(3, 5)]}
 
 
 def test_a_third_reader_is_told_apart_from_two() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from muster.compare import trial
-from muster.compare.counters import Counters
-from muster.compare.formulas import Scheme
-from muster.compare.recorder import Owns
+from muster.compare.rules.counters import Counters
+from muster.compare.rules.formulas import Scheme
+from muster.compare.rules.recorder import Owns
 from muster.compare.servers import Servers
 from muster.compare.trial import Options, Trial
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.compare.workload import LOSSES, Kind, Step, differing_script, fragile, hosts, script
+from muster.compare.rules.workload import LOSSES, Kind, WorkloadStep, differing_script, fragile, hosts, script
 
 
 def test_the_steps_of_five_members() -> None:
-    joins = [Step(Kind.JOIN, f"m{number}") for number in range(1, 6)]
-    losses = [Step(Kind.LEAVE, "m1"), Step(Kind.CRASH, "m2"), Step(Kind.FREEZE, "m3")]
-    assert script(5) == [*joins, *losses, Step(Kind.BROKER), Step(Kind.ZOOKEEPER)]
+    joins = [WorkloadStep(Kind.JOIN, f"m{number}") for number in range(1, 6)]
+    losses = [WorkloadStep(Kind.LEAVE, "m1"), WorkloadStep(Kind.CRASH, "m2"), WorkloadStep(Kind.FREEZE, "m3")]
+    assert script(5) == [*joins, *losses, WorkloadStep(Kind.BROKER), WorkloadStep(Kind.ZOOKEEPER)]
     assert script(5, broker=False, zookeeper=False) == [*joins, *losses]
     assert [str(step) for step in script(5)[4:7]] == ["m5 joins", "m1 leaves", "m2 crashes"]
-    assert str(Step(Kind.BROKER)) == "a broker stops and restarts"
+    assert str(WorkloadStep(Kind.BROKER)) == "a broker stops and restarts"
 
 
 def test_a_group_of_two_is_filled_up_before_each_loss() -> None:
@@ -69,6 +69,6 @@ def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
 
 def test_only_a_step_that_takes_a_member_away_ends_its_session() -> None:
     """A newcomer that loses its session rebalances once more, and the counts of its step say nothing."""
-    meant = {kind for kind in Kind if Step(kind, "m1").ends_session_of("m1")}
+    meant = {kind for kind in Kind if WorkloadStep(kind, "m1").ends_session_of("m1")}
     assert meant == {Kind.CRASH, Kind.FREEZE, Kind.LAG}
-    assert not any(Step(kind, "m1").ends_session_of("m2") for kind in Kind)
+    assert not any(WorkloadStep(kind, "m1").ends_session_of("m2") for kind in Kind)

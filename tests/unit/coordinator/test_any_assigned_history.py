@@ -14,6 +14,7 @@ from muster.coordinator.groups.server_assignment import COORDINATOR_LEADS, STRAT
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
 from tests.support.assigned_group import AssignedGroup
 from tests.support.group_harness import FakeTopics, GroupHarness
+from tests.support.scale import examples
 from tests.unit.coordinator.test_any_history import AnyHistory
 
 TOPICS = ("t", "u", "v")
@@ -84,7 +85,7 @@ class AnyAssignedHistory(AnyHistory):
         assert group is None or group.assigner is None or group.state is not GroupState.COMPLETING_REBALANCE
 
 
-AnyAssignedHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyAssignedHistory.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestAnyAssignedHistory = AnyAssignedHistory.TestCase
 
 
@@ -95,10 +96,7 @@ TestAnyAssignedHistory = AnyAssignedHistory.TestCase
     members=st.lists(st.tuples(st.none() | st.sampled_from("xyz"), st.sets(st.sampled_from(TOPICS))), max_size=6),
 )
 def test_what_can_be_read_has_one_reader_each(
-    strategy: str,
-    counts: dict[str, int],
-    leaderless: set[tuple[str, int]],
-    members: list[tuple[str | None, set[str]]],
+    strategy: str, counts: dict[str, int], leaderless: set[tuple[str, int]], members: list[tuple[str | None, set[str]]]
 ) -> None:
     topics = FakeTopics()
     topics.partitions, topics.leaderless = counts, leaderless

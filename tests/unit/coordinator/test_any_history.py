@@ -6,15 +6,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    MultipleResults,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    rule,
-)
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.config import GroupConfig
@@ -25,6 +17,7 @@ from muster.coordinator.shards.clocks import NEVER
 from muster.errors import ErrorCode
 from muster.protocol.messages import JoinGroupResponse, MemberIdentity
 from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness, classic
+from tests.support.scale import examples
 
 SUBSCRIPTION = DEFAULT_PROTOCOLS["range"]
 PROTOCOLS = [
@@ -269,5 +262,5 @@ class AnyHistory(RuleBasedStateMachine):
                 assert heard is None or self.harness.now - heard >= event.timeout_ms
 
 
-AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyHistory.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestAnyHistory = AnyHistory.TestCase

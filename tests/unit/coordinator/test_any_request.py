@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from muster.coordinator.groups.group import GroupState
 from muster.protocol import codec
-from muster.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    SyncGroupRequest,
-)
+from muster.protocol import messages as m
 from muster.protocol.primitives import Request
 from tests.support.group_harness import GroupHarness
 from tests.support.message_strategies import message
+from tests.support.scale import examples
 
 FIRST_WITH_TOPIC_IDS = 10  # of OffsetCommit (KIP-848)
-CHANGING: list[type[Request[Any]]] = [JoinGroupRequest, SyncGroupRequest, LeaveGroupRequest, OffsetCommitRequest]
+CHANGING: list[type[Request[Any]]] = [
+    m.JoinGroupRequest,
+    m.SyncGroupRequest,
+    m.LeaveGroupRequest,
+    m.OffsetCommitRequest,
+]
 
 
 def in_state(state: GroupState) -> GroupHarness:
@@ -62,7 +62,7 @@ def as_member(request: Any, group: GroupHarness, version: int) -> None:
             topic.topic_id = group.topics.topic_id("t")
         for partition in topic.partitions:
             partition.partition_index = 0
-    if isinstance(request, JoinGroupRequest):
+    if isinstance(request, m.JoinGroupRequest):
         request.session_timeout_ms = 10_000
         request.protocol_type = "consumer"
         for protocol in request.protocols:
@@ -71,7 +71,7 @@ def as_member(request: Any, group: GroupHarness, version: int) -> None:
 
 @pytest.mark.parametrize("kind", CHANGING, ids=lambda kind: kind.__name__)
 @given(data=st.data(), state=st.sampled_from([state for state in GroupState if state is not GroupState.DEAD]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_request_makes_a_rule_raise(kind: type[Request[Any]], data: st.DataObject, state: GroupState) -> None:
     request, version, member = data.draw(requests(kind))
     group = in_state(state)
@@ -79,10 +79,10 @@ def test_no_request_makes_a_rule_raise(kind: type[Request[Any]], data: st.DataOb
         as_member(request, group, version)
     origin = group._origin("a", version, "fresh")
     rules: dict[type[Request[Any]], Any] = {
-        JoinGroupRequest: group.shard.join,
-        SyncGroupRequest: group.shard.sync,
-        LeaveGroupRequest: group.shard.leave,
-        OffsetCommitRequest: group.shard.commit,
+        m.JoinGroupRequest: group.shard.join,
+        m.SyncGroupRequest: group.shard.sync,
+        m.LeaveGroupRequest: group.shard.leave,
+        m.OffsetCommitRequest: group.shard.commit,
     }
     group._take(rules[kind](request, origin, group.now))  # which writes its records down, and reads them again
     answer = group.answers.get(origin.ticket)
@@ -92,8 +92,8 @@ def test_no_request_makes_a_rule_raise(kind: type[Request[Any]], data: st.DataOb
     assert group.replayed().groups.keys() == group.shard.groups.keys()
 
 
-@given(request=message("HeartbeatRequest", HeartbeatRequest.MAX_VERSION))
-def test_no_heartbeat_makes_a_rule_raise(request: HeartbeatRequest) -> None:
+@given(request=message("HeartbeatRequest", m.HeartbeatRequest.MAX_VERSION))
+def test_no_heartbeat_makes_a_rule_raise(request: m.HeartbeatRequest) -> None:
     group = in_state(GroupState.STABLE)
     who = (request.generation_id, request.member_id, request.group_instance_id)
     group.shard.heartbeat(group.group_id, *who, group.now)

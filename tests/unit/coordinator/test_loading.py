@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from muster.broker.net.calls import at_once
+from muster.coordinator.groups.shard import GroupShard
 from muster.coordinator.runtime import Client, CoordinatorRuntime, GroupConfig
+from muster.coordinator.shards.loading import last_of_each_key
 from muster.coordinator.shards.log_store import ShardLogStore
-from muster.coordinator.shards.shards import LOAD_RECORDS, RELOAD_AFTER_MS
+from muster.coordinator.shards.shards import LOAD_RECORDS, RELOAD_AFTER_MS, Host
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
@@ -36,12 +38,14 @@ class Broker:
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0),
             ShardLogStore(self._open),
-            clock=lambda: self.now,
+            Host(
+                lambda: self.now,
+                lambda event: None,
+                later=self.due.append,
+                wall_clock=lambda: self.now + self.ahead,
+            ),
             topics=self.topics,
-            on_event=lambda event: None,
             new_member_id=lambda prefix: f"{prefix}-{len(self.opened)}",
-            later=self.due.append,
-            wall_clock=lambda: self.now + self.ahead,
         )
 
     def _open(self, partition: int) -> MemoryLog:
@@ -105,6 +109,28 @@ def logs() -> dict[int, MemoryLog]:
         assert broker.commit(offset) == 0
     broker.commit(7, "h")
     return broker.logs
+
+
+def test_of_records_with_one_key_only_the_last_of_a_piece_is_decoded(logs, monkeypatch):
+    decoded: list[bytes] = []
+    replay = GroupShard.replay
+
+    def counted(shard: GroupShard, key: bytes, value: bytes, shift: int) -> bool:
+        decoded.append(key)
+        return replay(shard, key, value, shift)
+
+    monkeypatch.setattr(GroupShard, "replay", counted)
+    broker = Broker(logs)
+    broker.runtime.load_all(sorted(logs))
+    turns = broker.settle()
+    assert (broker.committed(), broker.committed("h")) == ((0, 1000), (0, 7))
+    assert 1000 // LOAD_RECORDS <= len(decoded) <= turns * len(set(decoded))
+
+
+def test_the_last_of_each_key_are_left_in_their_order():
+    records = [(0, b"a", b"0"), (1, b"b", b"1"), (2, None, b"2"), (3, b"a", b"3"), (4, None, b"4"), (5, b"c", None)]
+    assert last_of_each_key(records) == records[1:]
+    assert last_of_each_key(()) == []
 
 
 def test_a_log_is_read_a_piece_at_a_time(logs):

@@ -148,13 +148,6 @@ def test_a_new_member_does_not_wait_for_ever(group):
     assert group.events_of(MemberExpired)[-1].kind is ExpiryKind.NEW
 
 
-def test_a_commit_is_a_sign_of_life(group):
-    group.stable_with("a")
-    for _ in range(5):
-        group.tick(9_999)
-        assert group.commit("a", {("t", 0): 1}) == [0]
-
-
 # ----------------------------------------------------------------------------------------------------------------- sync
 
 
@@ -337,11 +330,6 @@ def test_sessions_begin_anew_at_a_restart(group):
     group.heartbeat("a")
     group.tick(1)
     assert group.events_of(MemberExpired)[-1].member_id == group.ids["b"]
-
-
-def test_members_that_did_not_survive_the_coordinator_expire(group):
-    group.stable_with("a", "b").restart().tick(10_000)
-    assert group.state is GroupState.EMPTY
 
 
 def test_the_leader_is_remembered(group):

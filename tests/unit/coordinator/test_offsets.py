@@ -6,14 +6,8 @@ from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.offsets import expired
 from muster.errors import ErrorCode
+from muster.protocol import messages as m
 from muster.protocol.group_records import OffsetCommitRecord
-from muster.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
 from tests.support.group_harness import DEFAULT_PROTOCOLS, GroupHarness
 
 RETENTION_MS = 7 * 24 * 60 * 60 * 1000
@@ -21,10 +15,10 @@ CHECK_MS = 600_000
 ZERO = bytes(16)
 
 
-def fetch(group: GroupHarness, version: int, topic: OffsetFetchRequestTopics | None):
+def fetch(group: GroupHarness, version: int, topic: m.OffsetFetchRequestTopics | None):
     """What an OffsetFetch for one topic, or for all (None), is answered with."""
     wanted = None if topic is None else [topic]
-    found = group.shard.fetch_offsets(OffsetFetchRequestGroup(group.group_id, topics=wanted), version)
+    found = group.shard.fetch_offsets(m.OffsetFetchRequestGroup(group.group_id, topics=wanted), version)
     return [
         (t.name, t.topic_id, [(p.partition_index, p.committed_offset, p.error_code) for p in t.partitions])
         for t in found.topics
@@ -37,7 +31,9 @@ def fetch(group: GroupHarness, version: int, topic: OffsetFetchRequestTopics | N
 def test_what_is_committed_can_be_fetched(group):
     group.stable_with("a").commit("a", {("t", 0): 42}, metadata="as of noon")
     (partition,) = (
-        group.shard.fetch_offsets(OffsetFetchRequestGroup("g", topics=[OffsetFetchRequestTopics("t", ZERO, [0])]), 9)
+        group.shard.fetch_offsets(
+            m.OffsetFetchRequestGroup("g", topics=[m.OffsetFetchRequestTopics("t", ZERO, [0])]), 9
+        )
         .topics[0]
         .partitions
     )
@@ -55,6 +51,7 @@ def test_what_is_committed_survives_a_restart_and_the_members(group):
     [
         (3, 9, ErrorCode.GROUP_ID_NOT_FOUND),
         (3, 8, ErrorCode.ILLEGAL_GENERATION),
+        (0, 8, ErrorCode.ILLEGAL_GENERATION),
         (-1, 9, ErrorCode.NONE),
     ],
 )
@@ -135,10 +132,10 @@ def test_a_commit_for_nothing_that_exists_does_not_ask_the_group(group):
 def commit_topics(group: GroupHarness, version: int, **topics: list[int]) -> list[tuple[str, list[int]]]:
     """Commit for partitions of topics; the answer."""
     asked = [
-        OffsetCommitRequestTopic(name, partitions=[OffsetCommitRequestPartition(index, 9) for index in indexes])
+        m.OffsetCommitRequestTopic(name, partitions=[m.OffsetCommitRequestPartition(index, 9) for index in indexes])
         for name, indexes in topics.items()
     ]
-    group._take(group.shard.commit(OffsetCommitRequest("g", topics=asked), group._origin("x", version), group.now))
+    group._take(group.shard.commit(m.OffsetCommitRequest("g", topics=asked), group._origin("x", version), group.now))
     return [(topic.name, [each.error_code for each in topic.partitions]) for topic in group.reply("x").topics]
 
 
@@ -163,8 +160,8 @@ def test_a_note_may_be_null(group):
 
 
 def commit_by_id(group: GroupHarness, topic_id: bytes) -> tuple[str, list[int]]:
-    topic = OffsetCommitRequestTopic("", topic_id, [OffsetCommitRequestPartition(0, 9)])
-    group._take(group.shard.commit(OffsetCommitRequest("g", topics=[topic]), group._origin("x", 10), group.now))
+    topic = m.OffsetCommitRequestTopic("", topic_id, [m.OffsetCommitRequestPartition(0, 9)])
+    group._take(group.shard.commit(m.OffsetCommitRequest("g", topics=[topic]), group._origin("x", 10), group.now))
     answer = group.reply("x").topics[0]
     return answer.name, [partition.error_code for partition in answer.partitions]
 
@@ -173,14 +170,14 @@ def test_version_10_names_topics_by_id(group):
     topic_id = group.topics.topic_id("t")
     assert commit_by_id(group, topic_id) == ("t", [0])
     assert group.committed("t", 0) == 9
-    by_id = OffsetFetchRequestTopics("", topic_id, [0, 1])
+    by_id = m.OffsetFetchRequestTopics("", topic_id, [0, 1])
     assert fetch(group, 10, by_id) == [("t", topic_id, [(0, 9, 0), (1, -1, 0)])]
 
 
 def test_an_id_that_nobody_knows(group):
     unknown = b"?" * 16
     assert commit_by_id(group, unknown) == ("", [ErrorCode.UNKNOWN_TOPIC_ID])
-    answer = fetch(group, 10, OffsetFetchRequestTopics("", unknown, [0]))
+    answer = fetch(group, 10, m.OffsetFetchRequestTopics("", unknown, [0]))
     assert answer == [("", unknown, [(0, -1, ErrorCode.UNKNOWN_TOPIC_ID)])]
 
 
@@ -189,8 +186,8 @@ def test_an_offset_of_a_topic_that_was_made_again_is_none(group):
     commit_by_id(group, topic_id)
     group.topics.topic_id = lambda topic: b"the topic made 2"
     group.topics.topic_name = lambda topic_id: "t"
-    assert fetch(group, 10, OffsetFetchRequestTopics("", b"the topic made 2", [0]))[0][2] == [(0, -1, 0)]
-    assert fetch(group, 9, OffsetFetchRequestTopics("t", ZERO, [0]))[0][2] == [(0, 9, 0)]
+    assert fetch(group, 10, m.OffsetFetchRequestTopics("", b"the topic made 2", [0]))[0][2] == [(0, -1, 0)]
+    assert fetch(group, 9, m.OffsetFetchRequestTopics("t", ZERO, [0]))[0][2] == [(0, 9, 0)]
 
 
 def test_all_that_a_group_has_committed(group):
@@ -203,12 +200,13 @@ def test_all_that_a_group_has_committed(group):
 
 def test_a_group_that_is_not_there_has_committed_nothing(group):
     assert fetch(group, 9, None) == []
-    assert fetch(group, 9, OffsetFetchRequestTopics("t", ZERO, [0])) == [("t", ZERO, [(0, -1, 0)])]
+    assert fetch(group, 9, m.OffsetFetchRequestTopics("t", ZERO, [0])) == [("t", ZERO, [(0, -1, 0)])]
 
 
 # --------------------------------------------------------------------------------------------------- expiry, deletion
 
 
+@pytest.mark.slow
 def test_offsets_expire_after_the_group_became_empty():
     """KIP-211: not after the commit, which may be long ago."""
     group = GroupHarness(GroupConfig(offsets_retention_check_interval_ms=1_000))
@@ -309,12 +307,6 @@ def test_subscriptions_are_known_again_after_a_restart(group):
     assert DEFAULT_PROTOCOLS["range"]
     group.stable_with("a").restart()
     assert group.group.subscribed_topics == {"t"}
-
-
-@pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_only_a_negative_generation_makes_a_group_that_does_not_exist(group, version, error):
-    assert group.commit(None, {("t", 0): 5}, generation=0, version=version) == [error]
-    assert group.commit(None, {("t", 0): 5}, generation=-1, version=version) == [ErrorCode.NONE]
 
 
 def test_a_group_whose_last_offset_is_gone_leaves_nothing(group):

@@ -12,12 +12,7 @@ from muster.broker.net.calls import at_once
 from muster.coordinator.shards.log_store import SLICE, ShardLogStore
 from muster.coordinator.shards.store import FencedError, Piece
 from muster.errors import ErrorCode, KafkaError
-from muster.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    SyncGroupRequest,
-)
+from muster.protocol import messages as m
 from muster.protocol.records.record_batch import BatchBuilder, iter_headers
 from tests.support.memory_log import MemoryLog
 from tests.support.runtime_broker import Broker, code
@@ -43,8 +38,7 @@ def committed(broker: Broker, group_id: str = "g", partition: int = 0) -> int:
 
 
 def commit_now(broker: Broker, group_id: str = "g", offset: int = 1) -> int:
-    answers = broker.commit(group_id, offset)
-    broker.turn()
+    answers = broker.commit(group_id, offset, turn=True)
     return code(answers)
 
 
@@ -59,10 +53,9 @@ def test_whoever_waits_for_a_slot_that_moves_away_is_sent_on(broker):
     broker.now += 1  # the group waits on while members keep coming
     broker.turn()
     assert first[0].leader == first[0].member_id
-    share = broker.send(SyncGroupRequest("g", 1, second[0].member_id), 4)
+    share = broker.send(m.SyncGroupRequest("g", 1, second[0].member_id), 4)
     broker.log_of("g").hold()
-    written = broker.commit(neighbour, 5)
-    broker.turn()
+    written = broker.commit(neighbour, 5, turn=True)
     decided, other = broker.commit(neighbour, 6), broker.commit("h")
     assert (share, written, decided) == ([], [], [])
     end = broker.log_of("g").log_end_offset
@@ -173,8 +166,7 @@ def test_a_look_up_waits_for_what_was_written_without_an_answer(broker):
     commit_now(broker, offset=1)
     log = broker.log_of("g")
     log.hold()
-    waiting = broker.commit(offset=2)
-    broker.turn()
+    waiting = broker.commit(offset=2, turn=True)
     durable = log.log_end_offset
     at_once(broker.runtime.topics_deleted(["t"]))
     broker.turn()
@@ -249,8 +241,7 @@ def test_what_was_durable_before_it_was_fenced_is_acknowledged(broker):
     commit_now(broker, offset=1)
     log = broker.log_of("g")
     log.hold()
-    waiting = broker.commit(offset=2)
-    broker.turn()
+    waiting = broker.commit(offset=2, turn=True)
     log.sync()
     assert Broker(broker.logs, store=broker.runtime._store).runtime.load(slot, 1)
     assert waiting == []
@@ -273,8 +264,8 @@ def test_a_log_of_a_newer_epoch_is_not_read(broker, caplog):
 def commit_record(offset: int) -> BatchBuilder:
     """As a coordinator writes it."""
     broker = Broker().loaded()
-    topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, offset)])
-    broker.send(OffsetCommitRequest("g", topics=[topic]), 8)
+    topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(0, offset)])
+    broker.send(m.OffsetCommitRequest("g", topics=[topic]), 8)
     served = broker.runtime._served[slot_of(broker)]
     return served.batch
 
@@ -462,8 +453,7 @@ def test_a_late_piece_of_a_load_that_was_given_up_is_ignored(cells):
 
 def test_what_a_fenced_coordinator_sent_is_refused_where_it_arrives(cells):
     broker, store = far(cells)
-    sent = broker.commit(offset=5)
-    broker.turn()
+    sent = broker.commit(offset=5, turn=True)
     reading, waiting = broker.fetch("g"), broker.join(instance="a")
     successor, line = far(cells, loads=False)
     successor.runtime.load(slot_of(successor), 2)

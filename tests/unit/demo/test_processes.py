@@ -31,6 +31,7 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 async def test_a_broker_keeps_its_port_and_one_that_ends_by_itself_is_told(tmp_path: Path):
     broker = EmbeddedBroker(tmp_path / "data", tmp_path / "logs")
     await broker.start()
@@ -70,6 +71,7 @@ async def test_a_process_that_does_not_end_is_killed_where_nobody_waits_for_it(t
     assert process.ending == "signal SIGKILL"
 
 
+@pytest.mark.slow
 def test_a_demo_that_is_killed_leaves_no_broker(tmp_path: Path):
     with subprocess.Popen([sys.executable, "-c", DEMO, str(tmp_path)], stdout=subprocess.PIPE) as demo:
         assert demo.stdout is not None

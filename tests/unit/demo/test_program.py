@@ -55,6 +55,7 @@ for command in program.commands():
 """
 
 
+@pytest.mark.slow
 async def test_what_others_print_does_not_reach_the_demo(tmp_path: Path) -> None:
     process = await Process.start("a program", ["-c", TALKS], tmp_path / "log")
     try:
@@ -69,6 +70,7 @@ async def test_what_others_print_does_not_reach_the_demo(tmp_path: Path) -> None
         await process.kill()
 
 
+@pytest.mark.slow
 async def test_a_program_says_what_ended_it(tmp_path: Path) -> None:
     process = await Process.start("a program", ["-c", FAILS], tmp_path / "log")
     try:
@@ -80,6 +82,7 @@ async def test_a_program_says_what_ended_it(tmp_path: Path) -> None:
         await process.kill()
 
 
+@pytest.mark.slow
 async def test_a_program_ends_with_the_demo_whatever_it_does(tmp_path: Path) -> None:
     process = await Process.start("a program", ["-c", IS_BUSY], tmp_path / "log")
     try:

@@ -12,7 +12,7 @@ import pytest
 from muster.demo.course import Course, Outage
 from muster.demo.show.picture import FLOWS, KINDS, STAGES, Box, picture
 from muster.demo.show.report import NOT_KNOWN, DelayRow, DemoReport, Figure, OwnershipSpan, ShownRebalance, render
-from muster.pages.charts import WIDTH, Band, Bar, Marker, Shade, bar_chart, clock, column_chart, ticks, timeline
+from muster.pages.charts import WIDTH, Band, Bar, NumberedLine, Shade, bar_chart, clock, column_chart, ticks, timeline
 from tests.support.demo_report import course, sample
 from tests.support.pages import Nesting, shapes
 
@@ -137,13 +137,13 @@ def test_a_band_too_short_for_its_owners_name_says_it_in_its_title() -> None:
 
 
 def test_markers_do_not_cross_the_names_of_owners_out() -> None:
-    svg = timeline("t", ["p0"], [Band(0, 0, "owner", 0, 9_000)], [Marker(1, 100, 200, "r")], [])
+    svg = timeline("t", ["p0"], [Band(0, 0, "owner", 0, 9_000)], [NumberedLine(1, 100, 200, "r")], [])
     assert svg.index('class="marker"') < svg.index(">owner</text>")
 
 
 def test_numbers_of_markers_that_are_close_do_not_cover_each_other() -> None:
-    markers = [Marker(number, 1_000 + 10 * number, 1_500, "r") for number in range(1, 4)] + [
-        Marker(4, 9_000, 9_100, "r")
+    markers = [NumberedLine(number, 1_000 + 10 * number, 1_500, "r") for number in range(1, 4)] + [
+        NumberedLine(4, 9_000, 9_100, "r")
     ]
     svg = timeline("t", ["p0"], [], markers, [Shade(5_000, 6_000, "down")])
     circles = list(ElementTree.fromstring(svg).iter("circle"))

@@ -40,7 +40,9 @@ def only(found: list[Finding]) -> Finding:
         ((BOTH,), "topics that match their pattern"),
     ],
 )
-def test_members_that_agree_in_the_end_are_no_two_versions_of_a_program(members: tuple[Member, ...], said: str) -> None:
+def test_members_that_agree_in_the_end_are_not_two_versions_of_a_program(
+    members: tuple[Member, ...], said: str
+) -> None:
     found = only(findings([view(*CHANGED, generations=[generation(*members), generation()])]))
     assert found.rule == "rejoins"
     assert said in found.advice
@@ -56,7 +58,7 @@ def test_workers_of_connect_join_again_for_their_work(kind: str, said: list[str]
 @pytest.mark.parametrize(
     ("gone", "closes", "removes"), [((SLOW,), True, False), ((STATIC,), False, True), ((STATIC, SLOW), True, False)]
 )
-def test_a_static_member_is_not_told_to_leave_as_it_is_closed(
+def test_a_static_member_is_not_advised_to_leave_as_it_is_closed(
     gone: tuple[Member, ...], closes: bool, removes: bool
 ) -> None:
     found = only(findings([view(rebalance(Cause.SESSION_EXPIRED, left=gone))]))
@@ -120,7 +122,7 @@ def test_processes_that_share_an_instance_id_are_found(rows: list[Rebalance], sa
         (Cause.NOT_KNOWN, "or its handler is too slow"),
     ],
 )
-def test_a_flapping_member_is_told_by_how_it_goes(cause: Cause, said: str) -> None:
+def test_the_advice_on_a_flapping_member_depends_on_how_it_goes(cause: Cause, said: str) -> None:
     pattern = replace(FLAPS, went=(cause, cause, Cause.JOINED))
     seen = times(4, Cause.NOT_KNOWN, 60_000, left=(SLOW,), pattern=pattern)
     (found,) = findings([view(*seen)])
@@ -128,7 +130,7 @@ def test_a_flapping_member_is_told_by_how_it_goes(cause: Cause, said: str) -> No
 
 
 @pytest.mark.parametrize("change", [{"left": (SLOW,)}, {"replaced": (Change(replace(SLOW, member_id="s-2"), SLOW),)}])
-def test_a_crash_loop_is_told_as_one_after_a_clean_stop(change: dict[str, Any]) -> None:
+def test_a_crash_loop_is_reported_as_one_after_a_clean_stop(change: dict[str, Any]) -> None:
     """Of members that commit rarely the pattern does not know why they went; the rebalances say what is likeliest."""
     pattern = replace(FLAPS, went=(*(Cause.NOT_KNOWN,) * 4, Cause.LEFT))
     seen = times(4, Cause.SESSION_EXPIRED, 60_000, **change, confidence=0.5, pattern=pattern)

@@ -247,7 +247,7 @@ def test_two_causes_of_one_rebalance_are_both_named():
 
 
 @pytest.mark.parametrize("took_ms", [S, 4 * S])
-def test_how_long_a_rebalance_took_is_no_doubt_about_a_crash_in_the_next_generation(took_ms: int) -> None:
+def test_how_long_a_rebalance_took_casts_no_doubt_on_a_crash_in_the_next_generation(took_ms: int) -> None:
     """Nobody commits while it lasts. The members kept their partitions, and committed every 5 s before and after."""
     log = running(A, B).wait(took_ms).generation(2, [A, B]).commits("t:0-3", 60_000)
     log.commits("t:0-1", S + 1_500).wait(700).generation(3, [ALL_A])

@@ -13,6 +13,7 @@ from muster.model import TopicPartition
 from muster.protocol import codec
 from muster.protocol.messages import GroupMetadataValue, MemberMetadata
 from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
+from tests.support.scale import examples
 
 AT = Place(7, 11, 1_700_000_000_000, 3)
 TEXT = st.text(max_size=6)
@@ -52,7 +53,7 @@ def by_codec(data: bytes) -> Generation | None:
         return None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(VALUES)
 def test_the_short_way_reads_what_was_written(value):
     found = own.usual_generation("g", encoded(value), AT)
@@ -60,7 +61,7 @@ def test_the_short_way_reads_what_was_written(value):
     assert found == by_codec(encoded(value))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(VALUES, st.data())
 def test_the_short_way_reads_nothing_that_the_codec_refuses(value, data):
     whole = bytearray(encoded(value, data.draw(st.sampled_from([3, 3, 3, 2, 4]))))

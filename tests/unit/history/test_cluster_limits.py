@@ -43,7 +43,7 @@ class Untold:
         (KafkaTimeoutError("gave up"), False, 2),  # it is frozen
     ],
 )
-def test_the_usual_limits_stand_for_what_is_not_told(error: Exception, old: bool, remarks: int) -> None:
+def test_the_usual_limits_stand_for_what_is_not_known(error: Exception, old: bool, remarks: int) -> None:
     said = Remarks()
     admin: Any = Untold(error, old)
     assert limits_of(admin, said) == Limits()

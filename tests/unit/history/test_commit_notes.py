@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from muster.history.model import CommitNote, Limits
+from muster.history.model import CommitNote, How, Limits
 from muster.history.rules.fold import finish, fold, start
 from tests.support.group_log import GroupLog, M
 
@@ -24,10 +24,6 @@ def gives_up(protocol: str = "cooperative-sticky") -> GroupLog:
     """The first phase of a cooperative rebalance: the former owner commits what it gives up."""
     log = begun(A, B).generation(2, [GIVES_UP, B, M("c-1")], protocol=protocol)
     return log.wait(500).commit("t:1")
-
-
-def gives_up_again_and_again() -> GroupLog:
-    return gives_up().wait(500).commit("t:1").wait(500).commit("t:1")
 
 
 def commits_in_the_second_phase() -> GroupLog:
@@ -49,11 +45,6 @@ def commits_what_nobody_has_in_two_generations() -> GroupLog:
     return log.wait(500).commit("t:9")
 
 
-def the_log_begins_between_two_phases() -> GroupLog:
-    """Who had t:1 in generation 6 is not in the log any more."""
-    return begun(GIVES_UP, B.with_(has="t:2-3"), number=7)
-
-
 def the_log_begins_and_nobody_takes_it() -> GroupLog:
     log = begun(GIVES_UP, B, number=7).generation(8, [GIVES_UP, B], protocol="cooperative-sticky")
     return log.wait(500).commit("t:1")
@@ -67,14 +58,6 @@ def a_generation_is_missing() -> GroupLog:
 def an_operator_resets_an_empty_group() -> GroupLog:
     log = begun(A, B).generation(2, []).wait(5_000).commit("t:0-3", by=1_000)
     return log.wait(60_000).commit("t:0-3", by=1_000)
-
-
-def a_program_commits_in_an_empty_group() -> GroupLog:
-    return begun(A, B).generation(2, []).commits("t:0-1", 60_000)
-
-
-def offsets_alone() -> GroupLog:
-    return GroupLog().commits("t:0-1", 60_000)
 
 
 def modern(number: int, *members: M) -> Callable[[GroupLog], GroupLog]:
@@ -99,32 +82,27 @@ def a_modern_group_and_a_stranger() -> GroupLog:
     return log.commit("t:9").standing(1, A).wait(100).commit("t:9")
 
 
-CASES: list[tuple[Callable[[], GroupLog], list[int]]] = [
-    (gives_up, []),
-    (gives_up_again_and_again, []),
-    (commits_in_the_second_phase, []),
-    (commits_two_generations_later, [1]),
-    (commits_what_nobody_ever_had, [9]),
-    (commits_what_nobody_has_in_two_generations, [9, 9]),
-    (the_log_begins_between_two_phases, []),
-    (the_log_begins_and_nobody_takes_it, [1]),
-    (a_generation_is_missing, []),
-    (an_operator_resets_an_empty_group, []),
-    (a_program_commits_in_an_empty_group, [0, 1]),
-    (offsets_alone, []),
-    (a_modern_member_gives_up, []),
-    (a_modern_group_and_a_stranger, [9]),
-]
+CASES: dict[str, tuple[Callable[[], GroupLog], list[int]]] = {
+    "gives up": (gives_up, []),
+    "gives up again and again": (lambda: gives_up().wait(500).commit("t:1").wait(500).commit("t:1"), []),
+    "commits in the second phase": (commits_in_the_second_phase, []),
+    "commits two generations later": (commits_two_generations_later, [1]),
+    "commits what nobody ever had": (commits_what_nobody_ever_had, [9]),
+    "commits what nobody has in two generations": (commits_what_nobody_has_in_two_generations, [9, 9]),
+    # Who had t:1 in generation 6 is not in the log any more
+    "the log begins between two phases": (lambda: begun(GIVES_UP, B.with_(has="t:2-3"), number=7), []),
+    "the log begins and nobody takes it": (the_log_begins_and_nobody_takes_it, [1]),
+    "a generation is missing": (a_generation_is_missing, []),
+    "an operator resets an empty group": (an_operator_resets_an_empty_group, []),
+    "a program commits in an empty group": (lambda: begun(A, B).generation(2, []).commits("t:0-1", 60_000), [0, 1]),
+    "offsets alone": (lambda: GroupLog().commits("t:0-1", 60_000), []),
+    "a modern member gives up": (a_modern_member_gives_up, []),
+    "a modern group and a stranger": (a_modern_group_and_a_stranger, [9]),
+}
 
 
-@pytest.mark.parametrize(("story", "strange"), CASES)
-def test_whose_commits_are_a_strangers(story: Callable[[], GroupLog], strange: list[int]) -> None:
-    notes = [note for note in story().history().notes if note.kind == "non_member"]
-    assert [note.partition for note in notes] == strange
-
-
-@pytest.mark.parametrize(("story", "strange"), CASES)
-def test_where_a_chunk_ends_changes_nothing(story: Callable[[], GroupLog], strange: list[int]) -> None:
+@pytest.mark.parametrize(("story", "strange"), CASES.values(), ids=CASES)
+def test_whose_commits_are_a_strangers_wherever_a_chunk_ends(story: Callable[[], GroupLog], strange: list[int]) -> None:
     log = story()
     state = start(log.group, Limits())
     notes: list[CommitNote] = []
@@ -132,6 +110,19 @@ def test_where_a_chunk_ends_changes_nothing(story: Callable[[], GroupLog], stran
         notes += fold(state, log.chunk(at, at + 1)).notes
     notes += finish(state, log.now).notes
     assert notes == log.history().notes
+    assert [note.partition for note in notes if note.kind == "non_member"] == strange
+
+
+@pytest.mark.parametrize("how", How)
+def test_a_note_says_whether_the_commit_was_in_a_transaction(how: How) -> None:
+    log = begun(A, B)
+    log.how = how
+    log.commit("t:9").commit("t:0", by=-5)
+    known = None if how is How.UNKNOWN else how is How.TRANSACTIONAL
+    assert [(each.kind, each.is_transactional) for each in log.history().notes] == [
+        ("non_member", known),
+        ("rewind", known),
+    ]
 
 
 def test_the_third_commit_in_an_empty_group_is_the_one_that_is_noted() -> None:

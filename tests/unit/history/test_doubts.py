@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.history.model import Cause, Pattern, Rebalance
+from muster.history.model import Cause, How, Pattern, Rebalance
 from tests.support.group_log import GroupLog, M
 from tests.unit.history.test_causes import (
     ALL_A,
@@ -38,16 +38,6 @@ def goes_long_after_the_topic_came_to_rest() -> GroupLog:
     return running(A, B).wait(P + 60_000).generation(2, [ALL_A])
 
 
-def goes_soon_after_the_topic_came_to_rest() -> GroupLog:
-    """As if the rebalance had begun then, and waited for a slow member."""
-    return running(A, B).wait(S + 60_000).generation(2, [ALL_A])
-
-
-def dies_alone() -> GroupLog:
-    """There is no other member to show that records were still coming."""
-    return running(ALL_A).wait(S + 2_000).generation(2, [])
-
-
 def handles_for_too_long_alone() -> GroupLog:
     return running(ALL_A).wait(P).generation(2, [])
 
@@ -58,29 +48,12 @@ def stands_still_long_after_the_topic_did() -> GroupLog:
     return log.wait(500).generation(2, [ALL_A])
 
 
-def leaves_as_its_partitions_come_to_rest() -> GroupLog:
-    """A client that commits what it handled, and nothing more as it closes: the others' partitions have records."""
-    return dies().commits("t:0-1", 60_000)
-
-
-def leaves_before_its_partitions_have_records_again() -> GroupLog:
-    return dies().commits("t:0-1", S + 10_000).commits("t:0-3", 60_000)
-
-
 def leaves_to_one_that_commits_all_it_has() -> GroupLog:
     """As clients do that commit at each interval, whether they have handled anything or not."""
     log = dies()
     for _ in range(20):
         log.wait(3_000).commit("t:0-1").commit("t:2-3", by=0)
     return log
-
-
-def leaves_a_whole_poll_interval_after_its_partitions_came_to_rest() -> GroupLog:
-    return handles_for_too_long().commits("t:0-1", P + 10_000)
-
-
-def leaves_as_its_partitions_come_to_rest_848() -> GroupLog:
-    return dies_848().commits("t:0-1", 60_000)
 
 
 def closes_at_rest_848() -> GroupLog:
@@ -91,6 +64,10 @@ def closes_at_rest_848() -> GroupLog:
 
 def dies_between_transactions() -> GroupLog:
     return running(A, B).commits("t:0-1", S - 1_500).generation(2, [ALL_A])
+
+
+def silent_for_almost_a_session_since_a_transaction() -> GroupLog:
+    return commits_as(How.TRANSACTIONAL, A, B).commits("t:0-1", S - 9_000).generation(2, [ALL_A])
 
 
 def commits_each_minute() -> GroupLog:
@@ -123,19 +100,27 @@ def static_member_goes_almost_a_session_after_its_leave() -> GroupLog:
     ("life", "cause", "most", "others"),
     [
         (goes_long_after_the_topic_came_to_rest, Cause.MEMBER_GONE, 0.95, {Cause.LEFT, Cause.SESSION_EXPIRED}),
-        (goes_soon_after_the_topic_came_to_rest, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
-        (dies_alone, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
+        # goes soon after the topic came to rest: as if the rebalance had begun then, and waited for a slow member
+        (lambda: running(A, B).wait(S + 60_000).generation(2, [ALL_A]), Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
+        # dies alone: there is no other member to show that records were still coming
+        (lambda: running(ALL_A).wait(S + 2_000).generation(2, []), Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (handles_for_too_long_alone, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.LEFT, Cause.SESSION_EXPIRED}),
         (stands_still_long_after_the_topic_did, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.SESSION_EXPIRED}),
-        (leaves_as_its_partitions_come_to_rest, Cause.MEMBER_GONE, 0.95, SILENT),
-        (leaves_before_its_partitions_have_records_again, Cause.MEMBER_GONE, 0.95, SILENT),
+        # leaves as its partitions come to rest: a client that commits what it handled, and nothing more as it
+        # closes: the others' partitions have records
+        (lambda: dies().commits("t:0-1", 60_000), Cause.MEMBER_GONE, 0.95, SILENT),
+        # leaves before its partitions have records again
+        (lambda: dies().commits("t:0-1", S + 10_000).commits("t:0-3", 60_000), Cause.MEMBER_GONE, 0.95, SILENT),
         (leaves_to_one_that_commits_all_it_has, Cause.MEMBER_GONE, 0.95, SILENT),
         (dies, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),  # nothing has been seen yet of what follows
-        (leaves_a_whole_poll_interval_after_its_partitions_came_to_rest, Cause.MEMBER_GONE, 0.95, SILENT),
+        # leaves a whole poll interval after its partitions came to rest
+        (lambda: handles_for_too_long().commits("t:0-1", P + 10_000), Cause.MEMBER_GONE, 0.95, SILENT),
         (handles_for_too_long, Cause.POLL_INTERVAL_EXCEEDED, 0.55, {Cause.LEFT, Cause.SESSION_EXPIRED}),
-        (leaves_as_its_partitions_come_to_rest_848, Cause.MEMBER_GONE, 0.95, SILENT),
+        # leaves as its partitions come to rest 848
+        (lambda: dies_848().commits("t:0-1", 60_000), Cause.MEMBER_GONE, 0.95, SILENT),
         (closes_at_rest_848, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (dies_between_transactions, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
+        (silent_for_almost_a_session_since_a_transaction, Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
         (commits_each_minute, Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (dies_before_its_first_commit, Cause.SESSION_EXPIRED, 0.6, {Cause.LEFT}),
         (dies_as_the_topic_grows, Cause.SESSION_EXPIRED, 0.8, {Cause.PARTITIONS_ADDED}),
@@ -150,6 +135,59 @@ def test_both_causes_are_named_with_little_confidence(life, cause, most, others)
     assert row.confidence <= most, row
     assert others <= causes_of(row), row
     assert all(each.told_apart_by for each in row.alternatives)
+
+
+# -------------------------------------------------------------------------------------------------- how it committed
+
+
+def commits_as(how: How, *members: M) -> GroupLog:
+    log = GroupLog(how=how).generation(0, []).wait(3_000).generation(1, members)
+    return log.commits(" ".join(each.has for each in members), 60_000)
+
+
+@pytest.mark.parametrize(
+    ("how", "silent_ms", "cause", "sure", "may_be_expired"),
+    [
+        (How.PLAIN, S - 1_500, Cause.LEFT, 0.8, False),
+        (How.UNKNOWN, S - 1_500, Cause.LEFT, 0.55, True),
+        (How.TRANSACTIONAL, S - 1_500, Cause.SESSION_EXPIRED, 0.9, True),
+        (How.TRANSACTIONAL, S - 3_900, Cause.SESSION_EXPIRED, 0.9, True),
+        (How.TRANSACTIONAL, S - 4_100, Cause.LEFT, 0.55, True),
+        (How.TRANSACTIONAL, S * 2 // 3 + 100, Cause.LEFT, 0.55, True),
+        (How.TRANSACTIONAL, S * 2 // 3 - 100, Cause.LEFT, 0.8, False),
+        (How.PLAIN, S + 1_500, Cause.SESSION_EXPIRED, 0.9, True),
+        (How.TRANSACTIONAL, S + 1_500, Cause.SESSION_EXPIRED, 0.9, True),
+        (How.TRANSACTIONAL, 3_000, Cause.LEFT, 0.95, False),
+    ],
+)
+def test_a_commit_proves_as_much_of_a_member_as_the_way_it_was_made(how, silent_ms, cause, sure, may_be_expired):
+    """Only a plain one renews the session: after one in a transaction, it expires up to a heartbeat interval sooner."""
+    log = commits_as(how, A, B)
+    every = 1_000 if silent_ms < 10_000 else 5_000
+    log.commits("t:0-1", silent_ms, every=every).generation(2, [ALL_A]).commits("t:0-3", S)
+    (row,) = [row for row in log.history().rebalances if row.left]
+    assert (row.cause, row.confidence) == (cause, sure), row
+    assert (Cause.SESSION_EXPIRED in causes_of(row)) == may_be_expired
+    said = "in a transaction" in row.evidence[0]
+    assert said == (how is How.TRANSACTIONAL), row.evidence
+
+
+@pytest.mark.parametrize(
+    ("first", "wait_ms", "second", "cause"),
+    [
+        (How.TRANSACTIONAL, 100, How.PLAIN, Cause.LEFT),
+        (How.PLAIN, 100, How.TRANSACTIONAL, Cause.SESSION_EXPIRED),
+        (How.PLAIN, 0, How.TRANSACTIONAL, Cause.SESSION_EXPIRED),
+        (How.TRANSACTIONAL, 0, How.PLAIN, Cause.SESSION_EXPIRED),
+    ],
+)
+def test_the_latest_commit_of_a_member_decides_how_it_committed(first, wait_ms, second, cause):
+    """Of two at the same time it is the one in a transaction, which proves less."""
+    log = commits_as(first, A, B).wait(1_000).commit("t:3")
+    log.wait(wait_ms).how = second
+    log.commit("t:2").commits("t:0-1", S - 1_500).generation(2, [ALL_A]).commits("t:0-3", S)
+    (row,) = [row for row in log.history().rebalances if row.left]
+    assert row.cause is cause, row
 
 
 @pytest.mark.parametrize("after_ms", [0, 4_000, 15_000])

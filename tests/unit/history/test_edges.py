@@ -24,7 +24,7 @@ def running() -> GroupLog:
     return log.commits("t:0-3", 60_000)
 
 
-def test_an_epoch_that_falls_is_no_coordinator_that_moved() -> None:
+def test_an_epoch_that_falls_is_not_a_coordinator_that_moved() -> None:
     log = running()
     log.leader_epoch = 3
     log.commits("t:0-3", 20_000).wait(1_000).generation(2, [A, B])
@@ -82,7 +82,7 @@ def test_a_group_that_has_ended_has_no_members() -> None:
     assert [each.members for each in summaries(open_)] == [len(generation.members)]
 
 
-def test_names_on_a_time_axis_begin_behind_its_origin() -> None:
+def test_names_on_a_time_axis_begin_after_its_origin() -> None:
     found = times_of_day(BEGIN_MS + 1, 600_000, 9)
     assert len(found) > 3
     assert all(0 <= at <= 600_000 for at, _ in found)

@@ -2,66 +2,40 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from muster.history import engine, tables
+from muster.history import engine
 from muster.history.model import Alternative, Cause, GroupKind, LagSample, Limits, Pattern, PatternSeen, Rebalance
 from muster.history.rules.event_explanations import explained
 from muster.history.rules.event_rebalances import Label
+from tests.support.history_topic import Source, Written, recorded
 
-CORPUS = Path(__file__).parents[2] / "history" / "corpus"
 NAMES = ["deploy-java-cooperative", "crash-java-consumer"]
 LIMITS = Limits()
 
 
 @cache
-def records(name: str) -> list[dict[str, Any]]:
-    kept = json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes()))
-    return [
-        dict(
-            zip(
-                tables.RAW.names,
-                (*place, base64.b64decode(key), None if value is None else base64.b64decode(value)),
-                strict=True,
-            )
-        )
-        for *place, key, value in kept["records"]
-    ]
+def records(name: str) -> list[Written]:
+    return recorded([name], 1)
 
 
-class Recorded:
-    """Recorded logs as a source, with so many records in a batch."""
-
-    def __init__(self, names: list[str], rows: int = 1000) -> None:
-        self._parts = {number: records(name) for number, name in enumerate(names)}
-        self._rows = rows
-        self.records = {number: len(part) for number, part in self._parts.items()}
-
-    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        part = self._parts[partition]
-        for at in range(0, len(part), self._rows):
-            yield pa.RecordBatch.from_pylist(part[at : at + self._rows], tables.RAW)
+def source(names: list[str], rows: int = 1000) -> Source:
+    """Recorded logs, each in a partition, with so many records in a batch."""
+    return Source({number: records(name) for number, name in enumerate(names)}, rows)
 
 
 def whole() -> engine.History:
-    return engine.read_history(Recorded(NAMES), LIMITS, None, None)
+    return engine.read_history(source(NAMES), LIMITS, None, None)
 
 
 @pytest.mark.parametrize("rows", [1, 7])
 def test_where_a_piece_ends_changes_nothing(monkeypatch, rows):
     expected = whole()
     monkeypatch.setattr(engine, "PIECE_ROWS", rows)
-    found = engine.read_history(Recorded(NAMES, rows), LIMITS, None, None)
+    found = engine.read_history(source(NAMES, rows), LIMITS, None, None)
     assert sorted(map(repr, found.rows.rebalances)) == sorted(map(repr, expected.rows.rebalances))
     assert sorted(map(repr, found.rows.generations)) == sorted(map(repr, expected.rows.generations))
     assert (found.committed, found.counts, found.kinds) == (expected.committed, expected.counts, expected.kinds)
@@ -69,7 +43,7 @@ def test_where_a_piece_ends_changes_nothing(monkeypatch, rows):
 
 def test_a_large_batch_is_a_piece_of_its_own(monkeypatch):
     monkeypatch.setattr(engine, "PIECE_BYTES", 1)
-    batches = list(Recorded(NAMES, 10).read(0))
+    batches = list(source(NAMES, 10).read(0))
     assert [piece.num_rows for piece in engine._pieces(batches)] == [batch.num_rows for batch in batches]
 
 
@@ -77,12 +51,12 @@ def test_a_history_says_what_it_has_read():
     found = whole()
     assert found.kinds == {"deploy-java-cooperative.g": GroupKind.CLASSIC, "crash-java-consumer.g": GroupKind.CONSUMER}
     assert sum(found.counts.values()) == sum(len(records(name)) for name in NAMES)
-    times = [row["timestamp_ms"] for name in NAMES for row in records(name)]
+    times = [row.timestamp_ms for name in NAMES for row in records(name)]
     assert (found.from_ms, found.until_ms) == (min(times), max(times))
 
 
 def test_only_the_groups_asked_for_are_folded_and_the_others_are_named():
-    found = engine.read_history(Recorded(NAMES), LIMITS, {"crash-java-consumer.g"}, None)
+    found = engine.read_history(source(NAMES), LIMITS, {"crash-java-consumer.g"}, None)
     assert {row.group for row in found.rows.rebalances} == {"crash-java-consumer.g"}
     assert set(found.committed) == {"crash-java-consumer.g"}
     assert set(found.kinds) == {"deploy-java-cooperative.g", "crash-java-consumer.g"}
@@ -101,7 +75,7 @@ def test_the_report_has_lag_of_each_sample_and_findings_of_each_group():
     assert made.source == "a test"
 
 
-def test_records_that_no_rule_has_seen_are_told():
+def test_records_that_no_rule_has_seen_are_reported():
     found = whole()
     found.counts |= {("kind 42", 0): 1, ("GroupMetadata", -2): 3, ("ShareGroupMetadata", 0): 5}
     assert engine.report(found, "a test", 10**13).warnings == [
@@ -111,21 +85,8 @@ def test_records_that_no_rule_has_seen_are_told():
 
 
 def test_an_empty_topic_is_an_empty_history():
-    found = engine.read_history(Recorded([]), LIMITS, None, 5)
+    found = engine.read_history(source([]), LIMITS, None, 5)
     assert (found.kinds, found.from_ms, engine.report(found, "a test", 5).findings) == ({}, None, [])
-
-
-class Values(Recorded):
-    """Values as a source."""
-
-    def __init__(self, values: list[bytes | None]) -> None:
-        super().__init__([])
-        rows = [dict(zip(tables.RAW.names, (0, at, 0, 0, b"g", value), strict=True)) for at, value in enumerate(values)]
-        self._parts, self.records = {0: rows}, {0: len(rows)}
-
-
-def test_events_that_are_no_json_are_passed_over():
-    assert engine.events_of(Values([b'{"v": 1}', b"\xff", b"{", None])) == [{"v": 1}]
 
 
 # --- what the broker told --------------------------------------------------------------------------------------------
@@ -140,7 +101,7 @@ ROW = Rebalance(
 LABEL = Label("g", 5, 999_000, 1_000_010, Cause.LEFT, "m", "client", "bye", (Cause.JOINED,), 1, 1, True, ())
 
 
-def test_what_the_broker_told_replaces_what_was_inferred_which_is_kept_beside_it():
+def test_the_brokers_word_replaces_what_was_inferred_which_is_kept_beside_it():
     (row,) = explained([ROW], {"g": [LABEL]})
     assert (row.cause, row.confidence, row.source) == (Cause.LEFT, 1.0, "events")
     assert (row.duration_ms, row.duration_is, row.alternatives) == (1010, "exact", ())

@@ -21,6 +21,7 @@ from muster.history.model import (
     Limits,
     Member,
     Moved,
+    OpenTransaction,
     Pattern,
     PatternSeen,
     Place,
@@ -81,8 +82,12 @@ def lag(partition: int = 0, **fields: int | None) -> Lag:
     return Lag("g", "orders", partition, **{**usual, **fields})
 
 
-def note(kind: str, offset: int, previous: int) -> CommitNote:
-    return CommitNote("g", "orders", 0, NOW_MS - HOUR_MS, kind, offset, previous)
+def opened(*, at: int = 50, transactional_id: str | None = "billing-1", hangs: bool = False) -> OpenTransaction:
+    return OpenTransaction(at, at, 7, 3, transactional_id, NOW_MS - HOUR_MS, hangs)
+
+
+def note(kind: str, offset: int, previous: int, is_transactional: bool | None = None) -> CommitNote:
+    return CommitNote("g", "orders", 0, NOW_MS - HOUR_MS, kind, offset, previous, is_transactional)
 
 
 def view(*rebalances: Rebalance, latest: Generation | None = None, **lists: Any) -> View:
@@ -99,7 +104,6 @@ NEEDLESS: dict[str, Any] = {
     "moved_partitions": tuple(Moved("orders", index, "a", "b", needless=True) for index in range(2))
 }
 JOINED: dict[str, Any] = {"joined": (Change(CALM),)}
-BACK: dict[str, Any] = {"joined": (Change(replace(CALM, member_id="calm-2"), CALM),)}
 
 RESTARTED: dict[str, Any] = {"replaced": (Change(replace(CALM, member_id="calm-2"), CALM),)}
 GOES: dict[str, Any] = {"left": (SLOW,)}
@@ -143,6 +147,8 @@ CASES = {
     "stuck": view(lag=[lag(committed_ms=NOW_MS - HOUR_MS, lag_ms=HOUR_MS), lag(1)]),
     "offsets_expire": view(lag=[lag(expires_ms=NOW_MS + HOUR_MS)]),
     "rewinds": view(notes=[note("rewind", 10, 50)]),
+    "hanging_transaction": view(lag=[lag()], limits=Limits(open_transactions={("orders", 0): opened(hangs=True)})),
+    "open_transaction": view(lag=[lag(), lag(1)], limits=Limits(open_transactions={("orders", 0): opened()})),
     "commits_by_others": view(latest=generation(CALM), notes=[note("non_member", 50, 40)]),
 }
 
@@ -157,6 +163,66 @@ def test_each_rule_speaks_of_its_own_case_only(rule: str) -> None:
     assert [each.rule for each in found] == [rule]
     assert found[0].group == "g"
     assert found[0].since_ms <= NOW_MS
+
+
+def test_a_transaction_that_hangs_comes_with_the_command_that_ends_it() -> None:
+    limits = Limits(open_transactions={("orders", 0): opened(at=40, transactional_id=None, hangs=True)})
+    (found,) = findings([view(lag=[lag()], limits=limits)])
+    assert (
+        "hangs in orders-0: producer 7, epoch 3 opened it at offset 40, its last batch was 60.0 min ago"
+        in found.sentence
+    )
+    assert "nothing from offset 40 on (20 offsets)" in found.sentence
+    assert "muster transactions abort --topic orders --partition 0 --start-offset 40" in found.advice
+
+
+@pytest.mark.parametrize(("stable", "lag_records", "is_said"), [(50, 10, True), (51, 10, False), (50, 0, False)])
+def test_a_lag_waits_for_a_transaction_only_if_all_before_it_is_committed(
+    stable: int, lag_records: int, is_said: bool
+) -> None:
+    limits = Limits(open_transactions={("orders", 0): opened(at=stable)})
+    found = findings([view(lag=[lag(lag_records=lag_records)], limits=limits)])
+    assert [each.rule for each in found] == ["open_transaction"] * is_said
+    assert all(
+        "from 50 on wait for a transaction of billing-1 (producer 7, epoch 3)" in each.sentence for each in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "advice"),
+    [
+        ([None], "1 time, furthest", ["no operator", "KIP-447"]),
+        ([False], "1 time, furthest", ["no operator"]),
+        ([True], "1 time, in a transaction, furthest", ["KIP-447"]),
+        ([True, True], "2 times, all of them in transactions, furthest", ["KIP-447"]),
+        ([True, False], "2 times, 1 of them in a transaction, furthest", ["no operator", "KIP-447"]),
+        ([True, True, None], "3 times, 2 of them in transactions, furthest", ["no operator", "KIP-447"]),
+    ],
+)
+def test_offsets_that_went_back_in_transactions_were_not_reset(
+    how: list[bool | None], said: str, advice: list[str]
+) -> None:
+    (found,) = findings([view(notes=[note("rewind", 10, 50, each) for each in how])])
+    assert said in found.sentence
+    assert [each for each in ("no operator", "KIP-447") if each in found.advice] == advice
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "advice"),
+    [
+        ([None], "no member owned: ", ["manually", "transactional producer"]),
+        ([False], "no member owned: ", ["manually"]),
+        ([True], "no member owned, in a transaction: ", ["transactional producer"]),
+        ([False, True], "no member owned, 1 of them in a transaction: ", ["manually", "transactional producer"]),
+    ],
+)
+def test_what_others_commit_in_transactions_is_a_producers(
+    how: list[bool | None], said: str, advice: list[str]
+) -> None:
+    notes = [note("non_member", 50, 40, each) for each in how]
+    (found,) = findings([view(latest=generation(CALM), notes=notes)])
+    assert said in found.sentence
+    assert [each for each in ("manually", "transactional producer") if each in found.advice] == advice
 
 
 def test_every_rule_has_a_case() -> None:
@@ -244,7 +310,7 @@ def test_members_that_vanish_and_stay_away_are_accused_of_nothing() -> None:
     assert findings([view(*times(3, Cause.MEMBER_GONE, 20_000, left=(CALM,)))]) == []
 
 
-def test_members_that_vanish_again_and_again_are_told_of_with_what_tells_a_crash_from_a_leave() -> None:
+def test_members_that_vanish_again_and_again_are_reported_with_what_distinguishes_a_crash_from_a_leave() -> None:
     (found,) = findings([CASES["members_vanish"]])
     assert "'calm' at 10.0.0.8" in found.sentence
     assert "3 times" in found.sentence
@@ -259,7 +325,7 @@ def test_a_group_that_only_grows_has_nothing_to_say_about(cause: Cause, said: li
     assert [found.rule for found in findings([view(*seen, latest=generation(CALM))])] == said
 
 
-def test_a_short_session_is_told_from_a_crash() -> None:
+def test_a_short_session_is_told_apart_from_a_crash() -> None:
     short = replace(SLOW, session_timeout_ms=6_000)
     (found,) = findings([view(rebalance(Cause.SESSION_EXPIRED, left=(short,)))])
     assert "session.timeout.ms is 6000" in found.advice
@@ -267,7 +333,7 @@ def test_a_short_session_is_told_from_a_crash() -> None:
     assert "killed" in found.advice
 
 
-def test_a_rolling_restart_is_told_with_how_long_restarts_took() -> None:
+def test_a_rolling_restart_is_reported_with_how_long_restarts_took() -> None:
     names = [replace(CALM, member_id=f"calm-{index}") for index in range(3)]
     seen = []
     for index, member in enumerate(names):
@@ -300,13 +366,16 @@ def test_static_members_are_advised_on_their_timeout() -> None:
     assert "4 times within" in found.sentence
     assert "static already" in found.advice
     assert "(the slowest restart took about 60.0 s), for example to 120000." in found.advice
+    (modern,) = findings([view(*late_static("pod-1", "pod-2"), latest=MODERN)])
+    above = "for example to 120000 (brokers allow 60000 unless group.consumer.max.session.timeout.ms is raised)."
+    assert above in modern.advice
 
 
-def test_static_members_that_were_back_in_time_are_no_restart() -> None:
+def test_static_members_that_were_back_in_time_are_not_a_restart() -> None:
     assert findings([view(*late_static())]) == []
 
 
-def test_a_single_late_static_member_is_told_by_itself() -> None:
+def test_a_single_late_static_member_is_reported_by_itself() -> None:
     (found,) = findings([view(*late_static("pod-2", pattern=None))])
     assert (found.rule, found.stopped_partition_ms) == ("session_expired", 20_000)
     assert "once" in found.sentence
@@ -337,7 +406,7 @@ def test_the_return_of_a_member_is_part_of_its_departure() -> None:
         (5, 12 * HOUR_MS, 20_000),  # 50 s in the two and a half days since the first
     ],
 )
-def test_a_rate_is_told_of_what_came_back_over_a_day(number: int, every_ms: int, a_day: int | None) -> None:
+def test_a_rate_is_given_for_what_came_back_over_a_day(number: int, every_ms: int, a_day: int | None) -> None:
     (found,) = findings([view(*times(number, Cause.SESSION_EXPIRED, every_ms, left=(SLOW,), pattern=FLAPS))])
     assert found.stopped_partition_ms == number * 10_000
     assert found.stopped_partition_ms_per_day == a_day
@@ -347,11 +416,7 @@ def test_the_cost_of_a_rebalance_is_in_one_finding() -> None:
     stops: dict[str, Any] = {"stopped": tuple(("t", partition, 50_000) for partition in range(4)), **NEEDLESS}
     seen = times(12, Cause.POLL_INTERVAL_EXCEEDED, 30_000, left=(SLOW,), **stops)
     found = findings([view(*seen, latest=generation(CALM))])
-    assert [each.rule for each in found] == [
-        "poll_interval_exceeded",
-        "needless_moves",
-        "stops_the_world",
-    ]
+    assert [each.rule for each in found] == ["poll_interval_exceeded", "needless_moves", "stops_the_world"]
     assert [each.stopped_partition_ms for each in found] == [12 * 200_000, 0, 0]
     assert all("The cost is counted under poll_interval_exceeded." in each.sentence for each in found[1:])
 
@@ -376,7 +441,7 @@ def in_turns(number: int, **fields: Any) -> list[Rebalance]:
     ]
 
 
-def test_a_second_phase_is_no_rebalance_more() -> None:
+def test_a_second_phase_is_not_another_rebalance() -> None:
     assert findings([view(*in_turns(5), latest=COOPERATIVE)]) == []
     (found,) = findings([view(*in_turns(6), latest=COOPERATIVE)])
     assert (found.rule, found.stopped_partition_ms) == ("members_come_and_go", 120_000)
@@ -463,7 +528,7 @@ HANGING = replace(OWNED, rebalance_timeout_ms=DAY_MS)
         (None, HOUR_MS, HOUR_MS, "a record cannot be handled, or the partition is paused"),
     ],
 )
-def test_a_stuck_partition_is_told_with_its_owner(
+def test_a_stuck_partition_is_reported_with_its_owner(
     latest: Generation | None, waited_ms: int, lag_ms: int | None, said: str | None
 ) -> None:
     waiting = lag(committed_ms=NOW_MS - waited_ms, lag_ms=lag_ms)
@@ -496,7 +561,7 @@ def test_all_that_flap_are_named() -> None:
 
 
 @pytest.mark.parametrize("cause", [Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED])
-def test_a_cause_that_is_not_sure_is_told_as_such(cause: Cause) -> None:
+def test_a_cause_that_is_not_sure_is_reported_as_such(cause: Cause) -> None:
     doubt = rebalance(
         cause, left=(SLOW,), confidence=0.5, alternatives=(Alternative(Cause.LEFT, "the log of brokers"),)
     )

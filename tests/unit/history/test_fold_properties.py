@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muster.history.model import Limits, Rows
 from muster.history.rules.fold import finish, fold, start
 from tests.support.group_log import GroupLog, M
+from tests.support.scale import examples
 
 LIMITS = Limits(pattern_ms=120_000, consumer_session_timeout_ms=45_000)
 
@@ -145,14 +146,14 @@ def in_pieces(log: GroupLog, cuts: list[int]) -> Rows:
     return rows
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(lives(), st.data())
 def test_where_a_log_is_cut_changes_nothing(log: GroupLog, data: st.DataObject) -> None:
     cuts = data.draw(st.lists(st.integers(0, log.offset + 1), max_size=6))
     assert in_pieces(log, cuts) == log.history(LIMITS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(lives())
 def test_rows_make_sense_whatever_comes(log: GroupLog) -> None:
     rows = log.history(LIMITS)
@@ -171,7 +172,7 @@ def test_rows_make_sense_whatever_comes(log: GroupLog) -> None:
             assert not row.moved
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.integers(0, 200))
 def test_a_log_may_begin_anywhere(log: GroupLog, first: int) -> None:
     state = start(log.group, LIMITS)

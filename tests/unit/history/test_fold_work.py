@@ -87,6 +87,7 @@ def many_generations(count: int) -> GroupLog:
     return log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lives",
     [all_are_replaced, partitions_go_to_a_new_member, an_epoch_settles, many_generations],

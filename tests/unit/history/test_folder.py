@@ -18,6 +18,7 @@ from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.remarks import Remarks
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder
+from tests.support.scale import examples
 
 FIRST = "00000000000000000000.log"
 ABORT, COMMIT = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
@@ -58,13 +59,15 @@ def read(*paths: Path, topic: str = OFFSETS_TOPIC) -> tuple[dict[int, list[tuple
 
 
 def test_a_row_has_all_that_the_log_says(tmp_path: Path):
-    in_folder(tmp_path, batch(5, b"a", None, epoch=9), partition=7)
+    in_folder(tmp_path, batch(5, b"a", None, epoch=9), of(7, b"c", 1), marker(8, COMMIT, 1), partition=7)
     found = FolderTopic([tmp_path], OFFSETS_TOPIC, Remarks())
     rows = [row for part in found.read(7) for row in part.to_pylist()]
-    assert rows == [
-        {"partition": 7, "offset": 5, "timestamp_ms": 1005, "leader_epoch": 9, "key": b"key", "value": b"a"},
-        {"partition": 7, "offset": 6, "timestamp_ms": 1005, "leader_epoch": 9, "key": b"key", "value": None},
+    assert [tuple(row.values()) for row in rows] == [
+        (7, 5, 1005, 9, b"key", b"a", False),
+        (7, 6, 1005, 9, b"key", None, False),
+        (7, 7, 1007, 3, b"key", b"c", True),
     ]
+    assert list(rows[0]) == tables.RAW.names
 
 
 def test_a_data_directory_a_partition_and_copied_files_are_read_alike(tmp_path: Path):
@@ -96,7 +99,7 @@ def test_a_folder_without_a_log_has_no_partition(tmp_path: Path):
         read(tmp_path / "not-there")
 
 
-def test_copied_files_are_no_log_of_events(tmp_path: Path):
+def test_copied_files_are_not_a_log_of_events(tmp_path: Path):
     (tmp_path / FIRST).write_bytes(batch(0, b"a"))
     assert read(tmp_path, topic=EVENTS_TOPIC) == ({}, [])
 
@@ -159,7 +162,7 @@ def test_a_transaction_that_has_not_ended_does_not_count(tmp_path: Path):
 EVENTS = st.lists(st.tuples(st.sampled_from(["write", "abort", "commit", "plain"]), st.integers(0, 2)), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(events=EVENTS, piece=st.sampled_from([1, 200, 4 << 20]))
 def test_what_counts_of_any_transactions(tmp_path_factory: pytest.TempPathFactory, events: list[Any], piece: int):
     waiting: dict[int, list[tuple[int, bytes]]] = {}
@@ -214,7 +217,7 @@ def test_a_batch_with_a_wrong_crc_is_passed_over(tmp_path: Path):
 
 
 @pytest.mark.parametrize("length", [-1, 0, 5, 2**31 - 1, 10_000])
-def test_behind_bytes_that_are_no_batch_the_next_one_is_found(tmp_path: Path, length: int):
+def test_after_bytes_that_are_not_a_batch_the_next_one_is_found(tmp_path: Path, length: int):
     bad = bytearray(batch(1, b"b"))
     bad[8:12] = length.to_bytes(4, "big", signed=True)
     in_folder(tmp_path, batch(0, b"a"), bytes(bad), batch(2, b"c"), batch(3, b"d"))
@@ -233,7 +236,7 @@ def test_rubbish_and_former_formats_do_not_end_the_reading(tmp_path: Path):
     assert any("before Kafka 0.11" in sentence for sentence in said)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_whatever_the_damage_what_is_read_is_what_was_written(tmp_path_factory: pytest.TempPathFactory, data: Any):
     values = [b"v%d" % at for at in range(8)]
@@ -278,14 +281,14 @@ def test_links_that_lead_to_themselves_and_what_only_looks_like_a_log_stop_nothi
 
 
 @pytest.mark.parametrize("gap", [-HEADER_SIZE, 1 - HEADER_SIZE, -30, -1, 0])
-def test_a_batch_behind_damage_is_found_wherever_a_piece_of_the_file_ends(tmp_path: Path, gap: int):
+def test_a_batch_after_damage_is_found_wherever_a_piece_of_the_file_ends(tmp_path: Path, gap: int):
     in_folder(tmp_path, b"\xff" * (segments.PIECE_BYTES + gap), batch(0, b"a"))
     rows, said = read(tmp_path)
     assert rows == {0: [(0, b"a")]}
     assert f"skipped {segments.PIECE_BYTES + gap} bytes at position 0, which are not a record batch" in said[0]
 
 
-def test_a_batch_that_begins_in_one_segment_and_goes_on_in_the_next_is_read_once(tmp_path: Path):
+def test_a_batch_that_begins_in_one_segment_and_continues_in_the_next_is_read_once(tmp_path: Path):
     in_folder(tmp_path, batch(0, b"a", b"b"))
     in_folder(tmp_path, batch(1, b"b", b"c"), name="00000000000000000001.log")
     assert read(tmp_path)[0] == {0: [(0, b"a"), (1, b"b"), (2, b"c")]}

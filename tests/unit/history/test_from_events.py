@@ -12,6 +12,7 @@ from muster.history.event_history import history_of
 from muster.history.model import Cause, GroupKind
 from muster.history.sources.remarks import Remarks
 from muster.protocol.group_records import GroupMetadataRecord
+from tests.support.scale import examples
 from tests.support.told_group import Told
 
 LONG: dict[str, Any] = {"session_timeout_ms": 300_000}
@@ -59,7 +60,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps)
 def test_generations_have_the_members_that_the_log_has(script: list[tuple[str, str]]) -> None:
     group = Told()
@@ -87,7 +88,7 @@ WITHIN_A_REBALANCE = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps, st.integers(0, 40))
 @example(WITHIN_A_REBALANCE, 9)  # the first event is that a leaves, before the rebalance completes without it
 def test_of_events_that_begin_late_counts_are_right_and_no_member_is_named_that_is_not_there(
@@ -107,7 +108,7 @@ def test_of_events_that_begin_late_counts_are_right_and_no_member_is_named_that_
             assert len(row.members) == complete[row.generation]
 
 
-def test_rebalances_have_the_causes_that_were_told() -> None:
+def test_rebalances_have_the_causes_that_were_reported() -> None:
     group = Told().stable_with("a", "b")
     group.leave("b", reason="the consumer is being closed").join("a").sync_all()
     group.join("c").join("a").sync_all()
@@ -130,7 +131,7 @@ def test_rebalances_have_the_causes_that_were_told() -> None:
     assert made.kinds == {"g": GroupKind.CLASSIC}
 
 
-def test_a_group_that_was_there_before_is_no_rebalance_and_its_unnamed_members_are_counted() -> None:
+def test_a_group_that_was_there_before_is_not_a_rebalance_and_its_unnamed_members_are_counted() -> None:
     group = Told().stable_with("a", "b", "c")
     since = len(group.written)
     group.leave("c").join("a").join("b").sync_all()
@@ -143,7 +144,7 @@ def test_a_group_that_was_there_before_is_no_rebalance_and_its_unnamed_members_a
     assert any("events of group g are missing" in sentence for sentence in remarks.sentences())
 
 
-def test_a_coordinator_that_took_a_group_over_is_no_rebalance() -> None:
+def test_a_coordinator_that_took_a_group_over_is_not_a_rebalance() -> None:
     group = Told().stable_with("a", "b").moved_to(2)
     assert [row.generation for row in told(group).rows.rebalances] == [1]
     assert [row.generation for row in told(group, since=len(group.written) - 1).rows.generations] == [1]

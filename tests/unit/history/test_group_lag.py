@@ -14,7 +14,7 @@ from muster.history.lag.groups import (
     MOST_SEEN,
     Ends,
     GroupLag,
-    Look,
+    LagSnapshot,
     PartitionLag,
     as_json,
     families,
@@ -33,20 +33,13 @@ def part(committed: int | None, end: int | None, *, start: int = 0, number: int 
     return PartitionLag("t", number, committed, None if end is None else start, end, **more)  # type: ignore[arg-type]
 
 
-def look(*parts: PartitionLag, at_ms: int = 10_000, state: str = "Stable") -> Look:
-    return Look(at_ms, 5, 3, [GroupLag("g", state, 2, parts)])
+def look(*parts: PartitionLag, at_ms: int = 10_000, state: str = "Stable") -> LagSnapshot:
+    return LagSnapshot(at_ms, 5, 3, [GroupLag("g", state, 2, parts)])
 
 
 def seconds(ends: Ends, *parts: PartitionLag, at_ms: int = 10_000) -> list[float | None]:
     (group,) = with_seconds(look(*parts, at_ms=at_ms), ends).groups
     return [one.seconds for one in group.partitions]
-
-
-@pytest.mark.parametrize(
-    ("committed", "end", "lag"), [(3, 10, 7), (10, 10, 0), (12, 10, -2), (None, 10, None), (3, None, None)]
-)
-def test_the_lag_in_records_is_that_of_kafkas_tool(committed: int | None, end: int | None, lag: int | None) -> None:
-    assert part(committed, end).lag == lag
 
 
 def test_the_time_of_an_offset_is_on_the_line_between_two_looks() -> None:
@@ -70,7 +63,7 @@ def test_a_log_that_rests_takes_no_room() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5_000)), min_size=2, max_size=MOST_SEEN * 3))
-def test_what_is_told_lies_between_looks(steps: list[tuple[int, int]]) -> None:
+def test_the_time_of_an_offset_lies_between_looks(steps: list[tuple[int, int]]) -> None:
     """Also when older looks were forgotten: an offset's time is between those of looks around it, and rises."""
     ends, end, at_ms, looks = Ends(), 0, 0, []
     for more, later in steps:
@@ -128,14 +121,14 @@ def test_records_are_read_only_where_no_look_tells() -> None:
     assert untimed(look(part(5, 200, start=200)), ends) == {}, "nothing is left to be read"
 
 
-def told() -> Look:
+def told() -> LagSnapshot:
     parts = [
         part(3, 10, seconds=2.5, consumer_id="m-1", client_id="m", host="/127.0.0.1"),
         part(12, 10, number=1, seconds=0.0),
         part(None, 10, number=2),
         PartitionLag("u", 0, 5),
     ]
-    return Look(10_000, 5, 3, [GroupLag("g", "Stable", 2, parts), GroupLag("idle", "Empty", 0)], ["a remark"])
+    return LagSnapshot(10_000, 5, 3, [GroupLag("g", "Stable", 2, parts), GroupLag("idle", "Empty", 0)], ["a remark"])
 
 
 def test_names_and_values_for_prometheus() -> None:
@@ -162,14 +155,14 @@ def test_names_and_values_for_prometheus() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_cluster_that_is_gone_is_down_and_nothing_else_is_told() -> None:
+def test_a_cluster_that_is_gone_is_down_and_nothing_else_is_reported() -> None:
     found = families(None, failures=4)
     assert [family.name for family in found] == ["muster_lag_up", "muster_lag_failed_looks"]
     assert [value_of(found, family.name) for family in found] == [0, 4]
 
 
 def test_a_cluster_too_old_to_tell_its_brokers() -> None:
-    found = families(Look(1, groups=[]))
+    found = families(LagSnapshot(1, groups=[]))
     assert value_of(found, "muster_lag_up") == 1
     with pytest.raises(LookupError):
         value_of(found, "kafka_brokers")

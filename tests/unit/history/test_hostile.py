@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from muster.cli.observe.doctor_tables import print_report
@@ -23,30 +22,17 @@ from muster.history.show.json_report import as_json
 from muster.history.show.page import render
 from muster.pages.charts import times_of_day
 from tests.support.history_report import sample
-from tests.support.history_topic import Written, raw
+from tests.support.history_topic import Source, Written
 from tests.support.hostile import damaged
+from tests.support.scale import examples
 
-SEEDS = range(40)
-
-
-class Damaged:
-    """Partitions in memory, read so many rows at a time."""
-
-    def __init__(self, parts: dict[int, list[Written]], rows: int) -> None:
-        self._parts, self._rows = parts, rows
-
-    @property
-    def records(self) -> dict[int, int]:
-        return {partition: len(records) for partition, records in self._parts.items()}
-
-    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        yield from raw(self._parts[partition]).to_batches(max_chunksize=self._rows)
+SEEDS = range(examples(40))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_damage_stops_nothing_and_every_record_is_counted(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     parts = damaged(seed)
-    found = read_history(Damaged(parts, 97 + seed), Limits(), None, 1_900_000_000_000)
+    found = read_history(Source(parts, 97 + seed), Limits(), None, 1_900_000_000_000)
     made = report(found, "damage", found.until_ms or 0)
     assert sum(made.counts.values()) == sum(map(len, parts.values()))
     json.dumps(as_json(made), allow_nan=False).encode()
@@ -138,7 +124,7 @@ def test_an_event_that_no_broker_wrote_stops_nothing(forged: Any) -> None:
     to_table(Rebalance, alone)
 
 
-def test_values_of_the_topic_of_events_that_are_no_json_are_passed_over() -> None:
+def test_values_of_the_topic_of_events_that_are_not_json_are_passed_over() -> None:
     values = [b"[" * 100_000, b"\xff\xfe", b"{", b"9" * 5_000, None, b"", b'{"v": 1}']
-    log = Damaged({0: [Written(0, T, b"k", value) for value in values]}, 3)
+    log = Source({0: [Written(0, T, b"k", value) for value in values]}, 3)
     assert [value for value in events_of(log) if value is not None] == [{"v": 1}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -91,13 +92,6 @@ def test_the_last_one_leaves_and_the_group_starts_again(group: Told) -> None:
     assert (emptied.members, again.cause, again.generation) == (0, Cause.STARTED, 3)
 
 
-def test_a_session_ends(group: Told) -> None:
-    group.tick(9_000).heartbeat("a")
-    group.tick(1_000)
-    found = settled(group)
-    assert (found.cause, found.others) == (Cause.SESSION_EXPIRED, ())
-
-
 def test_a_member_that_does_not_join_in_time_is_slow(group: Told) -> None:
     """It sends heartbeats, so its process lives; its handler takes longer than its poll interval."""
     group.join("a", **LONG).join("b", **LONG).sync_all()
@@ -106,30 +100,33 @@ def test_a_member_that_does_not_join_in_time_is_slow(group: Told) -> None:
     assert (found.cause, found.others) == (Cause.JOINED, (Cause.POLL_INTERVAL_EXCEEDED,))
 
 
-def test_a_member_that_asks_for_no_share(group: Told) -> None:
-    group.join("a", **LONG).join("b", **LONG).sync("a").tick(60_000)
-    assert settled(group).cause is Cause.SESSION_EXPIRED
+def expires(group: Told) -> None:
+    group.tick(9_000).heartbeat("a")
+    group.tick(1_000)
 
 
-def test_other_topics(group: Told) -> None:
-    group.join("b", protocols=reads("t", "u"))
-    assert settled(group).cause is Cause.SUBSCRIPTION_CHANGED
-
-
-def test_partitions_are_added(group: Told) -> None:
+def more_partitions(group: Told) -> None:
     group.topics.partitions["t"] = 6
     group.join("a")
-    assert settled(group).cause is Cause.PARTITIONS_ADDED
 
 
-def test_a_leader_that_knows_of_them_before_its_coordinator(group: Told) -> None:
-    group.join("a", reason="cached metadata has changed: t")
-    assert settled(group).cause is Cause.PARTITIONS_ADDED
-
-
-def test_a_leader_rejoins(group: Told) -> None:
-    group.join("a")
-    assert settled(group).cause is Cause.LEADER_REJOINED
+@pytest.mark.parametrize(
+    ("act", "cause"),
+    [
+        (expires, Cause.SESSION_EXPIRED),
+        # b-1 does not ask for its share
+        (lambda group: group.join("a", **LONG).join("b", **LONG).sync("a").tick(60_000), Cause.SESSION_EXPIRED),
+        (lambda group: group.join("b", protocols=reads("t", "u")), Cause.SUBSCRIPTION_CHANGED),
+        (more_partitions, Cause.PARTITIONS_ADDED),
+        # a leader that knows of them before its coordinator
+        (lambda group: group.join("a", reason="cached metadata has changed: t"), Cause.PARTITIONS_ADDED),
+        (lambda group: group.join("a"), Cause.LEADER_REJOINED),
+    ],
+)
+def test_what_begins_a_rebalance(group: Told, act: Callable[[Told], object], cause: Cause) -> None:
+    act(group)
+    found = settled(group)
+    assert (found.cause, found.others) == (cause, ())
 
 
 def test_the_second_phase_of_a_cooperative_rebalance_has_the_cause_of_the_first() -> None:
@@ -198,7 +195,7 @@ def test_a_coordinator_that_dies_in_a_rebalance(group: Told) -> None:
     assert found.others == (Cause.COORDINATOR_MOVED, Cause.LEADER_REJOINED)
 
 
-def test_one_that_is_not_done_is_told_last(group: Told) -> None:
+def test_one_that_is_not_done_is_reported_last(group: Told) -> None:
     group.join("c")
     found = group.labels[-1]
     assert (found.cause, found.generation, found.finished_ms) == (Cause.JOINED, None, None)
@@ -214,13 +211,7 @@ def test_a_rebalance_that_begins_anew_is_one(group: Told) -> None:
 
 def test_every_cause_of_the_coordinator_is_known() -> None:
     """But those that have no name here: of limits, of what an operator has set, of partitions without leaders."""
-    nameless = {
-        Said.OVER_CAPACITY,
-        Said.TOO_LARGE,
-        Said.LEADERS_LOST,
-        Said.TOPIC_DELETED,
-        Said.ASSIGNER_CHANGED,
-    }
+    nameless = {Said.OVER_CAPACITY, Said.TOO_LARGE, Said.LEADERS_LOST, Said.TOPIC_DELETED, Said.ASSIGNER_CHANGED}
     start = {"v": 1, "event": "RebalanceStarted", "at_ms": 1, "group_id": "g", "state": "Stable"}
     found = {said: labels([{**start, "cause": said.value}])[0].cause for said in Said}
     assert {said for said, cause in found.items() if cause is Cause.NOT_KNOWN} == nameless

@@ -11,7 +11,7 @@ from muster.client.core.admin.admin import GroupDescription
 from muster.history.entries.chunks import no_commits
 from muster.history.lag import first_unread, lag, lost_records, total
 from muster.history.lag.groups import PartitionLag
-from muster.history.lag.rows import CommitSeries, Committed, Standing, lag_rows
+from muster.history.lag.rows import CommitSeries, Committed, ExpiryState, lag_rows
 from muster.history.model import LagSample, Limits
 from muster.model import Node, OffsetAndMetadata, TopicPartition
 from muster.spark.offsets import Claim
@@ -52,7 +52,7 @@ def test_all_say_the_same(committed: int | None, start: int, length: int) -> Non
     assert [row.lag for row in described] == [expected for _ in positions]
     if committed is not None:
         series = CommitSeries(no_commits(), {("t", 0): Committed(committed, 0)})
-        (row,) = lag_rows(series, [LagSample(0, "g", "t", 0, start, end)], Standing(), Limits())
+        (row,) = lag_rows(series, [LagSample(0, "g", "t", 0, start, end)], ExpiryState(), Limits())
         progress = report({PLACE: Claim(committed, end)}, {})
         assert {row.lag_records, progress["lag"]["t"]["0"]} == {expected}
         assert progress["totalLag"] == max(0, end - committed)

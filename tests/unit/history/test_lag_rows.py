@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.history.lag.rows import CommitSeries, Committed, Standing, expires_ms, lag_rows, standing
+from muster.history.lag.rows import CommitSeries, Committed, ExpiryState, expires_ms, expiry_state, lag_rows
 from muster.history.model import Commits, Generation, GroupKind, LagSample, Limits, Member, Place
 
 ORDERS = ("orders", 0)
@@ -26,6 +26,7 @@ def commits(*rows: tuple[int, int, int], names: list[tuple[str, int]] | None = N
         offset=columns[:, 1].copy(),
         commit_ms=np.where(tombstone, -1, columns[:, 2]),
         leader_epoch=np.zeros(len(rows), dtype=np.int64),
+        how=np.zeros(len(rows), dtype=np.int64),
     )
 
 
@@ -95,13 +96,13 @@ def test_a_series_may_be_cut_anywhere(rows: list[tuple[int, int, int]], cut: int
     ],
 )
 def test_lag_of_a_partition(committed: int, look: LagSample, expected: tuple[int, bool, int | None, int]) -> None:
-    (row,) = lag_rows(CommitSeries(commits((0, committed, 100))), [look], Standing(), Limits())
+    (row,) = lag_rows(CommitSeries(commits((0, committed, 100))), [look], ExpiryState(), Limits())
     assert (row.lag_records, row.is_exact, row.lag_ms, row.lost_records) == expected
 
 
 def test_a_partition_without_a_commit_has_no_lag() -> None:
     looks = [sample(900, 0, 9, partition=1), sample(50, 0, 9)]
-    assert lag_rows(CommitSeries(commits((0, 5, 100))), looks, Standing(), Limits()) == []
+    assert lag_rows(CommitSeries(commits((0, 5, 100))), looks, ExpiryState(), Limits()) == []
 
 
 def generation(kind: GroupKind, *members: Member, protocol_type: str = "consumer") -> Generation:
@@ -137,4 +138,4 @@ BY_REGEX = Member("m", "c", "/h", topic_regex="ord.*")
 )
 def test_when_an_offset_expires(latest: Generation | None, topic: str, expected: int | None) -> None:
     limits = Limits(offsets_retention_ms=DAY_MS)
-    assert expires_ms(topic, Committed(1, 9_000), standing(latest), limits) == expected
+    assert expires_ms(topic, Committed(1, 9_000), expiry_state(latest), limits) == expected

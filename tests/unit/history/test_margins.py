@@ -35,7 +35,7 @@ def rules(*rebalances: Any, **lists: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("moves", "said"), [(4, ["needless_moves"]), (5, []), (40, [])])
-def test_a_few_needless_moves_of_many_are_no_finding(moves: int, said: list[str]) -> None:
+def test_a_few_needless_moves_of_many_are_not_a_finding(moves: int, said: list[str]) -> None:
     moved = tuple(Moved("orders", at, "a", "b", needless=at == 0) for at in range(moves))
     assert rules(*times(3, Cause.LEFT, 9 * HOUR_MS, moved_partitions=moved), latest=generation(CALM)) == said
 
@@ -49,7 +49,7 @@ def test_a_session_as_long_as_the_poll_interval_is_fine(session_ms: int, said: l
 
 
 @pytest.mark.parametrize(("apart_hours", "said"), [(4, []), (6, ["shared_group_id"])])
-def test_applications_that_share_a_group_for_less_than_half_of_the_time_are_no_finding(
+def test_applications_that_share_a_group_for_less_than_half_of_the_time_are_not_a_finding(
     apart_hours: int, said: list[str]
 ) -> None:
     began_ms = NOW_MS - 10 * HOUR_MS
@@ -60,19 +60,19 @@ def test_applications_that_share_a_group_for_less_than_half_of_the_time_are_no_f
 
 
 @pytest.mark.parametrize(("number", "said"), [(1, ["flapping"]), (2, ["rolling_restart", "flapping"])])
-def test_one_rebalance_is_no_restart_member_by_member(number: int, said: list[str]) -> None:
+def test_one_rebalance_is_not_a_restart_member_by_member(number: int, said: list[str]) -> None:
     """As where the other restarts are those of a member that flaps."""
     rolls = times(number, Cause.LEFT, 60_000, pattern=ROLLS, **RESTARTED)
     assert sorted(rules(*rolls, *times(4, Cause.LEFT, 90_000, left=(SLOW,), pattern=FLAPS))) == sorted(said)
 
 
-def test_the_longest_wait_is_told() -> None:
+def test_the_longest_wait_is_reported() -> None:
     rows = [rebalance(Cause.JOINED, ago, waited_ms=ms, waited_for=(SLOW,)) for ago, ms in ((9_000, 8_000), (1, 21_700))]
     (found,) = findings([view(*rows)])
     assert "for up to 21.7 s" in found.sentence
 
 
-def test_the_farthest_rewind_is_told() -> None:
+def test_the_farthest_rewind_is_reported() -> None:
     notes = [replace(note("rewind", offset, 50), partition=at) for at, offset in enumerate((45, 10, 49))]
     (found,) = findings([view(notes=notes)])
     assert "furthest in orders-1, from 50 to 10: members that start there process 46 records" in found.sentence

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pyarrow as pa
 import pytest
 
 from muster.cli.observe.doctor_tables import print_report
@@ -13,7 +10,7 @@ from muster.history.model import Cause, GroupKind, Limits
 from muster.history.report import Report, summaries
 from muster.history.show.json_report import as_json
 from muster.history.show.page import render
-from tests.support.history_topic import raw, recorded
+from tests.support.history_topic import Source, recorded
 
 GROUPS = {
     "connect-java-range": (GroupKind.CLASSIC, "connect", "classic (connect)"),
@@ -26,20 +23,13 @@ GROUPS = {
 """Recordings, and what their groups are."""
 
 
-class Recorded:
-    """The recordings, side by side in one partition."""
-
-    def __init__(self) -> None:
-        self._records = recorded(GROUPS, 1)
-        self.records = {0: len(self._records)}
-
-    def read(self, _: int) -> Iterator[pa.RecordBatch]:
-        yield from raw(self._records).to_batches()
+def source() -> Source:
+    return Source({0: recorded(GROUPS, 1)})
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return engine.report(engine.read_history(Recorded(), Limits(), None, None), "recordings", 10**13)
+    return engine.report(engine.read_history(source(), Limits(), None, None), "recordings", 10**13)
 
 
 def test_each_is_named(report):
@@ -55,7 +45,7 @@ def test_each_is_named(report):
 def test_each_record_is_counted(report):
     kinds = {kind for kind, _ in report.counts}
     assert {"ShareGroupMetadata", "ShareGroupMemberMetadata", "StreamsGroupMetadata", "StreamsGroupTopology"} <= kinds
-    assert sum(report.counts.values()) == Recorded().records[0]
+    assert sum(report.counts.values()) == source().records[0]
     assert report.warnings == []
 
 
@@ -69,7 +59,7 @@ def test_rebalances_of_members_without_topics_have_causes(report):
         assert all(Cause.SESSION_EXPIRED in {each.cause for each in row.alternatives} for row in gone)
 
 
-def test_people_are_told_of_them(report, capsys):
+def test_the_printed_report_and_the_page_name_them(report, capsys):
     print_report(report)
     printed, page = capsys.readouterr().out, render(report)
     for _, _, speaks in GROUPS.values():

@@ -14,6 +14,7 @@ from muster.history.lag import over_time as past
 from muster.history.lag.over_time import MINUTE_MS, Past, committed_at, lag_over_time, places_of, plan
 from muster.history.lag.rows import CommitSeries
 from muster.history.model import Commits
+from tests.support.scale import examples
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 START_MS = 28_333_333 * MINUTE_MS
@@ -25,7 +26,7 @@ Commit = tuple[int, int, int]
 def commits_of(some: list[Commit]) -> Commits:
     partition, offset, time_ms = (np.array(column, np.int64) for column in zip(*some, strict=True))
     nothing = np.zeros(len(some), np.int64)
-    return Commits(PLACES, nothing, time_ms, partition, offset, np.where(offset < 0, -1, time_ms), nothing)
+    return Commits(PLACES, nothing, time_ms, partition, offset, np.where(offset < 0, -1, time_ms), nothing, nothing)
 
 
 def thinned(some: list[Commit], cuts: list[int], since_ms: int = 0) -> Past:
@@ -48,7 +49,7 @@ COMMITS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(COMMITS, st.lists(st.integers(0, 60), max_size=4))
 def test_at_each_step_it_is_what_all_commits_say_wherever_the_log_is_cut(some, cuts):
     found, series = thinned(some, [cut for cut in cuts if cut <= len(some)]), CommitSeries(commits_of(some))

@@ -266,7 +266,7 @@ def goes(log: GroupLog, number: int, members: list[M], at: int, *, expires: bool
     ],
     ids=["freezes before a deploy", "dies after one", "two of four stood still", "one dies twice", "all die in turn"],
 )
-def test_a_member_that_expired_is_no_part_of_a_rolling_restart_of_others(order, rolled):
+def test_a_member_that_expired_is_not_part_of_a_rolling_restart_of_others(order, rolled):
     members = [
         M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcd" if len({at for at, _ in order}) > 3 else "abc")
     ]
@@ -278,7 +278,7 @@ def test_a_member_that_expired_is_no_part_of_a_rolling_restart_of_others(order, 
     assert said == [each for each in rolled for _ in range(2)]
 
 
-def test_members_that_go_a_while_before_the_others_stop_are_no_part_of_the_stop():
+def test_members_that_go_a_while_before_the_others_stop_are_not_part_of_the_stop():
     c = M("c-1", "t:4")
     log = running(A, B, c).wait(500).commit("t:2-3").wait(300).generation(2, [A, c])
     log.commits("t:0-1", 90_000).wait(500).commit("t:4").wait(300).generation(3, [A])
@@ -287,7 +287,7 @@ def test_members_that_go_a_while_before_the_others_stop_are_no_part_of_the_stop(
     assert [row.is_stop for row in rows] == [False, False, True, True]
 
 
-def test_one_that_flaps_alone_is_told_of_though_the_group_is_empty_each_time():
+def test_one_that_flaps_alone_is_reported_though_the_group_is_empty_each_time():
     log, number = running(ALL_A), 1
     for start in range(4):
         log.wait(S + 2_000).generation(number + 1, []).wait(5_000)
@@ -327,7 +327,7 @@ def test_a_group_that_grows_while_visitors_come_and_go_is_not_restarted():
     assert [(row.cause, row.pattern) for row in rows] == [(cause, None) for cause in (Cause.JOINED, *IN_TURN[:2])] * 5
 
 
-def test_two_of_many_that_are_started_anew_are_no_restart_of_the_group():
+def test_two_of_many_that_are_started_anew_are_not_a_restart_of_the_group():
     members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcde")]
     log, number = running(*members), 1
     for at in (0, 1):
@@ -366,7 +366,7 @@ def _killed_848(size: int, lives: list[int]) -> GroupLog:
         (3, [1, 1], False),
     ],
 )
-def test_processes_that_crash_are_no_restart_of_the_group(size, lives, rolled):
+def test_processes_that_crash_are_not_a_restart_of_the_group(size, lives, rolled):
     """A supervisor that starts a process anew at once does for one that crashed what a deploy by kill does for all."""
     rows = _killed_848(size, lives).history().rebalances[1:]
     assert [row.cause for row in rows] == [Cause.JOINED, Cause.SESSION_EXPIRED] * len(lives)

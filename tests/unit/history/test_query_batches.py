@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from muster.history.entries.chunks import chunks
-from muster.history.model import Limits
+from muster.history.model import Limits, Rows
 from muster.history.rules.fold import finish, fold, start
 from muster.history.rules.query_batches import ABOUT, MOST, read_note
 from muster.history.tables import ENTRIES
@@ -75,28 +75,21 @@ CASES = {
 }
 
 
-def told(log: GroupLog) -> list[str]:
+def told(rows: Rows) -> list[str]:
     """What the rebalance into generation 2 says of queries."""
-    [row] = [row for row in log.history().rebalances if row.generation == 2]
+    [row] = [row for row in rows.rebalances if row.generation == 2]
     return [line for line in row.evidence if line.startswith(ABOUT)]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_told(name: str) -> None:
-    log, expected = CASES[name]
-    assert told(log) == expected
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_it_does_not_depend_on_where_a_chunk_ends(name: str) -> None:
-    log, expected = CASES[name]
+@pytest.mark.parametrize(("log", "expected"), CASES.values(), ids=CASES)
+def test_what_is_said_of_queries_wherever_a_chunk_ends(log: GroupLog, expected: list[str]) -> None:
+    assert told(log.history()) == expected
     state = start(log.group, Limits())
     rows = fold(state, log.chunk(0, 0))
     for first, end in pairwise(range(log.offset + 2)):
         rows.extend(fold(state, log.chunk(first, end)))
     rows.extend(finish(state, log.now))
-    [row] = [row for row in rows.rebalances if row.generation == 2]
-    assert [line for line in row.evidence if line.startswith(ABOUT)] == expected
+    assert told(rows) == expected
 
 
 def test_the_metadata_of_queries_comes_with_their_commits() -> None:

@@ -44,7 +44,7 @@ def test_each_partition_comes_whole_in_the_order_asked_for():
     assert found == [(partition, [100 * partition + n for n in range(size)]) for partition, size in sizes.items()]
 
 
-def test_no_partitions_are_no_parts():
+def test_without_partitions_there_are_no_parts():
     assert list(side_by_side(Topic({}), [])) == []
 
 
@@ -57,7 +57,7 @@ def test_a_reader_waits_until_what_it_has_read_is_taken():
     parts.close()
 
 
-def test_what_a_reader_raises_comes_behind_what_it_had_read():
+def test_what_a_reader_raises_comes_after_what_it_had_read():
     parts = side_by_side(Topic({0: 2, 1: 1}, fails=0), [0, 1])
     _, batches = next(parts)
     assert numbers(iter([next(batches), next(batches)])) == [0, 1]

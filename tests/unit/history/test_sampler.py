@@ -89,7 +89,7 @@ def test_a_group_that_is_gone_has_an_end():
     assert found.committed == {"g": {}}
 
 
-def test_nothing_seen_is_no_history():
+def test_nothing_seen_gives_no_history():
     assert history(SeenRecords()).kinds == {}
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from muster.history.rules.generations import LEFT_FOR_A_WHILE, STABLE, ConsumerTable, read
 from muster.protocol.record_kinds import TypedRecord
 from tests.support.group_log import GroupLog, M
+from tests.support.scale import examples
 
 A, B, C = M("a-1", "t:0"), M("b-1", "t:1"), M("c-1", "t:2")
 WHO = st.sampled_from([A, B, C])
@@ -38,7 +39,7 @@ def is_settled(table: ConsumerTable) -> bool:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(DEEDS, max_size=30))
 def test_a_table_knows_whether_all_members_have_what_they_are_to_have(deeds):
     log, table = GroupLog(), ConsumerTable()

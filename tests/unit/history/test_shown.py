@@ -16,6 +16,7 @@ from muster.history.model import CommitNote, Finding, Lag, Rebalance
 from muster.history.report import Report
 from muster.history.rows import schema_of, to_table
 from muster.history.show.json_report import as_json, moment
+from tests.support.scale import examples
 from tests.unit.history.test_rows import FINDINGS, LAGS, NOTES, REBALANCES
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "history.md"
@@ -38,7 +39,7 @@ TABLES = {
         ("lag_over_time", Lag, LAGS),
     ],
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_json_has_what_the_table_has(name: str, kind: type[Any], rows: st.SearchStrategy[Any], data: Any):
     row = data.draw(rows)

@@ -14,6 +14,7 @@ from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.history.entries import sound_generations
 from muster.protocol import codec
 from muster.protocol.messages import GroupMetadataValue, MemberMetadata
+from tests.support.scale import examples
 
 
 def value(chance: random.Random, letters: str) -> bytes:
@@ -58,7 +59,7 @@ def decodes(data: bytes) -> bool:
     return True
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_is_found_sound_that_the_codec_refuses(seed):
     chance = random.Random(seed)
@@ -66,7 +67,7 @@ def test_nothing_is_found_sound_that_the_codec_refuses(seed):
     assert all(decodes(data) for data, found in zip(values, sound(values), strict=True) if found)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_usual_values_are_found_sound(seed):
     chance = random.Random(seed)

@@ -29,11 +29,6 @@ def all_join_at_once() -> GroupLog:
     return works().commits("t:0-3", 10_000).wait(1_000).commit("t:0-3").wait(10).generation(2, GROWN)
 
 
-def the_others_topic_is_at_rest() -> GroupLog:
-    """Nothing is written to what a-1 reads; b-1 goes on as before."""
-    return works().commits("t:2-3", 30_000).wait(10).generation(2, GROWN)
-
-
 def the_others_commit_rarely() -> GroupLog:
     """What a-1 reads gets a record twice a minute."""
     log = GroupLog().generation(0, []).wait(3_000).generation(1, [A, B])
@@ -42,28 +37,25 @@ def the_others_commit_rarely() -> GroupLog:
     return log.wait(20_000).commit("t:2-3").wait(10).generation(2, GROWN)
 
 
-def all_stop_and_none_shows() -> GroupLog:
-    """b-1 does not commit as it joins: it may have been any of them."""
-    return is_busy(commits="")
-
-
 def the_generation_is_younger_than_the_wait() -> GroupLog:
     """Commits of the generation before show nothing of this one."""
     return is_busy().wait(3_000).commit("t:2").wait(10).generation(3, GROWN)
 
 
-CASES: list[tuple[Callable[[], GroupLog], list[str], int | None]] = [
-    (is_busy, ["b"], 20_000),
-    (all_join_at_once, [], None),
-    (the_others_topic_is_at_rest, [], None),
-    (the_others_commit_rarely, [], None),
-    (all_stop_and_none_shows, [], None),
-    (the_generation_is_younger_than_the_wait, [], None),
-    (lambda: is_busy("cooperative-sticky"), [], None),
-]
+CASES: dict[str, tuple[Callable[[], GroupLog], list[str], int | None]] = {
+    "is busy": (is_busy, ["b"], 20_000),
+    "all join at once": (all_join_at_once, [], None),
+    # Nothing is written to what a-1 reads; b-1 goes on as before
+    "the others topic is at rest": (lambda: works().commits("t:2-3", 30_000).wait(10).generation(2, GROWN), [], None),
+    "the others commit rarely": (the_others_commit_rarely, [], None),
+    # b-1 does not commit as it joins: it may have been any of them
+    "all stop and none shows": (lambda: is_busy(commits=""), [], None),
+    "the generation is younger than the wait": (the_generation_is_younger_than_the_wait, [], None),
+    "is busy in a cooperative group": (lambda: is_busy("cooperative-sticky"), [], None),
+}
 
 
-@pytest.mark.parametrize(("story", "waited_for", "waited_ms"), CASES)
+@pytest.mark.parametrize(("story", "waited_for", "waited_ms"), CASES.values(), ids=CASES)
 def test_whom_a_rebalance_waited_for(
     story: Callable[[], GroupLog], waited_for: list[str], waited_ms: int | None
 ) -> None:

@@ -50,6 +50,21 @@ def test_it_runs_in_the_block_and_not_behind_it(tmp_path: Path):
     wait_until_gone(pid)
 
 
+def test_one_that_runs_is_not_started_again(tmp_path: Path):
+    with Program(tmp_path / "a") as program:
+        pid = program.pid
+        with pytest.raises(ServerFailedError, match=rf"the program runs already, as process {pid}: stop or kill it"):
+            program.start()
+        program.freeze()
+        with pytest.raises(ServerFailedError, match=r"the program runs already, as process \d+: thaw it"):
+            program.start()
+        program.thaw()
+        assert (program.pid, program.log.count("ready")) == (pid, 1)
+        program.kill()
+        program.start()
+        assert program.pid != pid
+
+
 class Quick(Program):
     """It ends at once when it is asked to: before the signal that thaws one which is frozen."""
 

@@ -12,8 +12,7 @@ from muster.log import compaction as compaction_module
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import read_header
-from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW, batch, read_all, read_headers
+from tests.support.logs import NOW, batch, held, read_all, read_headers
 from tests.support.power import Unsynced
 
 TP = TopicPartition("compacted", 0)
@@ -26,9 +25,11 @@ def config(**settings):
 
 @pytest.fixture
 def log(tmp_path):
-    log = PartitionLog(tmp_path / "compacted-0", TP, config(), files=Unsynced())
-    yield log
-    log.abandon()
+    return alone(tmp_path)
+
+
+def alone(root, files=None, **how):
+    return held(PartitionLog(root / "compacted-0", TP, config(**how), files=files or Unsynced()))
 
 
 def put(log, *pairs, **options):
@@ -41,6 +42,21 @@ def roll(log):
     while len(log.segments) == before:
         put(log, (b"filler", b"f" * 100))
     log.flush()  # compaction takes what is synced
+
+
+def opened(root, files=None, **how):
+    """A store, and its log."""
+    store = held(LogStore.open(root, now=NOW, defaults=config(**how), files=files or Unsynced()))
+    return store, store.create(TP)
+
+
+def filled(root, files=None, **how):
+    """The same, with the last of many values of three keys in a segment that can be compacted."""
+    store, log = opened(root, files, **how)
+    for at in range(60):
+        put(log, (b"k%d" % (at % 3), b"%d" % at))
+    roll(log)
+    return store, log
 
 
 def latest(rows):
@@ -126,13 +142,7 @@ def test_tombstones_stay_for_delete_retention(log):
 @pytest.mark.parametrize("codec", Compression)
 def test_what_stays_of_a_batch_keeps_its_frame(log, codec):
     sent = batch(
-        (b"a", b"1"),
-        (b"b", b"2"),
-        (b"a", b"3"),
-        compression=codec,
-        producer_id=5,
-        producer_epoch=2,
-        base_sequence=30,
+        (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), compression=codec, producer_id=5, producer_epoch=2, base_sequence=30
     )
     log.append(sent, now=NOW, leader_epoch=4)
     roll(log)
@@ -146,8 +156,7 @@ def test_what_stays_of_a_batch_keeps_its_frame(log, codec):
 
 
 def test_the_last_batch_of_a_producer_stays_though_it_is_empty(tmp_path):
-    store = LogStore.open(tmp_path, now=NOW, defaults=config())
-    log = store.create(TP)
+    store, log = opened(tmp_path)
     for at in range(3):
         put(log, (b"k", b"%d" % at), producer_id=5, producer_epoch=0, base_sequence=at)
     put(log, (b"k", b"end"))
@@ -158,14 +167,9 @@ def test_the_last_batch_of_a_producer_stays_though_it_is_empty(tmp_path):
     store.close(clean=False)
     for path in (tmp_path / str(TP)).glob("*.snapshot"):
         path.unlink()
-    store = LogStore.open(tmp_path, now=NOW, defaults=config())
-    assert store.logs[TP].append(batch((b"k", b"2"), producer_id=5, producer_epoch=0, base_sequence=2), now=NOW) == (
-        2,
-        2,
-        NOW,
-        True,
-    )
-    store.close()
+    _, log = opened(tmp_path)
+    again = batch((b"k", b"2"), producer_id=5, producer_epoch=0, base_sequence=2)
+    assert log.append(again, now=NOW) == (2, 2, NOW, True)
 
 
 def test_neighbours_become_one_segment(log):
@@ -192,12 +196,11 @@ def test_views_outlive_the_exchange(log):
 
 
 def test_records_that_are_too_young_wait(tmp_path):
-    log = PartitionLog(tmp_path / "compacted-0", TP, config(min_compaction_lag_ms=1_000))
+    log = alone(tmp_path, min_compaction_lag_ms=1_000)
     put(log, (b"k", b"1"), (b"k", b"2"))
     roll(log)
     assert log.compact(NOW + 999) is None
     assert log.compact(NOW + 1_000) is not None
-    log.abandon()
 
 
 def test_when_compaction_is_due(log):
@@ -215,7 +218,7 @@ def test_when_compaction_is_due(log):
 def test_what_has_waited_for_the_largest_lag_is_compacted_however_little_it_is(tmp_path):
     """KIP-354. The age is that of the first batch, and a segment is closed in time."""
     lag = {"max_compaction_lag_ms": 1_000, "min_cleanable_dirty_ratio": 1.0}
-    log = PartitionLog(tmp_path / "compacted-0", TP, config(**lag))
+    log = alone(tmp_path, **lag)
     put(log, (b"k", b"1"))
     roll(log)
     log.compact(NOW)
@@ -225,16 +228,14 @@ def test_what_has_waited_for_the_largest_lag_is_compacted_however_little_it_is(t
     assert log.is_cleanable(NOW + 1_001)
     log.compact(NOW + 1_001)
     assert not log.is_cleanable(NOW + 10_000)
-    log.abandon()
 
 
 @pytest.mark.parametrize(("policy", "segments"), [(CleanupPolicy.COMPACT, 2), (CleanupPolicy.DELETE, 1)])
 def test_a_segment_of_a_compacted_log_is_closed_when_it_is_due_for_compaction(tmp_path, policy, segments):
-    log = PartitionLog(tmp_path / "compacted-0", TP, config(max_compaction_lag_ms=1_000, cleanup_policy=policy))
+    log = alone(tmp_path, max_compaction_lag_ms=1_000, cleanup_policy=policy)
     for age in (0, 1_000, 1_001):
         log.append(batch((b"k", b"%d" % age), timestamp=NOW + age), now=NOW + age)
     assert len(log.segments) == segments
-    log.abandon()
 
 
 def test_memory_for_keys_bounds_one_run(log, monkeypatch):
@@ -257,8 +258,7 @@ def test_memory_for_keys_bounds_one_run(log, monkeypatch):
 def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
     root = tmp_path / "data"
     disk = Dying()
-    store = LogStore.open(root, now=NOW, defaults=config(segment_bytes=900), files=disk)
-    log = store.create(TP)
+    store, log = opened(root, disk, segment_bytes=900)
     for at in range(60):
         put(log, (b"k%d" % (at % 4), b"%d" % at))
     put(log, (b"k0", None))
@@ -275,8 +275,7 @@ def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
     shutil.copytree(root, crashed)
     store.close(clean=False)
 
-    store = LogStore.open(crashed, now=NOW, defaults=config(segment_bytes=900), files=Unsynced())
-    log = store.logs[TP]
+    store, log = opened(crashed, segment_bytes=900)
     rows = read_all(log)
     offsets = [offset for offset, _, _ in rows]
     assert latest(rows) == before
@@ -286,17 +285,11 @@ def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
     log.compact(NOW)
     assert latest(read_all(log)) == before
     assert_files_are_those_of(log)
-    store.close()
 
 
 @pytest.mark.parametrize("trouble", ["full", "descriptors", "syncs"])
-def test_a_compaction_that_fails_costs_nothing(tmp_path, trouble):
-    disk = FaultyDisk()
-    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
-    log = store.create(TP)
-    for at in range(60):
-        put(log, (b"k%d" % (at % 3), b"%d" % at))
-    roll(log)
+def test_a_compaction_that_fails_costs_nothing(tmp_path, disk, trouble):
+    store, log = filled(tmp_path, disk)
     before = read_all(log)
     {"full": lambda: disk.fill_up(30), "descriptors": disk.use_up_descriptors, "syncs": disk.fail_syncs}[trouble]()
     with pytest.raises(OSError):
@@ -308,16 +301,10 @@ def test_a_compaction_that_fails_costs_nothing(tmp_path, trouble):
     store.housekeeping(NOW)
     assert latest(read_all(log)) == {**latest(before), b"k0": b"more"}
     assert len(read_all(log)) < len(before)
-    store.close()
 
 
-def test_a_log_that_cannot_be_compacted_is_left_alone_until_the_next_housekeeping(tmp_path, caplog):
-    disk = FaultyDisk()
-    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
-    log = store.create(TP)
-    for at in range(60):
-        put(log, (b"k%d" % (at % 3), b"%d" % at))
-    roll(log)
+def test_a_log_that_cannot_be_compacted_is_left_alone_until_the_next_housekeeping(tmp_path, disk, caplog):
+    store, log = filled(tmp_path, disk)
     disk.fill_up(30)
     with contextlib.suppress(OSError):  # of the checkpoints
         store.clean(NOW)
@@ -332,16 +319,10 @@ def test_a_log_that_cannot_be_compacted_is_left_alone_until_the_next_housekeepin
     before = log.cleaned_to
     store.clean(NOW)
     assert log.cleaned_to > before
-    store.close()
 
 
-def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path):
-    disk = FaultyDisk()
-    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=disk)
-    log = store.create(TP)
-    for at in range(60):
-        put(log, (b"k%d" % (at % 3), b"%d" % at))
-    roll(log)
+def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path, disk):
+    _, log = filled(tmp_path, disk)
     wanted = latest(read_all(log))
     disk.fail_syncs(after=2)  # of the new file and of the folder: then the decision is made
     with pytest.raises(OSError):
@@ -356,12 +337,11 @@ def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path):
     log.compact(NOW)
     assert latest(read_all(log)) == wanted
     assert_files_are_those_of(log)
-    store.close()
 
 
 def test_no_sync_waits_for_a_compaction(tmp_path):
     """The thread that compacts stands still in the middle of it; another log is synced, and the same one as well."""
-    store = LogStore.open(tmp_path, now=NOW, fsync=FsyncPolicy.ALWAYS, defaults=config())
+    store = held(LogStore.open(tmp_path, now=NOW, fsync=FsyncPolicy.ALWAYS, defaults=config()))
     log, other = store.create(TP), store.create(TopicPartition("other", 0))
     for at in range(60):
         put(log, (b"k%d" % (at % 3), b"%d" % at))
@@ -384,16 +364,11 @@ def test_no_sync_waits_for_a_compaction(tmp_path):
     keeper.join()
     assert latest(read_all(log)) == {**wanted, b"new": b"v"}
     assert len(read_all(log)) < 20
-    store.close()
 
 
 @pytest.mark.parametrize("how", ["stopped", "deleted", "closed"])
 def test_a_compaction_ends_when_it_is_not_wanted_any_more(tmp_path, how):
-    store = LogStore.open(tmp_path, now=NOW, defaults=config())
-    log = store.create(TP)
-    for at in range(60):
-        put(log, (b"k%d" % (at % 3), b"%d" % at))
-    roll(log)
+    store, log = filled(tmp_path)
     before = latest(read_all(log))
     calls = itertools.count()
 
@@ -407,7 +382,7 @@ def test_a_compaction_ends_when_it_is_not_wanted_any_more(tmp_path, how):
         store.housekeeping(NOW, breathe)
     assert next(calls) > 70
     store.close()
-    store = LogStore.open(tmp_path, now=NOW, defaults=config())
+    store = held(LogStore.open(tmp_path, now=NOW, defaults=config()))
     if how == "deleted":
         assert store.get(TP) is None
     else:
@@ -416,9 +391,8 @@ def test_a_compaction_ends_when_it_is_not_wanted_any_more(tmp_path, how):
     assert not list(tmp_path.rglob("*.cleaned"))
 
 
-def test_values_do_not_go_for_newer_ones_that_are_not_synced(tmp_path):
-    disk = FaultyDisk()
-    log = PartitionLog(tmp_path / "compacted-0", TP, config(), files=disk)
+def test_values_do_not_go_for_newer_ones_that_are_not_synced(tmp_path, disk):
+    log = alone(tmp_path, disk)
     put(log, (b"k", b"old"))
     roll(log)
     before = len(log.segments)
@@ -429,7 +403,6 @@ def test_values_do_not_go_for_newer_ones_that_are_not_synced(tmp_path):
     log.flush()
     log.compact(NOW)
     assert (0, b"k", b"old") not in read_all(log)
-    log.abandon()
 
 
 def test_a_tombstones_time_runs_from_the_first_compaction(log):
@@ -446,8 +419,7 @@ def test_a_tombstones_time_runs_from_the_first_compaction(log):
 def test_an_exchange_is_finished_up_to_the_last_record_that_it_took_in(tmp_path, crash_at):
     """The last of the old segments has one record, and that stays."""
     disk = Dying()
-    store = LogStore.open(tmp_path / "data", now=NOW, defaults=config(), files=disk)
-    log = store.create(TP)
+    store, log = opened(tmp_path / "data", disk)
     for _ in range(5):
         put(log, (b"k", b"v"))
     put(log, (b"last", b"v" * 200))
@@ -461,11 +433,9 @@ def test_an_exchange_is_finished_up_to_the_last_record_that_it_took_in(tmp_path,
         log.compact(NOW)
     disk.left = 10**9
     store.close(clean=False)
-    store = LogStore.open(tmp_path / "data", now=NOW, defaults=config(), files=Unsynced())
-    log = store.logs[TP]
+    store, log = opened(tmp_path / "data")
     assert read_all(log) == [(4, b"k", b"v"), (5, b"last", b"v" * 200), (6, b"end", b"v" * 400)]
     assert sorted(path.name for path in log.directory.glob("*.log*")) == [f"{0:020d}.log", f"{6:020d}.log"]
-    store.close()
 
 
 def assert_files_are_those_of(log):
@@ -496,8 +466,7 @@ class Dying(Unsynced):
 
 def test_what_was_compacted_is_whole_under_another_policy(tmp_path):
     """The sequence: compacted; another policy; a kill -9; the recovery point is lost, so that all is read through."""
-    store = LogStore.open(tmp_path, now=NOW, defaults=config(), files=Unsynced())
-    log = store.create(TP)
+    store, log = opened(tmp_path)
     for at in range(40):
         put(log, (b"k" if at % 2 else b"once%d" % at, b"%d" % at))
     roll(log)

@@ -12,8 +12,7 @@ from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogStore, recovery
 from muster.log.files import Files, remove_tree
 from muster.log.store import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
 from muster.model import TopicPartition
-from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW, batch, read_all
+from tests.support.logs import NOW, batch, held, read_all
 from tests.support.power import RecordingDisk, Unsynced, cuts
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 3)
@@ -55,7 +54,7 @@ class Noting(Unsynced):
 
 
 def open_store(root, files=None, config=SMALL, fsync=FsyncPolicy.INTERVAL, now=NOW):
-    return LogStore.open(root, now=now, fsync=fsync, defaults=config, files=files or Unsynced())
+    return held(LogStore.open(root, now=now, fsync=fsync, defaults=config, files=files or Unsynced()))
 
 
 def fill(log, segments=1, **options):
@@ -76,7 +75,6 @@ def test_the_names_of_all_segments_are_durable_not_only_that_of_the_first(tmp_pa
         assert made
         assert ("sync folder", "t-0") in disk.done[made[-1] :]
         assert ("sync folder", tmp_path.name) in disk.done[made[-1] :]
-    log.abandon()
 
 
 def test_segments_go_one_by_one_where_the_new_start_is_not_durable(tmp_path):
@@ -92,11 +90,9 @@ def test_segments_go_one_by_one_where_the_new_start_is_not_durable(tmp_path):
     gone = [at for at, (what, _) in enumerate(steps) if what == "unlink"]
     assert len(gone) >= 3
     assert all(("sync folder", "t-0") in steps[a:b] for a, b in pairwise([*gone, len(steps)]))
-    log.abandon()
 
 
-def test_checkpoints_have_the_space_that_retention_freed_before_anything_else(tmp_path):
-    disk = FaultyDisk()
+def test_checkpoints_have_the_space_that_retention_freed_before_anything_else(tmp_path, disk):
     store = open_store(tmp_path, disk)
     log = store.create(TP)
     fill(log, 3)
@@ -106,7 +102,6 @@ def test_checkpoints_have_the_space_that_retention_freed_before_anything_else(tm
     store.after_housekeeping = disk.fill_up  # it takes all that there is
     store.housekeeping(NOW)
     assert read_checkpoint(tmp_path / LOG_START_OFFSETS) == {TP: log.log_start_offset}
-    store.close(clean=False)
 
 
 def test_a_deletion_is_durable_by_name_before_a_file_goes(tmp_path):
@@ -119,16 +114,13 @@ def test_a_deletion_is_durable_by_name_before_a_file_goes(tmp_path):
     synced = disk.done.index(("sync folder", tmp_path.name))
     first_gone = next(at for at, (what, _) in enumerate(disk.done) if what == "unlink")
     assert renamed < synced < first_gone
-    store.close(clean=False)
 
 
-def test_a_deletion_that_is_not_durable_is_not_complete(tmp_path):
-    disk = FaultyDisk()
+def test_a_deletion_that_is_not_durable_is_not_complete(tmp_path, disk):
     store = open_store(tmp_path, disk)
     store.create(TP).append(batch((b"k", b"v")), now=NOW)
     disk.fail_syncs()
     assert not store.delete(TP)
-    store.close(clean=False)
 
 
 def test_one_folder_that_cannot_be_renamed_makes_a_deletion_incomplete(tmp_path):
@@ -143,7 +135,6 @@ def test_one_folder_that_cannot_be_renamed_makes_a_deletion_incomplete(tmp_path)
         store.create(partition).append(batch((b"k", b"v")), now=NOW)
     assert store.delete_all([TP, OTHER]) == {TP}
     assert not (tmp_path / str(OTHER)).exists()
-    store.close(clean=False)
 
 
 @pytest.mark.parametrize("fsync", FsyncPolicy)
@@ -153,11 +144,9 @@ def test_a_deleted_log_is_not_waited_for_nor_held(tmp_path, fsync):
     assert store.dirty()
     store.delete(TP)
     assert not store.dirty()
-    store.close(clean=False)
 
 
-def test_what_is_appended_while_a_sync_runs_is_synced_by_the_next(tmp_path):
-    disk = FaultyDisk()
+def test_what_is_appended_while_a_sync_runs_is_synced_by_the_next(tmp_path, disk):
     store = open_store(tmp_path, disk)
     log = store.create(TP)
     log.append(batch((b"k", b"1")), now=NOW)
@@ -171,11 +160,9 @@ def test_what_is_appended_while_a_sync_runs_is_synced_by_the_next(tmp_path):
     assert store.dirty()
     store.flush()
     assert (log.flushed_offset, store.dirty()) == (2, False)
-    store.close(clean=False)
 
 
-def test_checkpoints_that_could_not_be_written_are_written_later(tmp_path):
-    disk = FaultyDisk()
+def test_checkpoints_that_could_not_be_written_are_written_later(tmp_path, disk):
     store = open_store(tmp_path, disk)
     log = store.create(TP)
     for _ in range(2):
@@ -187,13 +174,11 @@ def test_checkpoints_that_could_not_be_written_are_written_later(tmp_path):
         disk.mend()
         store.write_checkpoints()
         assert read_checkpoint(tmp_path / RECOVERY_POINTS) == {TP: log.log_end_offset}
-    store.close(clean=False)
 
 
-def test_a_checkpoint_that_is_being_written_does_not_outlive_the_partition_that_it_names(tmp_path):
+def test_a_checkpoint_that_is_being_written_does_not_outlive_the_partition_that_it_names(tmp_path, disk):
     """DeleteRecords is writing where the log begins when the topic is deleted and created again: after a kill the new
     log would begin there too, behind its first records."""
-    disk = FaultyDisk()
     store = open_store(tmp_path, disk)
     log = store.create(TP)
     fill(log, 3)
@@ -210,7 +195,6 @@ def test_a_checkpoint_that_is_being_written_does_not_outlive_the_partition_that_
     writing.join()
     making.join()
     assert all(TP not in read_checkpoint(tmp_path / name) for name in (RECOVERY_POINTS, LOG_START_OFFSETS))
-    store.close(clean=False)
 
 
 def test_old_records_go_on_a_full_disk_too_one_segment_after_the_other(tmp_path):
@@ -242,7 +226,6 @@ def test_old_records_go_on_a_full_disk_too_one_segment_after_the_other(tmp_path)
     store.close(clean=False)
     store = open_store(tmp_path)
     assert read_all(store.get(TP)) == [row for row in kept if row[0] >= begin]
-    store.close(clean=False)
 
 
 def test_one_checkpoint_that_changed_is_durable_like_all(tmp_path):
@@ -256,7 +239,6 @@ def test_one_checkpoint_that_changed_is_durable_like_all(tmp_path):
         store.write_checkpoints()
         assert disk.done.index(("replace", RECOVERY_POINTS)) < disk.done.index(("sync folder", tmp_path.name))
     assert ("sync", RECOVERY_POINTS + ".tmp") in disk.done
-    store.close(clean=False)
 
 
 def test_without_syncs_indexes_are_written_and_the_logs_start_is_kept(tmp_path):
@@ -272,14 +254,12 @@ def test_without_syncs_indexes_are_written_and_the_logs_start_is_kept(tmp_path):
     store.close(clean=False)
     store = open_store(tmp_path, fsync=FsyncPolicy.NEVER)
     assert store.logs[TP].log_start_offset == 4
-    store.close(clean=False)
 
 
 @pytest.mark.parametrize("how", ["compacted", "retired"])
-def test_no_index_is_written_for_a_segment_that_is_gone(tmp_path, how):
+def test_no_index_is_written_for_a_segment_that_is_gone(tmp_path, how, disk):
     """Its indexes could not be written before. Those of a compacted one have the new one's names, and would lead its
     readers astray."""
-    disk = FaultyDisk()
     policy = CleanupPolicy.COMPACT if how == "compacted" else CleanupPolicy.DELETE
     config = LogConfig(segment_bytes=500, index_interval_bytes=1, cleanup_policy=policy)
     store = open_store(tmp_path, disk, config)
@@ -301,7 +281,6 @@ def test_no_index_is_written_for_a_segment_that_is_gone(tmp_path, how):
     assert {name[:20] for name in after} <= kept
     if how == "compacted":
         assert {name: after[name] for name in there} == there
-    store.close(clean=False)
 
 
 def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path):
@@ -319,7 +298,6 @@ def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path):
     store.close()
     store = open_store(tmp_path / "data")
     assert read_all(store.logs[TP]) == [(0, b"k", b"v")]
-    store.close(clean=False)
 
 
 def test_what_a_link_leads_to_is_not_removed_with_it(tmp_path):
@@ -354,7 +332,7 @@ def damaged_log(root, offset=4):
     return path, bytes(data), size * offset
 
 
-def test_a_power_cut_while_damage_is_cut_off_takes_none_of_the_good_batches_behind_it(tmp_path, caplog):
+def test_a_power_cut_while_damage_is_cut_off_takes_none_of_the_good_batches_after_it(tmp_path, caplog):
     """They are in the log's file, or in the one that is set aside, at every moment."""
     root = tmp_path / "first"
     root.mkdir()
@@ -381,7 +359,6 @@ def test_what_was_synced_once_is_kept_though_no_batch_of_it_is_whole(tmp_path, r
     assert [found.read_bytes() for found in path.parent.glob("*.damaged")] == ([data[at:]] if kept else [])
     assert len(read_all(store.logs[TP])) == 8
     assert store.logs[TP].log_end_offset == (9 if kept else 8)
-    store.close(clean=False)
 
 
 @pytest.mark.parametrize("chunk", [*range(61, 200, 7), 4096])
@@ -407,4 +384,3 @@ def test_records_without_a_time_are_as_old_as_their_file_also_after_a_restart(tm
     log = store.logs[TP]
     assert log.enforce_retention(NOW + DAY) == 0
     assert log.enforce_retention(NOW + DAY + 1) == 2
-    store.close(clean=False)

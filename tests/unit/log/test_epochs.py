@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muster.log import LogConfig, LogFailedError, PartitionLog
 from muster.model import TopicPartition
 from tests.support.logs import NOW, batch
+from tests.support.scale import examples
 
 TP = TopicPartition("topic", 3)
 
@@ -43,7 +44,7 @@ def expected(log: PartitionLog, epoch: int) -> tuple[int, int]:
 RUNS = st.lists(st.tuples(st.integers(0, 19), st.integers(0, 12)), max_size=6).map(sorted)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(RUNS, st.sampled_from([300, 1_000, 1_000_000]), st.sampled_from([1, 200, 100_000]))
 def test_the_end_of_each_epoch(runs: list[tuple[int, int]], segment_bytes: int, index_interval_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=index_interval_bytes)

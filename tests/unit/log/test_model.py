@@ -13,6 +13,7 @@ from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
 from tests.support.logs import NOW, batch, read_all
 from tests.support.power import Unsynced
+from tests.support.scale import examples
 
 TP = TopicPartition("modelled", 0)
 keys = st.sampled_from([b"a", b"b", b"c"])
@@ -135,4 +136,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLog.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -7,29 +7,15 @@ import threading
 import pytest
 
 from muster.errors import ErrorCode
-from muster.log import (
-    CleanupPolicy,
-    FsyncPolicy,
-    LogConfig,
-    LogError,
-    LogFailedError,
-    PartitionLog,
-    TimestampType,
-)
+from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogError, LogFailedError, PartitionLog, TimestampType
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import RecordFields, read_header, read_records
-from tests.support.faulty_disk import FaultyDisk
 from tests.support.java_batches import BATCHES
 from tests.support.logs import NOW, batch, read_all, read_headers
 from tests.support.written import build_batch
 
 TP = TopicPartition("topic", 3)
-
-
-@pytest.fixture
-def disk():
-    return FaultyDisk()
 
 
 @pytest.fixture
@@ -468,7 +454,7 @@ def test_a_log_without_indexes_is_read_through_after_a_crash(make, disk, tmp_pat
     assert log.recovery_point == log.flushed_offset == 41
 
 
-def test_an_append_while_a_sync_looks_at_the_file_is_no_damage(make, monkeypatch):
+def test_an_append_while_a_sync_looks_at_the_file_is_not_damage(make, monkeypatch):
     """The sync runs in a thread: it has asked where the file ends, an append goes on, and only then it compares."""
     log = make()
     log.append(batch((b"a", b"1")), now=NOW)

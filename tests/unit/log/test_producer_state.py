@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from muster.errors import ErrorCode
 from muster.log import LogConfig, LogError, LogStore
-from muster.log.producer_state import PartitionProducers
+from muster.log.producers.producer_state import PartitionProducers
 from muster.model import TopicPartition
 from muster.protocol.records.record_batch import BatchHeader, read_header, set_producer
 from tests.support.logs import NOW, batch, read_all, read_headers
+from tests.support.scale import examples
 
 TP = TopicPartition("topic", 0)
 LAST = 2**31 - 1
@@ -135,7 +136,7 @@ def open_store(folder: Path) -> LogStore:
 @example(["send", "stop", "send", "crash", "repeat"] * 8, 0, Random(1))
 @example(["send"] * 5 + ["flush", "send", "crash"] + ["repeat"] * 9, 0, Random(1))
 @example(["send"] * 7 + ["stop"] + ["repeat"] * 9, LAST - 5, Random(1))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(acts=ACTS, begin=st.sampled_from((0, LAST - 5)), choose=st.randoms(use_true_random=False))
 def test_the_last_five_batches_are_known_again_whatever_happened_since(acts, begin, choose):
     """Also behind a stop or a crash: with one copy of each partition, a producer repeats what it had under way then."""

@@ -8,8 +8,8 @@ import pytest
 
 from muster.errors import ErrorCode
 from muster.log import LogConfig, LogError
-from muster.log.recompression import recompressed
-from muster.log.validation import CHEAP_COMPRESSED_BYTES, CostlyError, examine
+from muster.log.batches.recompression import recompressed
+from muster.log.batches.validation import CHEAP_COMPRESSED_BYTES, CostlyError, examine
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import check_batch, read_header, read_tuples
@@ -21,9 +21,7 @@ NOW = 2000
 
 
 def batch(compression: Compression) -> bytes:
-    return bytes(
-        build_batch(RECORDS, compression=compression, producer_id=7, producer_epoch=1, base_sequence=3),
-    )
+    return bytes(build_batch(RECORDS, compression=compression, producer_id=7, producer_epoch=1, base_sequence=3))
 
 
 @pytest.mark.parametrize("wanted", Compression)

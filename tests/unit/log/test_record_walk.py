@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.log.record_walk import MAX_ERRORS, BadRecord, RecordLengthError, Rules, first_of_time, walk
+from muster.log.batches.record_walk import MAX_ERRORS, BadRecord, RecordLengthError, Rules, first_of_time, walk
 from muster.protocol.records import record_runs
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder, read_header, read_tuples
 from muster.protocol.records.varints import varint

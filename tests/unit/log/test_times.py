@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muster.log import FsyncPolicy, LogConfig, PartitionLog
 from muster.model import TopicPartition
 from tests.support.logs import NOW
+from tests.support.scale import examples
 from tests.support.written import build_batch
 
 TP = TopicPartition("t", 0)
@@ -64,7 +65,7 @@ BATCHES = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size
 """The times of each batch's records: few times, so that many batches share one."""
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(BATCHES, st.sampled_from([0, 100, 4096]), st.sampled_from([300, 1000, 1 << 20]), st.integers(0, 60))
 def test_the_first_record_of_a_time_is_found(batches: list[list[int]], interval: int, segment_bytes: int, cut: int):
     """As it was written, after a stop, after a kill, and after DeleteRecords."""

@@ -11,9 +11,9 @@ from muster.errors import ErrorCode
 from muster.log import CleanupPolicy, LogConfig, LogError, PartitionLog
 from muster.model import TopicPartition
 from muster.protocol.api import READ_COMMITTED
-from muster.protocol.records.control_records import read_marker
+from muster.protocol.records.control_records import TxnMarker, read_marker
 from muster.protocol.records.record_batch import BatchHeader
-from tests.support.logs import NOW, batch, read_headers
+from tests.support.logs import NOW, batch, held, read_headers
 from tests.support.power import Unsynced
 from tests.support.transactions import begin, end, read_committed, sent
 
@@ -23,9 +23,7 @@ DAY = 86_400_000
 
 @pytest.fixture
 def log(tmp_path: Path):
-    made = PartitionLog(tmp_path / "compacted-0", TP, settings(), files=Unsynced())
-    yield made
-    made.abandon()
+    return held(PartitionLog(tmp_path / "compacted-0", TP, settings(), files=Unsynced()))
 
 
 def settings() -> LogConfig:
@@ -66,8 +64,10 @@ def opened(log: PartitionLog, *, crash: bool) -> PartitionLog:
                 path.unlink()
     else:
         log.close()
-    return PartitionLog.open(
-        log.directory, TP, log.config, now=NOW, clean=not crash, files=Unsynced(), cleaned_to=log.cleaned_to
+    return held(
+        PartitionLog.open(
+            log.directory, TP, log.config, now=NOW, clean=not crash, files=Unsynced(), cleaned_to=log.cleaned_to
+        )
     )
 
 
@@ -182,7 +182,7 @@ def test_a_marker_goes_after_its_records_and_in_its_time(log, commit):
     assert markers(log) == [(marker, NOW + 5 + DAY)]
     kept = [header for header in of_producer(log) if header.is_control]
     data = log.read(marker, 1).data
-    assert read_marker(data, 0, kept[0]) == (commit, 0), "it is still a marker"
+    assert read_marker(data, 0, kept[0]) == TxnMarker(7, 0, commit, 0), "it is still a marker"
     assert (kept[0].max_timestamp, kept[0].producer_epoch, kept[0].record_count) == (NOW, 0, 1)
     compact_again(log, NOW + 4 + DAY)
     assert markers(log) == [(marker, NOW + 5 + DAY)]
@@ -236,7 +236,6 @@ def test_what_stays_of_a_producer_with_epochs_fences(log, crash):
     with pytest.raises(LogError) as refused:
         again.append(sent(7, 0, 1), now=NOW)
     assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
-    again.abandon()
 
 
 @pytest.mark.parametrize("crash", [True, False])
@@ -253,7 +252,6 @@ def test_what_was_compacted_is_the_same_after_a_start(log, crash):
     assert (read_committed(again), again.last_stable_offset, again.open_transactions()) == (before, stable, [])
     for offset in range(again.last_stable_offset):
         assert read_committed(again, offset) == [row for row in before if row[0] >= offset]
-    again.abandon()
 
 
 def test_a_snapshot_from_before_a_compaction_opens_nothing_again(log):
@@ -274,12 +272,13 @@ def test_a_snapshot_from_before_a_compaction_opens_nothing_again(log):
     for path in log.directory.glob("*.snapshot"):
         path.unlink()
     snapshot.write_bytes(kept)
-    again = PartitionLog.open(
-        log.directory, TP, log.config, now=NOW, clean=False, files=Unsynced(), cleaned_to=log.cleaned_to
+    again = held(
+        PartitionLog.open(
+            log.directory, TP, log.config, now=NOW, clean=False, files=Unsynced(), cleaned_to=log.cleaned_to
+        )
     )
     assert snapshot.exists(), "it was taken"
     assert (again.open_transactions(), again.last_stable_offset) == ([], again.log_end_offset)
-    again.abandon()
 
 
 class Dying(Unsynced):
@@ -304,7 +303,7 @@ class Dying(Unsynced):
 @pytest.mark.parametrize("crash_at", range(20))
 def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
     disk = Dying()
-    log = PartitionLog(tmp_path / "compacted-0", TP, settings(), files=disk)
+    log = held(PartitionLog(tmp_path / "compacted-0", TP, settings(), files=disk))
     for at in range(12):
         begin(log, 7, (b"k%d" % (at % 2), b"%d" % at))
         begin(log, 8, (b"j", b"%d" % at))
@@ -317,9 +316,10 @@ def test_a_crash_at_any_step_of_the_exchange(tmp_path, crash_at):
         log.compact(NOW)
     disk.left = 10**9
     log.abandon()
-    again = PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=False, recovery_point=log.recovery_point)
+    again = held(
+        PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=False, recovery_point=log.recovery_point)
+    )
     assert values(again) == before
     assert again.open_transactions() == []
     bases = {segment.base_offset for segment in again.segments}
     assert {int(path.name[:20]) for path in log.directory.glob("*.txnindex")} <= bases
-    again.abandon()

@@ -19,8 +19,10 @@ from muster.log import CleanupPolicy, FsyncPolicy, LogConfig, LogError, LogStore
 from muster.log.files import Files
 from muster.model import TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
+from muster.protocol.records.control_records import TxnMarker
 from tests.support.logs import NOW, Row, batch
 from tests.support.power import Unsynced
+from tests.support.scale import examples
 from tests.support.transactions import check_rebuilt, read_committed, rebuilt, sent
 
 TP = TopicPartition("transactions", 0)
@@ -105,14 +107,7 @@ class TransactionMachine(RuleBasedStateMachine):
         if who.tv2:
             who.epoch, who.sequence = who.epoch + 1, 0
         for _ in range(1 + twice):
-            result = self.log.append_marker(
-                pid,
-                who.epoch,
-                commit=commit,
-                coordinator_epoch=0,
-                transaction_version=2 if who.tv2 else 0,
-                now=self.now,
-            )
+            result = self.log.append_marker(TxnMarker(pid, who.epoch, commit, 0, 2 if who.tv2 else 0), now=self.now)
             assert result.error is ErrorCode.NONE
         for one in self.sent:
             if one.producer == pid and one.committed is None:
@@ -238,4 +233,4 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TestTransactions = TransactionMachine.TestCase
-TestTransactions.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTransactions.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -9,14 +9,14 @@ import pytest
 
 from muster.errors import ErrorCode
 from muster.log import FsyncPolicy, LogConfig, LogError, LogStore, MarkerResult, PartitionLog
-from muster.log.aborted_index import AbortedTxn
-from muster.log.producer_state import PartitionProducers
-from muster.log.transactions import OpenTransaction
+from muster.log.producers.producer_state import PartitionProducers
+from muster.log.producers.transactions import OpenTransaction
+from muster.log.segments.aborted_index import AbortedTxn
 from muster.model import TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
-from muster.protocol.records.control_records import Marker, end_marker, is_abort_marker, read_marker
+from muster.protocol.records.control_records import TxnMarker, end_marker, is_abort_marker, read_marker
 from muster.protocol.records.record_batch import PREFIX, BatchHeader, read_header
-from tests.support.logs import NOW, batch, read_all
+from tests.support.logs import NOW, batch, held, read_all
 from tests.support.power import Unsynced
 from tests.support.transactions import begin, check_rebuilt, end, open_firsts, read_committed, sent
 
@@ -35,8 +35,8 @@ def data(epoch: int, sequence: int, *, transactional: bool = True, offset: int =
 
 
 def marked(state: PartitionProducers, epoch: int, offset: int, commit: bool = True, coordinator_epoch: int = 3) -> None:
-    marker = Marker(commit, coordinator_epoch)
-    made = end_marker(7, epoch, marker, NOW)
+    marker = TxnMarker(7, epoch, commit, coordinator_epoch)
+    made = end_marker(marker, NOW)
     PREFIX.pack_into(made, 0, offset, len(made) - 12, 0)
     state.note(read_header(made), marker)
 
@@ -252,7 +252,7 @@ MARKER_ROWS = [(state, epoch, *said) for state, row in MARKERS.items() for epoch
 
 def marker_code(state: PartitionProducers, epoch: int, coordinator_epoch: int, version: int) -> object:
     try:
-        state.check_marker(7, epoch, coordinator_epoch, version)
+        state.check_marker(TxnMarker(7, epoch, True, coordinator_epoch, version))
     except LogError as error:
         return error.code
     return None
@@ -273,14 +273,14 @@ def test_a_coordinator_of_an_older_epoch_is_fenced():
 
 def test_markers_say_what_kafka_says():
     """ControlRecordType and EndTxnMarker."""
-    made = end_marker(7, 2, Marker(commit=True, coordinator_epoch=5), NOW)
+    made = end_marker(TxnMarker(7, 2, True, 5), NOW)
     header = read_header(made)
     assert (header.is_control, header.is_transactional, header.base_sequence) == (True, True, -1)
     assert (header.producer_id, header.producer_epoch, header.max_timestamp) == (7, 2, NOW)
     assert made[61:] == bytes([32, 0, 0, 0, 8]) + b"\0\0\0\1" + bytes([12]) + b"\0\0\0\0\0\5" + b"\0"
-    assert read_marker(made, 0, header) == (True, 5)
+    assert read_marker(made, 0, header) == TxnMarker(7, 2, True, 5)
     assert not is_abort_marker(made, 0, header)
-    assert is_abort_marker(end_marker(7, 2, Marker(False, 5), NOW), 0, header)
+    assert is_abort_marker(end_marker(TxnMarker(7, 2, False, 5), NOW), 0, header)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_markers_say_what_kafka_says():
         (b"\0\0\0\0", None),
     ],
 )
-def test_what_is_no_marker_ends_nothing(key, value):
+def test_what_is_not_a_marker_ends_nothing(key, value):
     made = batch((key, value), transactional=True, control=True, producer_id=7, producer_epoch=1)
     assert read_marker(made, 0, read_header(made)) is None
 
@@ -338,9 +338,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten():
 @pytest.fixture
 def log(tmp_path: Path):
     """Segments hold three batches or so."""
-    made = PartitionLog(tmp_path / "topic-0", TP, LogConfig(segment_bytes=300), files=Unsynced())
-    yield made
-    made.abandon()
+    return held(PartitionLog(tmp_path / "topic-0", TP, LogConfig(segment_bytes=300), files=Unsynced()))
 
 
 def put(log: PartitionLog, value: bytes = b"plain") -> int:
@@ -352,7 +350,7 @@ def reopened(log: PartitionLog, *, clean: bool) -> PartitionLog:
         log.close()
     else:
         log.abandon()
-    return PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=clean, files=Unsynced())
+    return held(PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=clean, files=Unsynced()))
 
 
 def aborted(log: PartitionLog, offset: int, max_bytes: int = 1 << 20) -> list[tuple[int, int]] | None:
@@ -444,7 +442,7 @@ def test_a_look_up_ends_where_no_later_marker_can_matter(log):
 
 
 def test_with_syncs_a_decided_transaction_is_stable_when_its_marker_is_synced(tmp_path):
-    log = PartitionLog(tmp_path / "topic-0", TP, LogConfig(), fsync=FsyncPolicy.ALWAYS, files=Unsynced())
+    log = held(PartitionLog(tmp_path / "topic-0", TP, LogConfig(), fsync=FsyncPolicy.ALWAYS, files=Unsynced()))
     put(log)
     begin(log, 7)
     log.flush()
@@ -462,7 +460,6 @@ def test_with_syncs_a_decided_transaction_is_stable_when_its_marker_is_synced(tm
     end(log, 8, commit=True)
     assert log.last_stable_offset == 6, "of two decided ones, one is durable"
     check_rebuilt(log)
-    log.abandon()
 
 
 def test_the_last_stable_offset_is_not_before_the_log(log):
@@ -479,7 +476,6 @@ def test_the_last_stable_offset_is_not_before_the_log(log):
     assert end(again, 7, commit=False) == 6
     assert again.last_stable_offset == 7
     assert aborted(again, 4) == [(7, 0)]
-    again.abandon()
 
 
 def test_times_are_looked_up_before_the_last_stable_offset(log):
@@ -509,36 +505,29 @@ class Refused(NamedTuple):
 def test_a_refused_marker_is_a_value_and_changes_nothing(log, case):
     log.leader_epoch = 5
     begin(log, 7, epoch=1)
-    log.append_marker(7, 1, commit=True, coordinator_epoch=2, transaction_version=0, now=NOW)
+    log.append_marker(TxnMarker(7, 1, True, 2), now=NOW)
     begin(log, 7, epoch=1)
     before = log.log_end_offset, log.producers.encode()
-    result = log.append_marker(
-        7,
-        case.producer_epoch,
-        commit=False,
-        coordinator_epoch=case.coordinator_epoch,
-        transaction_version=1,
-        now=NOW,
-        leader_epoch=case.leader_epoch,
-    )
+    marker = TxnMarker(7, case.producer_epoch, False, case.coordinator_epoch, 1)
+    result = log.append_marker(marker, now=NOW, leader_epoch=case.leader_epoch)
     assert (result.error, result.base_offset, bool(result.message)) == (case.code, -1, True)
     assert (log.log_end_offset, log.producers.encode()) == before
 
 
 def test_markers_of_a_closed_log_are_refused(log):
     log.abandon()
-    result = log.append_marker(7, 0, commit=True, coordinator_epoch=0, transaction_version=2, now=NOW)
+    result = log.append_marker(TxnMarker(7, 0, True, 0, 2), now=NOW)
     assert result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_marker_says_where_it_is(log):
     begin(log, 7)
-    result = log.append_marker(7, 1, commit=True, coordinator_epoch=4, transaction_version=2, now=NOW + 5)
+    result = log.append_marker(TxnMarker(7, 1, True, 4, 2), now=NOW + 5)
     assert result == MarkerResult(ErrorCode.NONE, 1, len(log.read(1, 1 << 20).data))
     entry = log.producers.producers[7]
     assert (entry.epoch, entry.coordinator_epoch, entry.last_timestamp) == (1, 4, NOW + 5)
     assert not entry.batches, "the next sequence is 0"
-    again = log.append_marker(7, 1, commit=True, coordinator_epoch=4, transaction_version=2, now=NOW)
+    again = log.append_marker(TxnMarker(7, 1, True, 4, 2), now=NOW)
     assert (again.error, again.base_offset) == (ErrorCode.NONE, 2), "a repeat is written again"
 
 
@@ -557,17 +546,19 @@ def test_a_batch_needs_the_guard_of_the_log(log):
     assert refused.value.code is NOT_IN
     guard = log.begin_verification(7, 0, 0, tv2=True, now=NOW)
     first = log.append(sent(7, 0, 0), now=NOW, guard=guard)
-    assert log.has_open_transaction(7, 0)
+    assert log.producers.has_open(7, 0)
     assert log.begin_verification(7, 0, 1, tv2=True, now=NOW) is None
     assert log.append(sent(7, 0, 1), now=NOW).base_offset == first.base_offset + 1
     log.config.transaction_partition_verification_enable = False
     assert log.append(sent(8, 0, 0), now=NOW).base_offset == 2
 
 
-def test_a_transactional_batch_has_a_producer(log):
-    with pytest.raises(LogError) as refused:
-        log.append(batch((b"k", b"v"), transactional=True), now=NOW)
-    assert refused.value.code is NOT_IN
+def test_a_transactional_batch_without_a_producer_id_is_of_no_transaction(log):
+    """As in Kafka, where the flag means nothing then."""
+    log.append(batch((b"a", b"1"), transactional=True), now=NOW)
+    assert log.open_transactions() == []
+    assert log.last_stable_offset == log.high_watermark == 1
+    check_rebuilt(log)
 
 
 # --- the file of the index -------------------------------------------------------------------------------------------
@@ -613,7 +604,6 @@ def test_the_index_is_there_after_a_start(log, clean):
     again = reopened(log, clean=clean)
     assert list(again.segments[0].aborted) == entries
     check_rebuilt(again)
-    again.abandon()
 
 
 def entry(producer_id: int, first: int, last: int, stable: int, version: int = 0) -> bytes:
@@ -645,10 +635,9 @@ def test_a_damaged_index_is_built_again(log, damage):
     log.close()
     [path] = log.directory.glob("*.txnindex")
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    again = PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=True, files=Unsynced())
+    again = held(PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=True, files=Unsynced()))
     assert list(again.segments[0].aborted) == entries
     check_rebuilt(again)
-    again.abandon()
 
 
 def test_an_index_in_the_middle_is_built_from_the_snapshot_before_it(log):
@@ -666,11 +655,10 @@ def test_an_index_in_the_middle_is_built_from_the_snapshot_before_it(log):
     assert segment.base_offset > 0
     log.close()
     segment.aborted.path.write_bytes(b"?")
-    again = PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=True, files=Unsynced())
+    again = held(PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=True, files=Unsynced()))
     assert segment.aborted.path.stat().st_size == 34, "it is saved before the log is open"
     assert [entry for one in again.segments for entry in one.aborted] == entries
     check_rebuilt(again)
-    again.abandon()
 
 
 def test_an_index_goes_with_its_segment(log):
@@ -693,12 +681,11 @@ def test_a_marker_that_a_cut_took_is_not_in_the_index(log):
     log.close()
     with log.segments[0].path.open("r+b") as file:
         file.truncate(size)
-    again = PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=False, files=Unsynced())
+    again = held(PartitionLog.open(log.directory, TP, log.config, now=NOW, clean=False, files=Unsynced()))
     assert (again.log_end_offset, again.last_stable_offset) == (1, 0)
     assert not list(log.directory.glob("*.txnindex")), "it would come back beside another marker"
     end(again, 7, commit=True)
     assert aborted(again, 0) == []
-    again.abandon()
 
 
 def test_an_index_without_a_segment_is_removed(tmp_path):

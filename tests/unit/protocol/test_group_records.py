@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from muster.errors import ProtocolError
 from muster.protocol import codec
+from muster.protocol import messages as m
 from muster.protocol.group_records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
@@ -17,13 +18,6 @@ from muster.protocol.group_records import (
     encode_record,
     most_bytes,
 )
-from muster.protocol.messages import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    MemberMetadata,
-    OffsetCommitKey,
-    OffsetCommitValue,
-)
 from muster.protocol.records.record_batch import BatchBuilder
 
 SUBSCRIPTION = bytes.fromhex("0003000000010006636f6f7264740000000000000000ffffffff0000")
@@ -34,8 +28,7 @@ FROM_KAFKA = {
         "0002000d676f6c64656e2d737461746963",
         "0003000000000000ffffffff000001a1fca7b18100000000",
         GroupMetadataRecord(
-            GroupMetadataKey("golden-static"),
-            GroupMetadataValue("", 0, None, None, 1795240210817, []),
+            m.GroupMetadataKey("golden-static"), m.GroupMetadataValue("", 0, None, None, 1795240210817, [])
         ),
     ),
     "a stable group with a static member": (
@@ -46,15 +39,15 @@ FROM_KAFKA = {
         "0003000000010006636f6f7264740000000000000000ffffffff0000000000260000000000010006636f6f7264740000000400000000"
         "00000001000000020000000300000000",
         GroupMetadataRecord(
-            GroupMetadataKey("golden-static"),
-            GroupMetadataValue(
+            m.GroupMetadataKey("golden-static"),
+            m.GroupMetadataValue(
                 "consumer",
                 1,
                 "range",
                 "inst-1-2e569272-2412-4eba-88ec-833a1bf706aa",
                 1795240210818,
                 [
-                    MemberMetadata(
+                    m.MemberMetadata(
                         "inst-1-2e569272-2412-4eba-88ec-833a1bf706aa",
                         "inst-1",
                         "cli",
@@ -72,13 +65,15 @@ FROM_KAFKA = {
         "00020006676f6c64656e",
         "00030008636f6e73756d657200000002ffffffff000001a1fca7b14300000000",
         GroupMetadataRecord(
-            GroupMetadataKey("golden"), GroupMetadataValue("consumer", 2, None, None, 1795240210755, [])
+            m.GroupMetadataKey("golden"), m.GroupMetadataValue("consumer", 2, None, None, 1795240210755, [])
         ),
     ),
     "a commit": (
         "0001000d676f6c64656e2d7374617469630006636f6f72647400000000",
         "00040000000000000005ffffffff01000001a1fca7b21200",
-        OffsetCommitRecord(OffsetCommitKey("golden-static", "coordt", 0), OffsetCommitValue(5, -1, "", 1795240210962)),
+        OffsetCommitRecord(
+            m.OffsetCommitKey("golden-static", "coordt", 0), m.OffsetCommitValue(5, -1, "", 1795240210962)
+        ),
     ),
 }
 
@@ -100,30 +95,30 @@ def test_tombstones(record):
 @pytest.mark.parametrize(
     ("version", "tail", "expected"),
     [
-        (0, "0000000000000064", OffsetCommitValue(9, -1, "n", 100)),
-        (1, "00000000000000640000000000000fff", OffsetCommitValue(9, -1, "n", 100, 4095)),
-        (2, "0000000000000064", OffsetCommitValue(9, -1, "n", 100)),
+        (0, "0000000000000064", m.OffsetCommitValue(9, -1, "n", 100)),
+        (1, "00000000000000640000000000000fff", m.OffsetCommitValue(9, -1, "n", 100, 4095)),
+        (2, "0000000000000064", m.OffsetCommitValue(9, -1, "n", 100)),
     ],
 )
 @pytest.mark.parametrize("kind", ["0000", "0001"], ids=["before Kafka 0.9", "since"])
 def test_commits_of_older_kafkas(kind, version, tail, expected):
     key = bytes.fromhex(kind + "000167000174" + "00000002")
     value = bytes.fromhex(f"{version:04x}" + "0000000000000009" + "00016e" + tail)
-    assert decode_record(key, value) == OffsetCommitRecord(OffsetCommitKey("g", "t", 2), expected)
+    assert decode_record(key, value) == OffsetCommitRecord(m.OffsetCommitKey("g", "t", 2), expected)
 
 
 @pytest.mark.parametrize("expire_timestamp", [-1, 0, 1])
 @pytest.mark.parametrize("metadata", ["", "é", "x" * 126, "x" * 127, "é" * 63, "é" * 64])
 def test_a_commit_is_read_as_it_was_written(metadata, expire_timestamp):
-    value = OffsetCommitValue(5, 3, metadata, 1_000, expire_timestamp)
+    value = m.OffsetCommitValue(5, 3, metadata, 1_000, expire_timestamp)
     if expire_timestamp != -1:
         value.leader_epoch = -1  # version 1 has no place for it
-    record = OffsetCommitRecord(OffsetCommitKey("g", "t", 0), value)
+    record = OffsetCommitRecord(m.OffsetCommitKey("g", "t", 0), value)
     assert decode_record(*encode_record(record)) == record
 
 
 def test_a_commit_that_expires_by_itself_is_written_in_version_1():
-    record = OffsetCommitRecord(OffsetCommitKey("g", "t", 2), OffsetCommitValue(9, -1, "n", 100, 4095))
+    record = OffsetCommitRecord(m.OffsetCommitKey("g", "t", 2), m.OffsetCommitValue(9, -1, "n", 100, 4095))
     key, value = encode_record(record)
     assert value == bytes.fromhex("0001" + "0000000000000009" + "00016e" + "0000000000000064" + "0000000000000fff")
     assert decode_record(key, value) == record
@@ -161,10 +156,10 @@ def test_any_bytes_are_a_record_or_broken(key, value):
 
 OFFSETS = st.builds(
     OffsetCommitRecord,
-    st.builds(OffsetCommitKey, st.text(), st.text(), st.integers(0, 2**31 - 1)),
+    st.builds(m.OffsetCommitKey, st.text(), st.text(), st.integers(0, 2**31 - 1)),
     st.none()
     | st.builds(
-        OffsetCommitValue,
+        m.OffsetCommitValue,
         st.integers(-1, 2**63 - 1),
         st.integers(-1, 2**31 - 1),
         st.text() | st.text(min_size=100, max_size=200),
@@ -238,7 +233,7 @@ def test_plain_commits_around_offsets_that_take_a_byte_more(last, count):
 
 
 members = st.builds(
-    lambda client, instance, told, share: MemberMetadata(
+    lambda client, instance, told, share: m.MemberMetadata(
         f"{instance or client}-{'0' * 36}", instance, client, "/127.0.0.1", 60_000, 10_000, told, share
     ),
     st.text(max_size=300),
@@ -251,8 +246,8 @@ members = st.builds(
 @given(st.text(max_size=500), st.text(max_size=500), st.none() | st.text(max_size=500), st.lists(members, max_size=20))
 def test_a_group_takes_no_more_bytes_than_was_reckoned_with(group_id, protocol_type, protocol, members):
     leader = members[0].member_id if members else None
-    value = GroupMetadataValue(protocol_type, 1, protocol, leader, 0, members)
-    record = GroupMetadataRecord(GroupMetadataKey(group_id), value)
+    value = m.GroupMetadataValue(protocol_type, 1, protocol, leader, 0, members)
+    record = GroupMetadataRecord(m.GroupMetadataKey(group_id), value)
     batch = BatchBuilder()
     append_records(batch, 0, record)
     assert batch.size <= most_bytes(record)

@@ -31,6 +31,7 @@ from muster.protocol.records.record_batch import (
 from muster.protocol.records.varints import read_varint, varint
 from tests.support.java_batches import BATCHES, RECORDS
 from tests.support.memory_log import assign_offset
+from tests.support.scale import examples
 from tests.support.written import build_batch
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 deprecates
@@ -197,9 +198,7 @@ def test_we_read_what_others_write(codec, write, records):
 
 
 @given(
-    records=st.lists(fields, min_size=1, max_size=20),
-    codec=st.sampled_from(CODECS),
-    base_offset=st.integers(0, 2**62),
+    records=st.lists(fields, min_size=1, max_size=20), codec=st.sampled_from(CODECS), base_offset=st.integers(0, 2**62)
 )
 def test_round_trip(records, codec, base_offset):
     batch = build_batch(records, base_offset=base_offset, compression=codec)
@@ -381,11 +380,11 @@ def record_of(body):
     [
         (b"\0\0\0\x02k\x02v\0", None),
         (b"\0\0\0\x05k\x02v\0", "field of -3"),
-        (b"\0\0\0\x02k\x7ev\0", "reaches beyond"),
+        (b"\0\0\0\x02k\x7ev\0", "extends beyond"),
         (b"\0\0\0\x02k\x02v\x01", "with -1 headers"),
         (b"\0\0\0\x02k\x02v\xfe\xff\x07", "headers"),
         (b"\0\0\0\x02k\x02v\x02\x01\x01", "header without a key"),
-        (b"\0\0\0\x02k\x02v\0\0", "says 9 bytes"),
+        (b"\0\0\0\x02k\x02v\0\0", "the 9 bytes"),
         (b"\0" + b"\xff" * 11 + b"\0\x02k\x02v\0", "varint of more than"),
         (b"\0" + b"\xff" * 9 + b"\x7f\0\x02k\x02v\0", "varint of more than 64"),
         (b"\0\0\0\x02k\x02v\x02\x02h\xff\xff", "cut off"),
@@ -400,7 +399,7 @@ def test_damaged_records(body, message):
 
 
 @given(codec=st.sampled_from(CODECS), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damage_behind_a_good_crc_is_an_error_or_other_records_never_a_crash(codec, data):
     batch = build_batch(RECORDS, compression=codec)
     position = data.draw(st.integers(21, len(batch) - 1))

@@ -12,15 +12,11 @@ from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.shard import GroupShard
 from muster.errors import ProtocolError
 from muster.protocol import group_messages as g
-from muster.protocol.group_records import (
-    UnknownRecord,
-    decode_coordinated,
-    decode_record,
-    encode_record,
-)
+from muster.protocol.group_records import UnknownRecord, decode_coordinated, decode_record, encode_record
 from muster.protocol.record_kinds import CLASSES, RecordKind, TypedRecord, kind_name
 from tests.support.group_harness import FakeTopics
 from tests.support.message_strategies import message
+from tests.support.scale import examples
 from tests.support.written import encode_typed
 
 KINDS = sorted(CLASSES)
@@ -35,7 +31,7 @@ def typed_records(kind: int) -> st.SearchStrategy[TypedRecord]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=kind_name)
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30, quick=3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_kind_is_read_as_it_was_written(kind: int, data: Any) -> None:
     record = data.draw(typed_records(kind))
@@ -48,7 +44,7 @@ def test_every_kind_is_read_as_it_was_written(kind: int, data: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=kind_name)
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30, quick=3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_broken_bytes_are_an_error_to_readers_alone(kind: int, data: Any) -> None:
     """The coordinator passes over them as over all of that kind: nothing is raised, nothing is counted as broken."""

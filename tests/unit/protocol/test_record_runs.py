@@ -75,6 +75,7 @@ def test_damage_is_told_as_by_the_loop_over_single_records(parts, choice):
     assert told(decode_records, data, header) == told(singly, data, header)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [None, b"", b"\0", b"12345678"])
 @pytest.mark.parametrize("value", [None, b"", b"v" * 9, b"v" * 100])
 @pytest.mark.parametrize("late", [0, 100])

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from muster.protocol import codec, messages
 from tests.support.message_strategies import message
+from tests.support.scale import examples
 from tools import compiled
 from tools.typed_codecs import chosen, module_source
 
 _each = pytest.mark.parametrize(("name", "version"), chosen(), ids=[f"{n}-v{v}" for n, v in chosen()])
-_settings = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+_settings = settings(max_examples=examples(15, quick=3), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

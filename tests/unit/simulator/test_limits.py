@@ -27,6 +27,7 @@ def test_a_slow_test_has_that_of_all(request: pytest.FixtureRequest) -> None:
     assert request.node.get_closest_marker("timeout") is None
 
 
+@pytest.mark.slow
 def test_where_a_test_hangs_is_shown_for_every_thread(tmp_path: Path) -> None:
     (tmp_path / "test_hanging.py").write_text(
         "import threading\n"

@@ -50,6 +50,14 @@ def test_each_worker_begins_with_its_share_of_the_slow_files(workers: int) -> No
         assert sum(mine) == 24 // workers
 
 
+def test_files_that_share_a_session_of_spark_are_one_worker_s() -> None:
+    items = collected([(1, 2), (2, 2), (3, 2), (1, 2)])
+    for item in items[:2] + items[-2:]:
+        item.fixturenames = ["spark"]
+    ordered: list[Any] = list(slow_first(items, 2))
+    assert [item.path for item in ordered] == [2, 2, 0, 0, 3, 3, 1, 1]
+
+
 def test_the_longest_files_begin_side_by_side() -> None:
     items = collected([(seconds, 2) for seconds in (0, 1, 2, 0, 3, 1, 0, 3, 2, 0, 0, 0)])
     ordered: list[Any] = list(slow_first(items, 2))

@@ -8,31 +8,7 @@ from typing import Any
 import pytest
 
 from muster.errors import ClosedError, IllegalArgumentError
-from muster.zookeeper.base.operations import (
-    Ask,
-    BadVersionError,
-    Change,
-    ConnectionLossError,
-    Create,
-    Delete,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    NodeExistsError,
-    Plan,
-    SessionEvent,
-    SessionExpiredError,
-    SessionId,
-    SetData,
-    Sync,
-    TooLargeError,
-    Watched,
-    ZooKeeperError,
-    ask,
-    create_ephemeral,
-    ensure_path,
-)
+from muster.zookeeper.base import operations as zk
 from tests.simulator import VirtualClock
 from tests.simulator.zookeeper import TO_CLIENT, SimSession, SimZooKeeper
 
@@ -42,11 +18,11 @@ def ensemble(seed: int = 1, servers: int = 1, lag_ms: int = 0) -> SimZooKeeper:
 
 
 def note_events(session: SimSession, seen: list[Any]) -> None:
-    session.listen(lambda event: seen.append("event") if isinstance(event, Watched) else None)
+    session.listen(lambda event: seen.append("event") if isinstance(event, zk.Watched) else None)
 
 
-def told(session: SimSession) -> list[Watched | SessionEvent]:
-    events: list[Watched | SessionEvent] = []
+def told(session: SimSession) -> list[zk.Watched | zk.SessionEvent]:
+    events: list[zk.Watched | zk.SessionEvent] = []
     session.listen(events.append)
     return events
 
@@ -56,25 +32,25 @@ def test_a_server_behind_shows_what_was_and_its_own_sessions_writes_wait_for_it(
     writer, reader = zookeeper.connect("writer", server=0), zookeeper.connect("reader", server=1)
     events = told(reader)
     zookeeper.settle()
-    zookeeper.do(writer, Create("/a", b"old"))
-    zookeeper.do(reader, Sync("/a"))
-    assert zookeeper.do(reader, GetData("/a", watch=True))[0] == b"old"
+    zookeeper.do(writer, zk.Create("/a", b"old"))
+    zookeeper.do(reader, zk.Sync("/a"))
+    assert zookeeper.do(reader, zk.GetData("/a", watch=True))[0] == b"old"
     zookeeper.hold(1)
-    zookeeper.do(writer, SetData("/a", b"new"))
-    assert zookeeper.do(writer, GetData("/a"))[0] == b"new"
-    assert zookeeper.do(reader, GetData("/a"))[0] == b"old"
-    synced = reader.run(ask(Sync("/a")))
-    own = reader.run(ask(SetData("/a", b"newest")))
-    behind = reader.run(ask(GetData("/a")))
+    zookeeper.do(writer, zk.SetData("/a", b"new"))
+    assert zookeeper.do(writer, zk.GetData("/a"))[0] == b"new"
+    assert zookeeper.do(reader, zk.GetData("/a"))[0] == b"old"
+    synced = reader.run(zk.ask(zk.Sync("/a")))
+    own = reader.run(zk.ask(zk.SetData("/a", b"newest")))
+    behind = reader.run(zk.ask(zk.GetData("/a")))
     zookeeper.clock.advance(1_000)
     assert not synced.is_done
     assert not own.is_done
     assert not behind.is_done, "a read behind a write sees it"
-    assert Watched(Change.DATA, "/a") not in events
+    assert zk.Watched(zk.Change.DATA, "/a") not in events
     zookeeper.release(1)
     zookeeper.clock.advance(1_000)
     assert (own.result.version, behind.result[0]) == (2, b"newest")
-    assert events == [SessionEvent.CONNECTED, Watched(Change.DATA, "/a")]
+    assert events == [zk.SessionEvent.CONNECTED, zk.Watched(zk.Change.DATA, "/a")]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -84,12 +60,12 @@ def test_no_session_reads_a_newer_state_before_the_event_of_the_change(seed):
     writer = zookeeper.connect("writer")
     readers = [zookeeper.connect(f"reader {index}", server=index) for index in range(3)]
     zookeeper.settle()
-    zookeeper.do(writer, Create("/a", b""))
+    zookeeper.do(writer, zk.Create("/a", b""))
 
-    def watching(seen: list[Any]) -> Plan[None]:
+    def watching(seen: list[Any]) -> zk.Plan[None]:
         watched = None
         while len(seen) < 60:
-            (_, stat) = yield from ask(GetData("/a", watch=watched is None))
+            (_, stat) = yield from zk.ask(zk.GetData("/a", watch=watched is None))
             if watched is not None and stat.version > watched:
                 assert seen[-1] == "event", seen
             if watched is None or stat.version > watched:
@@ -99,11 +75,11 @@ def test_no_session_reads_a_newer_state_before_the_event_of_the_change(seed):
     told_to: list[list[Any]] = [[] for _ in readers]
     runs = []
     for reader, seen in zip(readers, told_to, strict=True):
-        zookeeper.do(reader, Sync("/a"))
+        zookeeper.do(reader, zk.Sync("/a"))
         note_events(reader, seen)
         runs.append(reader.run(watching(seen)))
     for value in range(20):
-        zookeeper.do(writer, SetData("/a", str(value).encode()))
+        zookeeper.do(writer, zk.SetData("/a", str(value).encode()))
         zookeeper.clock.advance(rng.randrange(30))
     zookeeper.clock.advance(60_000)
     for run, seen in zip(runs, told_to, strict=True):
@@ -118,9 +94,9 @@ def test_a_frozen_client_loses_its_session_and_what_was_ephemeral_and_learns_it_
     frozen, other = zookeeper.connect("frozen"), zookeeper.connect("other")
     events, seen = told(frozen), told(other)
     zookeeper.settle()
-    zookeeper.do(frozen, Create("/mine", ephemeral=True))
-    zookeeper.do(frozen, Exists("/mine", watch=True))
-    zookeeper.do(other, Exists("/mine", watch=True))
+    zookeeper.do(frozen, zk.Create("/mine", ephemeral=True))
+    zookeeper.do(frozen, zk.Exists("/mine", watch=True))
+    zookeeper.do(other, zk.Exists("/mine", watch=True))
     first, life = frozen.session_id, frozen.life
     frozen.freeze()
     zookeeper.clock.advance(5_900)
@@ -128,13 +104,13 @@ def test_a_frozen_client_loses_its_session_and_what_was_ephemeral_and_learns_it_
     assert not frozen.is_live
     zookeeper.clock.advance(700)
     assert zookeeper.tree.find("/mine") is None
-    assert seen == [SessionEvent.CONNECTED, Watched(Change.DELETED, "/mine")]
-    assert events == [SessionEvent.CONNECTED], "nothing reaches a process that stands still"
+    assert seen == [zk.SessionEvent.CONNECTED, zk.Watched(zk.Change.DELETED, "/mine")]
+    assert events == [zk.SessionEvent.CONNECTED], "nothing reaches a process that stands still"
     frozen.thaw()
     zookeeper.clock.advance(2_000)
-    own = [event for event in events if isinstance(event, SessionEvent)]
-    assert own[:2] == [SessionEvent.CONNECTED, SessionEvent.SUSPENDED]
-    assert own[-2:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+    own = [event for event in events if isinstance(event, zk.SessionEvent)]
+    assert own[:2] == [zk.SessionEvent.CONNECTED, zk.SessionEvent.SUSPENDED]
+    assert own[-2:] == [zk.SessionEvent.EXPIRED, zk.SessionEvent.CONNECTED]
     assert frozen.session_id not in (0, first)
     assert frozen.life == life + 1
 
@@ -144,17 +120,17 @@ def test_a_session_outlives_its_server_but_its_watches_do_not():
     session = zookeeper.connect("session", server=0)
     events = told(session)
     zookeeper.settle()
-    zookeeper.do(session, Create("/mine", ephemeral=True))
-    zookeeper.do(session, Exists("/mine", watch=True))
-    zookeeper.do(session, GetChildren("/mine", watch=True))
+    zookeeper.do(session, zk.Create("/mine", ephemeral=True))
+    zookeeper.do(session, zk.Exists("/mine", watch=True))
+    zookeeper.do(session, zk.GetChildren("/mine", watch=True))
     session_id = session.session_id
     zookeeper.servers[0].stop()
     zookeeper.clock.advance(1_000)
     assert session.session_id == session_id
     assert zookeeper.server_of(session) is zookeeper.servers[1]
-    connected, suspended = SessionEvent.CONNECTED, SessionEvent.SUSPENDED
-    assert events == [connected, suspended, Watched(Change.LOST, "/mine"), connected]
-    zookeeper.do(session, Delete("/mine"))
+    connected, suspended = zk.SessionEvent.CONNECTED, zk.SessionEvent.SUSPENDED
+    assert events == [connected, suspended, zk.Watched(zk.Change.LOST, "/mine"), connected]
+    zookeeper.do(session, zk.Delete("/mine"))
     assert events[4:] == []
 
 
@@ -165,8 +141,8 @@ def test_a_session_cut_off_doubts_before_it_is_ended():
     zookeeper.settle()
     began, session_id = zookeeper.clock.now, session.session_id
     zookeeper.cut(session)
-    zookeeper.clock.run_until(lambda: SessionEvent.DOUBTED in events, 10_000)
-    assert events[1:] == [SessionEvent.SUSPENDED, SessionEvent.DOUBTED]
+    zookeeper.clock.run_until(lambda: zk.SessionEvent.DOUBTED in events, 10_000)
+    assert events[1:] == [zk.SessionEvent.SUSPENDED, zk.SessionEvent.DOUBTED]
     assert zookeeper.clock.now - began <= 2_010
     assert zookeeper.is_alive(session_id)
     zookeeper.clock.advance(20_000)
@@ -174,7 +150,7 @@ def test_a_session_cut_off_doubts_before_it_is_ended():
     assert not zookeeper.is_alive(session_id)
     zookeeper.heal(session)
     zookeeper.clock.advance(5_000)
-    assert events[3:] == [SessionEvent.EXPIRED, SessionEvent.CONNECTED]
+    assert events[3:] == [zk.SessionEvent.EXPIRED, zk.SessionEvent.CONNECTED]
 
 
 def test_a_broken_connection_leaves_open_whether_a_write_was_carried_out():
@@ -183,10 +159,10 @@ def test_a_broken_connection_leaves_open_whether_a_write_was_carried_out():
         zookeeper = ensemble(seed)
         session = zookeeper.connect("session")
         zookeeper.settle()
-        created = session.run(ask(Create("/a")))
+        created = session.run(zk.ask(zk.Create("/a")))
         zookeeper.reset(session)
         zookeeper.clock.advance(1_000)
-        assert isinstance(created.error, ConnectionLossError)
+        assert isinstance(created.error, zk.ConnectionLossError)
         outcomes.add(zookeeper.tree.find("/a") is not None)
     assert outcomes == {True, False}
 
@@ -196,14 +172,14 @@ def test_an_own_ephemeral_znode_is_recognised_after_a_connection_loss(seed):
     zookeeper = ensemble(seed, servers=3, lag_ms=20)
     session, other = zookeeper.connect("session"), zookeeper.connect("other")
     zookeeper.settle()
-    created = session.run(create_ephemeral("/mine", b"data"))
+    created = session.run(zk.create_ephemeral("/mine", b"data"))
     zookeeper.clock.advance(Random(seed).randrange(4))
     zookeeper.reset(session)
     zookeeper.clock.advance(2_000)
     assert created.result is None
     assert zookeeper.tree.get("/mine").owner == session.session_id
-    with pytest.raises(NodeExistsError):
-        zookeeper.carry_out(other, create_ephemeral("/mine", b"data"))
+    with pytest.raises(zk.NodeExistsError):
+        zookeeper.carry_out(other, zk.create_ephemeral("/mine", b"data"))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -211,7 +187,7 @@ def test_a_path_is_made_whatever_becomes_of_the_connection(seed):
     zookeeper = ensemble(seed, servers=2, lag_ms=5)
     session, other = zookeeper.connect("session"), zookeeper.connect("other")
     zookeeper.settle()
-    making = [session.run(ensure_path("/a/b/c/d/e")), other.run(ensure_path("/a/b/x"))]
+    making = [session.run(zk.ensure_path("/a/b/c/d/e")), other.run(zk.ensure_path("/a/b/x"))]
     rng = Random(seed)
     for _ in range(6):
         zookeeper.clock.advance(rng.randrange(300))
@@ -227,15 +203,15 @@ def test_what_comes_late_on_an_old_connection_is_refused_once_the_session_has_an
     zookeeper.settle()
     zookeeper.cut(session, [0])
     session.preferred = 1
-    late = session.run(ask(Create("/late")))
+    late = session.run(zk.ask(zk.Create("/late")))
     zookeeper.clock.advance(5_000)
-    assert isinstance(late.error, ConnectionLossError)
+    assert isinstance(late.error, zk.ConnectionLossError)
     assert session.is_connected
     assert zookeeper.server_of(session) is zookeeper.servers[1]
     zookeeper.heal(session)
     zookeeper.clock.advance(1_000)
     assert zookeeper.tree.find("/late") is None
-    assert zookeeper.do(session, Create("/now")) == "/now"
+    assert zookeeper.do(session, zk.Create("/now")) == "/now"
 
 
 def test_a_client_goes_to_no_server_that_is_behind_what_it_has_seen():
@@ -243,14 +219,14 @@ def test_a_client_goes_to_no_server_that_is_behind_what_it_has_seen():
     session = zookeeper.connect("session", server=0)
     zookeeper.settle()
     zookeeper.hold(1)
-    zookeeper.do(session, Create("/a"))
+    zookeeper.do(session, zk.Create("/a"))
     zookeeper.servers[0].stop()
     zookeeper.clock.advance(3_000)
-    with pytest.raises(ConnectionLossError):
-        zookeeper.do(session, Exists("/a"))
+    with pytest.raises(zk.ConnectionLossError):
+        zookeeper.do(session, zk.Exists("/a"))
     zookeeper.release(1)
     zookeeper.settle()
-    assert zookeeper.do(session, Exists("/a"))
+    assert zookeeper.do(session, zk.Exists("/a"))
 
 
 def test_a_plan_belongs_to_the_session_in_which_it_began():
@@ -258,25 +234,25 @@ def test_a_plan_belongs_to_the_session_in_which_it_began():
     session = zookeeper.connect("session")
     zookeeper.settle()
 
-    def plan() -> Plan[str]:
-        yield from ask(Create("/a"))
+    def plan() -> zk.Plan[str]:
+        yield from zk.ask(zk.Create("/a"))
         zookeeper.expire(session)
         zookeeper.clock.call_later(20_000, lambda: None)
-        yield from ask(Wait())
-        return (yield from ask(Create("/b", ephemeral=True)))
+        yield from zk.ask(Wait())
+        return (yield from zk.ask(zk.Create("/b", ephemeral=True)))
 
     def others(what, reply):
         assert isinstance(what, Wait)
         zookeeper.clock.call_later(10_000, reply, None)
 
-    with pytest.raises(SessionExpiredError):
+    with pytest.raises(zk.SessionExpiredError):
         zookeeper.carry_out(session, plan(), others)
     assert session.is_connected
     assert zookeeper.tree.find("/b") is None
-    assert zookeeper.do(session, SessionId()) == session.session_id
+    assert zookeeper.do(session, zk.SessionId()) == session.session_id
 
 
-class Wait(Ask[None]):
+class Wait(zk.Ask[None]):
     """An ask of another kind."""
 
 
@@ -284,15 +260,17 @@ def test_a_multi_is_all_or_nothing_and_tells_the_first_error():
     zookeeper = ensemble()
     session = zookeeper.connect("session")
     zookeeper.settle()
-    zookeeper.do(session, Create("/a", b"0"))
+    zookeeper.do(session, zk.Create("/a", b"0"))
     before = zookeeper.counts.copy()
-    with pytest.raises(BadVersionError) as refused:
-        zookeeper.do(session, Multi(Create("/a/b"), SetData("/a", b"1"), Delete("/a/b", 7), Delete("/none")))
+    with pytest.raises(zk.BadVersionError) as refused:
+        zookeeper.do(
+            session, zk.Multi(zk.Create("/a/b"), zk.SetData("/a", b"1"), zk.Delete("/a/b", 7), zk.Delete("/none"))
+        )
     assert refused.value.path == "/a/b"
-    assert zookeeper.do(session, GetData("/a")) == (b"0", zookeeper.tree.get("/a").stat())
+    assert zookeeper.do(session, zk.GetData("/a")) == (b"0", zookeeper.tree.get("/a").stat())
     assert zookeeper.tree.get("/a").stat().cversion == 0
     made, stat, gone = zookeeper.do(
-        session, Multi(Create("/a/b-", sequential=True), SetData("/a", b"1", 0), Delete("/a/b-0000000000"))
+        session, zk.Multi(zk.Create("/a/b-", sequential=True), zk.SetData("/a", b"1", 0), zk.Delete("/a/b-0000000000"))
     )
     assert (made, stat.version, gone) == ("/a/b-0000000000", 1, None)
     spent = zookeeper.counts.since(before)
@@ -305,28 +283,28 @@ def test_what_must_not_be_sent_is_refused():
     zookeeper.settle()
     for path in ("", "a", "/a/", "//", "/a//b", "/a/../b", "/a\0"):
         with pytest.raises(IllegalArgumentError):
-            zookeeper.do(session, GetData(path))
-    with pytest.raises(TooLargeError):
-        zookeeper.do(session, Create("/a", bytes(1_000_001)))
-    with pytest.raises(TooLargeError):
-        zookeeper.do(session, Multi(*(Create(f"/a{n}", bytes(10)) for n in range(15_000))))
-    with pytest.raises(ZooKeeperError):
-        zookeeper.do(session, Delete("/"))
-    assert zookeeper.do(session, Create("/a", bytes(1_000_000))) == "/a"
+            zookeeper.do(session, zk.GetData(path))
+    with pytest.raises(zk.TooLargeError):
+        zookeeper.do(session, zk.Create("/a", bytes(1_000_001)))
+    with pytest.raises(zk.TooLargeError):
+        zookeeper.do(session, zk.Multi(*(zk.Create(f"/a{n}", bytes(10)) for n in range(15_000))))
+    with pytest.raises(zk.ZooKeeperError):
+        zookeeper.do(session, zk.Delete("/"))
+    assert zookeeper.do(session, zk.Create("/a", bytes(1_000_000))) == "/a"
 
 
 def test_a_closed_session_is_gone_at_once_with_what_was_ephemeral():
     zookeeper = ensemble()
     session, other = zookeeper.connect("session"), zookeeper.connect("other")
     zookeeper.settle()
-    zookeeper.do(session, Create("/mine", ephemeral=True))
-    under_way = session.run(ask(Exists("/mine")))
+    zookeeper.do(session, zk.Create("/mine", ephemeral=True))
+    under_way = session.run(zk.ask(zk.Exists("/mine")))
     session.close()
     zookeeper.clock.advance(50)
     assert isinstance(under_way.error, ClosedError)
-    assert zookeeper.do(other, Exists("/mine")) is None
+    assert zookeeper.do(other, zk.Exists("/mine")) is None
     with pytest.raises(ClosedError):
-        zookeeper.do(session, Exists("/mine"))
+        zookeeper.do(session, zk.Exists("/mine"))
 
 
 def test_answers_held_up_on_their_way_back_come_when_the_path_is_healed():
@@ -334,7 +312,7 @@ def test_answers_held_up_on_their_way_back_come_when_the_path_is_healed():
     session = zookeeper.connect("session", timeout_ms=30_000)
     zookeeper.settle()
     zookeeper.cut(session, directions=[TO_CLIENT])
-    created = session.run(ask(Create("/a")))
+    created = session.run(zk.ask(zk.Create("/a")))
     zookeeper.clock.advance(1_000)
     assert zookeeper.tree.find("/a")
     assert not created.is_done
@@ -353,8 +331,8 @@ def test_equal_seeds_run_equally():
         sessions = [zookeeper.connect(f"{n}") for n in range(4)]
         zookeeper.settle()
         for session in sessions:
-            zookeeper.carry_out(session, create_ephemeral(f"/{session.name}", None))
-            session.ask(GetChildren("/", watch=True))
+            zookeeper.carry_out(session, zk.create_ephemeral(f"/{session.name}", None))
+            session.ask(zk.GetChildren("/", watch=True))
         zookeeper.reset(sessions[0])
         sessions[1].freeze()
         clock.advance(20_000)

@@ -12,9 +12,10 @@ def worlds(tmp_path, monkeypatch):
     """Makes worlds, and ends their queries however the test goes."""
     made: list[SparkWorld] = []
 
-    def make(partitions=1, nodes=1, versions=None, **topics):
+    def make(partitions=1, nodes=1, versions=None, records=0, **topics):
         folder = tmp_path / f"world{len(made)}"
         made.append(SparkWorld(folder, monkeypatch, topics or {"t": partitions}, nodes, versions or {}))
+        made[-1].produce(records, partitions=range(partitions if records else 0))
         return made[-1]
 
     yield make

@@ -51,7 +51,7 @@ def test_where_reading_begins(given, in_a_stream, in_a_batch):
     read(None, **given)
 
 
-def test_what_does_not_count_is_told():
+def test_what_does_not_count_is_reported():
     options = read(
         False, startingTimestamp="5", startingOffsets="earliest", endingTimestamp="7", endingOffsets="latest"
     )
@@ -73,7 +73,7 @@ def test_where_a_batch_read_ends():
     assert [by_offset.spot(P0), by_offset.spot(P1)] == [Spot(23), END]
 
 
-def test_partitions_that_are_not_named_are_told():
+def test_partitions_that_are_not_named_are_reported():
     choice = read(True, startingOffsets=OFFSETS).starting
     assert choice.left_out_warning([P0, P1]) is None
     told = "startingOffsets does not name t-2: reading starts where their logs begin"

@@ -4,14 +4,7 @@ import json
 
 import pytest
 
-from muster.spark.offsets import (
-    Claim,
-    OffsetFormatError,
-    QueryOffset,
-    Topic,
-    from_json,
-    to_json,
-)
+from muster.spark.offsets import Claim, OffsetFormatError, QueryOffset, Topic, from_json, to_json
 from muster.spark.source.bounds import Verdict, judge
 from muster.spark.source.claims import BatchState, Resume, resume_position
 from tests.support.claims_query import P0, P1, P2, START, Query
@@ -108,18 +101,17 @@ def test_a_batch_reads_on_from_the_committed_offset_and_is_committed_when_done()
     assert query.asks(p0=16) == {0: (15, 16)}
 
 
+def test_a_partition_of_which_the_group_has_nothing_is_read_before_its_start_is_committed():
+    query = Query().gains({P0: None}, note="")
+    query.claims.reset(P0, 4)
+    assert query.asks(p0=9) == {0: (4, 9)}
+
+
 def test_what_the_group_had_is_taken_once():
     query = Query().gains({P0: 10})
     query.batch(p0=15)
     query.claims.committed(P0, 10)  # a second answer, from before the batch
     assert query.claims.positions() == {P0: 15}
-
-
-def test_without_news_or_partitions_spark_gets_its_own_offset_back():
-    query = Query()
-    assert query.asks(p0=100) is None
-    query.gains({P0: 100})
-    assert query.asks() is None
 
 
 def test_a_claim_that_was_never_planned_is_made_again():
@@ -128,14 +120,6 @@ def test_a_claim_that_was_never_planned_is_made_again():
     assert first == {0: (0, 5)}
     assert query.asks(p0=8) == {0: (0, 8)}
     assert query.end["seq"] == 1
-
-
-def test_a_batch_planned_twice_reads_the_same():
-    query = Query().gains({P0: 0})
-    query.asks(p0=5)
-    assert query.plans() == query.plans() == {0: (0, 5)}
-    query.loses(P0)
-    assert query.plans() == {0: (0, 5)}
 
 
 def test_commit_says_again_what_is_known():
@@ -164,21 +148,6 @@ def test_the_limit_is_shared():
     assert query.batch(limit=10) == {0: (8, 15), 1: (2, 5)}
 
 
-def test_a_partition_without_a_committed_offset_waits_for_the_reset_and_records_it():
-    query = Query().gains({P0: None})
-    assert query.asks(p0=9) is None
-    assert query.claims.without_start() == [P0]
-    query.claims.reset(P0, 4)
-    assert query.commits() == {0: 4}
-    assert query.asks() == {0: (4, 9)}
-
-
-def test_a_partition_of_which_the_group_has_nothing_is_read_before_its_start_is_committed():
-    query = Query().gains({P0: None}, note="")
-    query.claims.reset(P0, 4)
-    assert query.asks(p0=9) == {0: (4, 9)}
-
-
 def test_a_partition_whose_commit_is_not_known_yet_is_not_read():
     query = Query()
     query.claims.assigned([P0])
@@ -205,23 +174,6 @@ def test_a_drain_waits_for_the_batch_and_its_commit():
     assert query.asks() == {0: (5, 9)}
 
 
-def test_a_drain_does_not_wait_for_a_batch_that_reads_others():
-    query = Query().gains({P0: 0, P1: 0})
-    query.asks(p0=5)
-    query.plans()
-    query.claims.drain([P1], deadline=1000)
-    assert query.claims.may_give_up(1)
-
-
-def test_a_claim_that_spark_may_still_plan_holds_up_the_drain():
-    query = Query().gains({P0: 0})
-    query.asks(p0=5)
-    query.claims.drain([P0], deadline=1000)
-    assert not query.claims.may_give_up(1)
-    assert query.asks() is None
-    assert query.claims.may_give_up(1)
-
-
 def test_past_its_deadline_the_partition_goes_and_the_batch_is_an_orphan():
     query = Query().gains({P0: 0, P1: 0})
     query.asks(p0=5, p1=5)
@@ -232,26 +184,6 @@ def test_past_its_deadline_the_partition_goes_and_the_batch_is_an_orphan():
     assert query.commits() == {0: 5}
 
 
-def test_a_partition_lost_and_regained_during_the_batch_is_resolved_anew():
-    query = Query().gains({P0: 0})
-    query.asks(p0=5)
-    query.plans()
-    query.loses(P0).gains({P0: 7})
-    query.is_done()
-    assert query.commits() == {}
-    assert query.asks(p0=9) == {0: (7, 9)}
-
-
-def test_an_orphan_that_comes_back_is_not_read_again():
-    query = Query().gains({P0: 0})
-    query.asks(p0=5)
-    query.plans()
-    query.loses(P0).is_done()
-    query.gains({P0: 3})
-    assert query.commits() == {0: 5}
-    assert query.asks(p0=9) == {0: (5, 9)}
-
-
 def test_an_acknowledgement_of_an_earlier_ownership_counts_for_nothing():
     query = Query().gains({P0: 0})
     query.batch(p0=5)
@@ -259,11 +191,3 @@ def test_an_acknowledgement_of_an_earlier_ownership_counts_for_nothing():
     query.loses(P0).gains({P0: 0})
     query.claims.acknowledged(P0, 5, sent)
     assert query.commits() == {0: 5}
-
-
-def test_a_partition_that_was_committed_follows_the_group_when_it_comes_back():
-    query = Query().gains({P0: 0})
-    query.batch(p0=50)
-    query.commits()
-    query.loses(P0).gains({P0: 20})
-    assert query.asks() == {0: (20, 50)}

@@ -3,11 +3,7 @@
 import pytest
 
 from muster.model import TopicPartition
-from muster.spark.offsets import (
-    Claim,
-    Topic,
-    from_json,
-)
+from muster.spark.offsets import Claim, Topic, from_json
 from muster.spark.source.claims import QueryClaims, Replay
 from tests.support.claims_query import P0, P1, P2, Query
 
@@ -32,25 +28,6 @@ def test_after_a_restart_the_checkpoint_and_the_group_are_joined(committed, next
     assert again.commits() == repaired
     assert again.asks(p0=100) == {0: (next_start, 100)}
     assert again.end["seq"] == 2
-
-
-@pytest.mark.parametrize("committed", [10, 60, 80, 5])
-def test_it_is_the_same_when_the_group_is_joined_before_spark_asks(committed):
-    after, before = Query(finished_run().offset), Query(finished_run().offset)
-    after.asks()
-    assert after.gains({P0: committed}).asks(p0=100) == before.gains({P0: committed}).asks(p0=100)
-
-
-def test_a_group_that_was_set_back_is_obeyed_to_the_end():
-    again = Query(finished_run().offset)
-    again.asks()
-    again.gains({P0: 5})
-    assert again.batch(limit=10, p0=100) == {0: (5, 15)}
-    again.commits()
-    last = Query(again.offset)
-    last.asks()
-    last.gains({P0: 15})
-    assert last.asks(p0=100) == {0: (15, 100)}
 
 
 def test_a_planned_batch_is_replayed_whole_whatever_the_group_looks_like():
@@ -198,16 +175,6 @@ def test_nothing_is_committed_before_spark_has_said_where_the_query_stands():
     assert again.asks(p0=100) == {0: (60, 100)}
 
 
-@pytest.mark.parametrize("where", [10, 30, 60])
-def test_an_operator_s_reset_within_the_last_batch_is_obeyed(where):
-    again = Query(finished_run().offset)
-    again.asks()
-    again.gains({P0: where}, note="")
-    assert again.asks(p0=100) is None
-    assert again.commits() == {0: where}
-    assert again.asks() == {0: (where, 100)}
-
-
 def test_the_names_of_older_versions_count_only_after_an_offset_of_theirs():
     again = Query(finished_run(name="", notes_first=False).offset | {"query": "q"})
     again.asks()
@@ -225,40 +192,12 @@ def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_
     assert query.asks() == {0: (10, 15)}
 
 
-def test_a_query_that_reads_alone_waits_for_no_commit():
-    assert Query(notes_first=False).gains({P0: 10}, "").asks(p0=15) == {0: (10, 15)}
-
-
-def test_the_name_stays_over_restarts():
-    first = Query(name="one").gains({P0: 0}, "spark:one/0")
-    first.batch(p0=5)
-    again = Query(first.offset, name="two")
-    again.asks()
-    again.gains({P0: 0}, "spark:one/0")
-    assert again.claims.to_commit()[P0].metadata == "spark:one/1@:id1"
-    assert again.asks(p0=9) == {0: (5, 9)}
-
-
 # --- topics and partitions that come and go ---------------------------------------------------------------------------
 
 
 def seen(query, topic_id, partitions):
     query.claims.seen({"flights": Topic(topic_id, partitions)})
     return query.claims.take_losses()
-
-
-def test_a_partition_that_came_later_is_known_over_restarts():
-    query = Query().gains({P0: 0})
-    query.batch(p0=5)
-    assert not query.claims.is_new(P2)
-    p3 = TopicPartition("flights", 3)
-    assert seen(query, "id1", 4) == []
-    assert query.claims.is_new(p3)
-    query.batch(p0=6)
-    again = Query(query.offset)
-    assert seen(again, "id1", 4) == []
-    assert again.asks() is None
-    assert [again.claims.is_new(p) for p in (P0, P2, p3, TopicPartition("other", 0))] == [False, False, True, True]
 
 
 def test_where_a_partition_begins_is_not_asked_before_it_is_known_whether_it_is_new():
@@ -364,7 +303,7 @@ def test_a_replayed_batch_of_the_former_topic_is_forgotten_when_it_is_done():
     assert again.claims.without_start() == [P0]
 
 
-def test_what_is_lost_is_told_once_and_reading_goes_on_where_the_log_starts():
+def test_what_is_lost_is_reported_once_and_reading_continues_where_the_log_starts():
     query = Query().gains({P0: 100})
     query.batch(p0=120)
     query.claims.lost(P0, 30, "gone")
@@ -398,16 +337,7 @@ def test_a_query_that_fails_at_a_loss_leaves_the_group_s_offset_alone():
     assert query.asks(p0=200, p1=9) is None
 
 
-def test_a_topic_that_came_later_is_new():
-    query = Query()
-    query.asks()
-    query.claims.seen({"flights": Topic("id1", 3), "later": Topic("id7", 2)})
-    assert query.claims.is_new(TopicPartition("later", 1))
-    assert not query.claims.is_new(P2)
-    assert query.claims.take_losses() == []
-
-
-def test_a_query_without_a_group_writes_down_where_it_goes_on_after_a_loss():
+def test_a_query_without_a_group_writes_down_where_it_continues_after_a_loss():
     query = Query(keeps_all=True).gains({P0: None})
     query.asks()
     query.claims.reset(P0, 50)

@@ -2,10 +2,12 @@
 
 import struct
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from muster.arrow.schema import EXTRA
 from muster.client.config import ClientConfig
 from muster.client.plain.fetch import FetchSettings, RangeReader
 from muster.errors import CorruptRecordError
@@ -25,7 +27,9 @@ def batch(base, count, **flags):
 
 
 def reader(end, start=0, **settings):
-    return RangeReader(FetchSettings(ClientConfig(), **settings), TopicPartition("t", 0), start, end)
+    found: Any = RangeReader(FetchSettings(ClientConfig(), **settings), TopicPartition("t", 0), start, end)
+    found._send = lambda: None  # it asks no broker for more
+    return found
 
 
 def decoded(found, *batches):
@@ -53,7 +57,6 @@ def test_a_task_fails_with_the_offsets_that_are_damaged(check_crcs):
 def test_a_damaged_batch_is_passed_over_and_named(caplog, check_crcs):
     found = reader(20, check_crcs=check_crcs, fail_on_data_loss=False, timeout_s=0.01)
     bad = flip(batch(3, 3), -1 if check_crcs else 61)
-    found._send = lambda: None
     assert decoded(found, batch(0, 3), bad, batch(6, 3)) == [0, 1, 2]
     assert found._position == 6
     assert "offsets 3 to 5 of t-0 are damaged" in caplog.text
@@ -62,7 +65,6 @@ def test_a_damaged_batch_is_passed_over_and_named(caplog, check_crcs):
 
 def test_a_damaged_last_offset_does_not_take_good_records_with_it(caplog):
     found = reader(9, fail_on_data_loss=False)
-    found._send = lambda: None
     bad = batch(0, 3)
     struct.pack_into(">i", bad, 23, 1000)
     assert decoded(found, bad, batch(3, 6)) == []
@@ -79,21 +81,19 @@ def test_a_damaged_last_offset_hides_no_records():
 
 def test_damage_that_begins_before_the_range_is_named_from_its_start(caplog):
     found = reader(9, start=4, fail_on_data_loss=False)
-    found._send = lambda: None
     assert decoded(found, flip(batch(3, 3)), batch(6, 3)) == []
     assert "offsets 4 to 5 of t-0 are damaged" in caplog.text
 
 
-def test_a_senseless_batch_behind_the_damage_sends_nobody_back():
+def test_a_senseless_batch_after_the_damage_sends_nobody_back():
     found = reader(9, start=3, fail_on_data_loss=False)
-    found._send = lambda: None
     assert decoded(found, flip(batch(3, 3)), batch(1, 2)) == []
     assert found._position == 4
 
 
-def test_bytes_that_are_no_batches_fail_always():
+def test_bytes_that_are_not_batches_fail_always():
     found = reader(9, fail_on_data_loss=False)
-    with pytest.raises(CorruptRecordError, match="t-0 is damaged behind offset 0"):
+    with pytest.raises(CorruptRecordError, match="t-0 is damaged after offset 0"):
         decoded(found, b"\xff" * 80)
 
 
@@ -112,7 +112,6 @@ def test_message_sets_are_read_wherever_they_stand(loses, magic):
         ([batch(0, 3), sets[0], sets[1][:-1]], [0, 1, 2, 3]),
     ):
         found = reader(len(expected) + (expected[0]), fail_on_data_loss=not loses)
-        found._send = lambda: None
         assert decoded(found, *parts) == expected
         assert found._position == expected[-1] + 1
 
@@ -122,19 +121,17 @@ def test_damage_in_a_batch_beside_sets_is_named():
         decoded(reader(9), message(4, b"x"), flip(batch(5, 3)))
 
 
-def test_a_damaged_set_is_told_as_damage():
+def test_a_damaged_set_is_reported_as_damage():
     bad = flip(bytearray(message(0, b"x")))
-    with pytest.raises(CorruptRecordError, match="t-0 is damaged behind offset 0: record is corrupt"):
+    with pytest.raises(CorruptRecordError, match="t-0 is damaged after offset 0: corrupt message at offset 0"):
         decoded(reader(9), bad)
     found = reader(9)
-    found._send = lambda: None
     assert decoded(found, batch(0, 3), flip(bytearray(message(3, b"x")))) == [0, 1, 2]
 
 
 def test_all_columns_of_old_formats():
-    columns = ("key", "value", "offset", "timestamp", "timestampType", "headers", "leaderEpoch")
+    columns = ("key", "value", "offset", "timestamp", "timestampType", *EXTRA)
     found = reader(9, start=3, columns=columns)
-    found._send = lambda: None
     sets = message(3, b"x", key=b"k") + message(4, None, magic=1, timestamp=1_700_000_000_000)
     sets += message(5, b"z", magic=1, attributes=8, timestamp=7_000)  # LogAppendTime
     data = PartitionData(records=sets, high_watermark=99)
@@ -143,7 +140,7 @@ def test_all_columns_of_old_formats():
     times = [round((row.pop("timestamp") - epoch).total_seconds() * 1000) for row in rows]
     assert times == [-1, 1_700_000_000_000, 7_000]
     assert [tuple(row.values()) for row in rows] == [
-        (b"k", b"x", 3, 0, None, None),
-        (None, None, 4, 0, None, None),
-        (None, b"z", 5, 1, None, None),
+        (b"k", b"x", 3, 0, None, None, False),
+        (None, None, 4, 0, None, None, False),
+        (None, b"z", 5, 1, None, None, False),
     ]

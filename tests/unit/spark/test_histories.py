@@ -16,6 +16,7 @@ from muster.model import TopicPartition
 from muster.spark.offsets import INITIAL, Topic, from_json, to_json
 from muster.spark.source.bounds import Verdict, judge
 from muster.spark.source.claims import BatchState, QueryClaims
+from tests.support.scale import examples
 
 pytestmark = pytest.mark.slow
 
@@ -380,7 +381,7 @@ def histories(*actions):
     return few.flatmap(lambda some: st.lists(st.sampled_from(some), max_size=60))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(histories(*ORDERLY, *ROUGH, *OPERATOR, *TOPIC), st.booleans())
 def test_nothing_that_is_there_is_passed_over_whatever_comes(actions, fails):
     world = play(actions, fails=fails)
@@ -389,7 +390,7 @@ def test_nothing_that_is_there_is_passed_over_whatever_comes(actions, fails):
         assert len(world.mine()) == len(set(world.mine())), "the query read a record in two batches"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories(*ORDERLY, *ROUGH, "grow", "notice"))
 def test_a_query_that_began_at_the_end_reads_what_came_later(actions):
     world = World("latest")
@@ -404,7 +405,7 @@ def test_a_query_that_began_at_the_end_reads_what_came_later(actions):
     assert not world.told
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories(*ORDERLY, *ROUGH))
 def test_without_commits_by_others_the_query_reads_nothing_twice(actions):
     world = play([action for action in actions if action != "other_reads"])
@@ -413,7 +414,7 @@ def test_without_commits_by_others_the_query_reads_nothing_twice(actions):
     assert not world.told
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories(*ORDERLY))
 def test_in_good_order_the_group_reads_everything_once(actions):
     world = play(actions)
@@ -443,7 +444,7 @@ def batches_with(world, partition, offset, first):
     return sum(record in records for (_, batch), records in world.sink.items() if batch >= first)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=6))
 def test_a_reset_is_obeyed_wherever_the_query_is_killed_around_it(runs):
     world = World()
@@ -471,7 +472,7 @@ READ = ("gain", "commit", "produce", "trigger", "finish", "trigger")
 AFTERWARDS = [*QUERY, *ROUGH, "gain", "lose_one", "hand_over", "notice", "notice_late", "put_up_with_losses"]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     histories(*ORDERLY, *ROUGH),
     st.sampled_from(["recreate", "recreate_smaller", "recreate_with_offsets"]),
@@ -485,7 +486,7 @@ def test_a_topic_that_is_created_again_is_always_told_and_read_whole(before, rec
     assert world.unread() == set()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.sampled_from([("set_to_latest", "gain"), ("gain", "commit", "trigger", "finish", "idle_trigger")]),
     st.sampled_from(["recreate", "recreate_smaller", "recreate_with_offsets"]),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from muster.history.engine import read_history
 from muster.history.entries.chunks import chunks
 from muster.history.entries.decode import decode
-from muster.history.lag.rows import CommitSeries, Standing, standing
+from muster.history.lag.rows import CommitSeries, ExpiryState, expiry_state
 from muster.history.model import Generation, GroupKind, Limits, Rows
 from muster.history.rows import from_table
 from muster.history.rules import fold as rules
@@ -39,7 +39,7 @@ from muster.spark.history.packed import (
 )
 from muster.spark.history.source import decoded
 from muster.spark.history.whole import collected
-from tests.support.history_topic import Written, names, raw, recorded, told
+from tests.support.history_topic import Source, Written, names, raw, recorded, told
 from tests.support.scale import seeds
 
 LIMITS = Limits()
@@ -88,13 +88,13 @@ def standings(records: list[Written], end_ms: int) -> dict[str, Stand]:
         state = rules.start(chunk.group, LIMITS)
         rules.fold(state, chunk)
         generations = rules.finish(state, end_ms).generations
-        so = standing(generations[-1] if generations else None)
+        so = expiry_state(generations[-1] if generations else None)
         found[chunk.group] = Stand(chunk.group, CommitSeries(chunk.commits).latest(), so, state.kind)
     return having_something(found.values())
 
 
 def having_something(stands: Iterable[Stand]) -> dict[str, Stand]:
-    return {stand.group: stand for stand in stands if stand.committed or stand.standing != Standing()}
+    return {stand.group: stand for stand in stands if stand.committed or stand.expiry != ExpiryState()}
 
 
 def ordered(rows: list[Any]) -> list[Any]:
@@ -102,11 +102,7 @@ def ordered(rows: list[Any]) -> list[Any]:
 
 
 def in_batch(
-    records: list[Written],
-    cuts: list[int],
-    end_ms: int,
-    events: list[Written] | None = None,
-    limits: Limits = LIMITS,
+    records: list[Written], cuts: list[int], end_ms: int, events: list[Written] | None = None, limits: Limits = LIMITS
 ) -> dict[str, list[Any]]:
     """The batch engine: pieces, sorted as Spark sorts them."""
     bounds = [0, *sorted(cuts), len(records)]
@@ -169,6 +165,10 @@ class Stream:
         middle = len(records) // 2
         rows = [*packed(records[middle:], first + middle), *packed(records[:middle], first)]  # Spark keeps no order
         rows += [row for offset, event in reversed(events) for row in packed_events([event], offset)]
+        self.feed(rows, tick_ms)
+
+    def feed(self, rows: list[dict[str, Any]], tick_ms: int | None) -> None:
+        """A batch of packed rows."""
         if tick_ms is not None:
             rows = [*tick_rows({0: tick_ms}, tick_ms + LOOK_MS).to_pylist(), *rows]
             self.open, self.stands, self.looks = [], [], 0
@@ -233,7 +233,7 @@ def test_whole_in_pieces_and_as_a_stream_the_history_is_the_same(history, limits
     assert having_something(stream.stands) == standings(records, end_ms)
 
 
-def test_nothing_is_told_twice_and_what_is_open_is_told_until_it_ends():
+def test_nothing_is_given_twice_and_what_is_open_is_given_until_it_ends():
     records = recorded(["life-java-range", "crash-java-range"], 1)
     stream, middle = Stream(), len(records) // 2
     stream.batch(records[:middle], 0, records[middle - 1].timestamp_ms)
@@ -316,9 +316,7 @@ DAY_MS = 24 * 3_600_000
         pytest.param({"metadata": DAY_MS, "commits": DAY_MS}, 0, id="a clock that is behind"),
     ],
 )
-def test_a_group_that_has_nothing_is_forgotten_when_a_pattern_s_time_has_passed_behind_its_last_record(
-    last_ms, then_ms
-):
+def test_a_group_that_has_nothing_is_forgotten_when_a_pattern_s_time_has_passed_after_its_last_record(last_ms, then_ms):
     records = recorded(["life-java-range"], 1)
     ends_ms, keys = records[-1].timestamp_ms, sorted({record.key for record in records})
     kinds = {key: "commits" if key[:2] in (b"\0\0", b"\0\1") else "metadata" for key in keys}
@@ -354,22 +352,23 @@ def test_collected_from_packed_rows_the_history_is_that_of_the_small_engine():
     batches = iter([pa.RecordBatch.from_pylist(rows, PACKED)])
     told = [row for batch in fold_in_order(LIMITS, end_ms)(batches) for row in batch.to_pylist()]
     found = collected((row["name"], row["data"]) for row in told)
-    expected = read_history(Topic(records), LIMITS, None, end_ms)
+    expected = read_history(Source({0: records}), LIMITS, None, end_ms)
     for name in TABLES:
         assert ordered(getattr(found.rows, name)) == ordered(getattr(expected.rows, name))
     for name in ("committed", "kinds", "counts", "from_ms", "until_ms"):
         assert getattr(found, name) == getattr(expected, name)
 
 
-class Topic:
-    """Records as one log partition of a source."""
-
-    def __init__(self, records: list[Written]) -> None:
-        self._raw = raw(records)
-        self.records = {0: len(records)}
-
-    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        yield from self._raw.to_batches()
+def test_packed_entries_know_which_commits_were_made_in_transactions():
+    table = raw(recorded(["life-java-range"], 1))
+    bits = [(None, False, True)[number % 3] for number in range(len(table))]
+    at = table.schema.get_field_index("is_transactional")
+    (packed,) = decoded(iter(table.set_column(at, "is_transactional", pa.array(bits)).to_batches()), frozenset())
+    entries = [from_bytes(row["data"]) for row in packed.to_pylist() if row["what"] == "entries"]
+    rows = [row for each in entries for row in each.select(["log_offset", "is_transactional", "offset"]).to_pylist()]
+    of_commits = [row for row in rows if row["offset"] is not None]
+    assert of_commits
+    assert all(row["is_transactional"] is bits[row["log_offset"]] for row in of_commits)
 
 
 def test_a_slot_is_the_same_in_every_process():

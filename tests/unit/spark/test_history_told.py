@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,10 +15,11 @@ from muster.history.engine import report
 from muster.history.event_history import history_of
 from muster.history.model import Limits
 from muster.history.sources.remarks import Remarks
-from muster.spark.history.folding import OPEN, STANDS, fold_in_order, fold_on
-from muster.spark.history.packed import IN_EVENTS_ONLY, PACKED, SLOTS, pack_events, tick_rows
+from muster.spark.history.folding import STANDS, fold_in_order
+from muster.spark.history.packed import IN_EVENTS_ONLY, PACKED, pack_events
 from tests.support.history_topic import Written, raw, told
-from tests.unit.spark.test_history_folding import TABLES, TOLD, State, ordered, tables
+from tests.support.scale import examples
+from tests.unit.spark.test_history_folding import TABLES, TOLD, Stream, ordered, tables
 
 LIMITS = Limits(pattern_ms=20_000)
 LATER_MS = 10**8
@@ -45,8 +45,7 @@ def generations(rows: dict[str, list[Any]]) -> list[tuple[str, int, tuple[str, .
     return [(row.group, row.generation, tuple(each.member_id for each in row.members)) for row in rows["generations"]]
 
 
-@pytest.mark.parametrize("name", TOLD)
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(("name", "partitions"), list(zip(TOLD, cycle([1, 3]))))
 def test_a_whole_topic(name: str, partitions: int) -> None:
     events = told([name], partitions)
     rows = sorted(packed(list(enumerate(events))), key=lambda row: (row["slot"], row["log_offset"]))
@@ -58,41 +57,15 @@ def test_a_whole_topic(name: str, partitions: int) -> None:
     assert found["rebalances"]
 
 
-class Stream:
-    """Micro-batches with a tick each, and the state that Spark keeps in between."""
-
-    def __init__(self) -> None:
-        self._states = {slot: State() for slot in range(SLOTS)}
-        self.final: list[tuple[str, bytes]] = []
-        self.open: list[tuple[str, bytes]] = []
-
-    def batch(self, events: list[tuple[int, Written]], tick_ms: int) -> None:
-        rows = [*tick_rows({0: tick_ms}, tick_ms).to_pylist(), *packed(events)]
-        self.open = []
-        for slot, state in self._states.items():
-            own = [row for row in rows if row["slot"] == slot]
-            for frame in fold_on(LIMITS)((0, slot), iter([pd.DataFrame(own, columns=PACKED.names)]), state):
-                for name, _, data in frame.itertuples(index=False):
-                    (self.open if name.startswith(OPEN) else self.final).append((name, data))
-
-    @property
-    def keeps_nothing(self) -> bool:
-        return not any(state.exists for state in self._states.values())
-
-    def rows(self) -> dict[str, list[Any]]:
-        final, still = tables(iter(self.final)), tables(iter(self.open))
-        return {name: ordered([*final[name], *still.get(OPEN + name, [])]) for name in TABLES}
-
-
 def test_a_member_that_joined_is_known_by_name_after_a_batch_without_events() -> None:
     """The event of its join is read in one batch, the next is empty, and the rebalance comes after it."""
     in_pieces(told(["deploy-static-java-range.muster"], 1), [1, 1, 6])
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from(TOLD), min_size=1, max_size=3, unique=True), st.data())
-def test_in_pieces_each_row_is_told_once(names: list[str], data: st.DataObject) -> None:
+def test_in_pieces_each_row_is_given_once(names: list[str], data: st.DataObject) -> None:
     events = told(names, data.draw(st.integers(1, 3)))
     # What happens at once is read at once.
     between = [at for at in range(1, len(events)) if events[at - 1].timestamp_ms < events[at].timestamp_ms]
@@ -101,20 +74,20 @@ def test_in_pieces_each_row_is_told_once(names: list[str], data: st.DataObject) 
 
 def in_pieces(events: list[Written], cuts: list[int]) -> None:
     """Read the events in batches, and see that the rows are those of all of them read at once."""
-    stream = Stream()
+    stream = Stream(LIMITS)
     for begin, end in pairwise([0, *cuts, len(events)]):
         following = events[end].timestamp_ms if end < len(events) else events[-1].timestamp_ms
-        stream.batch([(number, events[number]) for number in range(begin, end)], following)
-    stream.batch([], events[-1].timestamp_ms + 1)
+        stream.feed(packed([(number, events[number]) for number in range(begin, end)]), following)
+    stream.feed([], events[-1].timestamp_ms + 1)
     wanted = expected(events)
-    found = stream.rows()
+    found = stream.tables()
     assert generations(found) == generations(wanted)
     assert [(row.group, row.generation, row.cause, row.at_ms) for row in found["rebalances"]] == [
         (row.group, row.generation, row.cause, row.at_ms) for row in wanted["rebalances"]
     ]
-    before = stream.rows()
-    stream.batch([], events[-1].timestamp_ms + LATER_MS)
-    stream.batch([], events[-1].timestamp_ms + 2 * LATER_MS)
-    assert stream.rows() == before
+    before = stream.tables()
+    stream.feed([], events[-1].timestamp_ms + LATER_MS)
+    stream.feed([], events[-1].timestamp_ms + 2 * LATER_MS)
+    assert stream.tables() == before
     if all(not row.members for row in wanted["generations"] if row.ended_ms is None):
-        assert stream.keeps_nothing
+        assert not any(state.exists for state in stream.states.values())

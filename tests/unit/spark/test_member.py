@@ -22,8 +22,7 @@ P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
 
 def test_a_batch_is_committed_when_spark_asks_for_the_next(worlds):
-    world = worlds(2)
-    world.produce(50, partitions=(0, 1))
+    world = worlds(2, records=50)
     query = world.query(maxOffsetsPerTrigger=70)
     begin_batch(world, query)
     world.run(20_000)
@@ -37,9 +36,8 @@ def test_a_batch_is_committed_when_spark_asks_for_the_next(worlds):
     assert audit(grid(100, 2), query.sink()) == (set(), {})
 
 
-def test_the_last_batch_that_the_group_has_acknowledged_is_told(worlds):
-    world = worlds(2)
-    world.produce(50, partitions=(0, 1))
+def test_the_last_batch_that_the_group_has_acknowledged_is_reported(worlds):
+    world = worlds(2, records=50)
     query = world.query(maxOffsetsPerTrigger=30)
 
     def committed():
@@ -61,8 +59,7 @@ def test_the_last_batch_that_the_group_has_acknowledged_is_told(worlds):
 
 @pytest.mark.parametrize("how", ["commit", "word", "stop", "checkpoint"])
 def test_the_last_batch_is_committed_however_its_end_is_heard_of(worlds, how):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     query = world.query()
     begin_batch(world, query)
     end = query.offset(0)
@@ -79,8 +76,7 @@ def test_the_last_batch_is_committed_however_its_end_is_heard_of(worlds, how):
 
 
 def test_a_batch_that_is_not_done_is_committed_by_nothing(worlds):
-    world = worlds()
-    world.produce(30)
+    world = worlds(records=30)
     query = world.query(maxOffsetsPerTrigger=10)
     begin_batch(world, query)
     first = query.offset(0)
@@ -95,8 +91,7 @@ def test_a_batch_that_is_not_done_is_committed_by_nothing(worlds):
 
 
 def test_a_query_that_ends_in_a_batch_does_not_wait_for_its_word_for_long(worlds):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     query = world.query()
     begin_batch(world, query)
     begun = world.clock.now
@@ -112,8 +107,7 @@ def test_a_query_that_ends_in_a_batch_does_not_wait_for_its_word_for_long(worlds
 
 def test_the_next_batch_waits_for_the_commit_of_the_last_but_not_for_ever(worlds):
     """A crash right after would else leave a batch in doubt that another member reads again."""
-    world = worlds()
-    world.produce(30)
+    world = worlds(records=30)
     query = world.query(maxOffsetsPerTrigger=10)
     begin_batch(world, query)
     query.finish()
@@ -136,8 +130,7 @@ def test_the_next_batch_waits_for_the_commit_of_the_last_but_not_for_ever(worlds
 
 
 def test_a_query_leaves_its_group_at_the_end(worlds):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     query = world.query()
     read_all(world, 10, query)
     assert [len(group.members) for group in world.cluster.describe()] == [1]
@@ -146,8 +139,7 @@ def test_a_query_leaves_its_group_at_the_end(worlds):
 
 
 def test_claims_that_spark_did_not_take_up_are_made_again(worlds):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     query = world.query(mode="assign")
     start = query.offset(-1)
     first = query.member.latest(start, None)
@@ -159,8 +151,7 @@ def test_claims_that_spark_did_not_take_up_are_made_again(worlds):
 
 
 def test_the_limit_is_shared_and_every_partition_comes_by_turns(worlds):
-    world = worlds(3)
-    world.produce(3, partitions=(0, 1, 2))
+    world = worlds(3, records=3)
     query = world.query(maxOffsetsPerTrigger=1)
     begin_batch(world, query)
     query.finish()
@@ -172,8 +163,7 @@ def test_the_limit_is_shared_and_every_partition_comes_by_turns(worlds):
 
 
 def test_ends_are_asked_for_at_a_trigger_and_not_at_each_of_a_burst(worlds):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     query = world.query()
     read_all(world, 10, query)
     before = query.count(ListOffsetsRequest)
@@ -187,8 +177,7 @@ def test_ends_are_asked_for_at_a_trigger_and_not_at_each_of_a_burst(worlds):
 
 
 def test_progress_says_how_far_reading_is_behind(worlds):
-    world = worlds(2)
-    world.produce(50, partitions=(0, 1))
+    world = worlds(2, records=50)
     query = world.query(maxOffsetsPerTrigger=20)
     begin_batch(world, query)
     query.finish()
@@ -208,8 +197,7 @@ def test_progress_says_how_far_reading_is_behind(worlds):
 
 
 def test_available_now_reads_what_was_there_and_ends(worlds):
-    world = worlds(2)
-    world.produce(30, partitions=(0, 1))
+    world = worlds(2, records=30)
     query = world.query(maxOffsetsPerTrigger=25)
     query.member.prepare_available_now()
     world.produce(30, partitions=(0, 1))
@@ -220,8 +208,7 @@ def test_available_now_reads_what_was_there_and_ends(worlds):
 
 
 def test_available_now_leaves_partitions_that_came_later(worlds):
-    world = worlds(1)
-    world.produce(10)
+    world = worlds(1, records=10)
     query = world.query()
     query.member.prepare_available_now()
     world.cluster.brokers.topics.grow("t", 2)
@@ -232,8 +219,7 @@ def test_available_now_leaves_partitions_that_came_later(worlds):
 
 
 def test_once_waits_for_a_rebalance_to_end_rather_than_end_the_query(worlds):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     first = world.query(name="first", assignor="range")
     begin_batch(world, first)
     world.produce(10, partitions=(0, 1))
@@ -248,8 +234,7 @@ def test_once_waits_for_a_rebalance_to_end_rather_than_end_the_query(worlds):
 @pytest.mark.parametrize("wrong", ["leaderless", "group"])
 def test_a_last_answer_that_cannot_be_given_is_an_error(worlds, wrong):
     """To say that there is nothing to read would end the query in good order, with records unread."""
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     query = world.query(join_timeout="20s")
     query.member.prepare_available_now()
     if wrong == "leaderless":
@@ -266,7 +251,7 @@ def test_a_last_answer_that_cannot_be_given_is_an_error(worlds, wrong):
 # --- commits that fail ------------------------------------------------------------------------------------------------
 
 
-def test_commits_that_fail_are_told_once_hold_up_nobody_and_are_made_when_they_can_be(worlds, caplog):
+def test_commits_that_fail_are_reported_once_hold_up_nobody_and_are_made_when_they_can_be(worlds, caplog):
     caplog.set_level(logging.INFO, "muster.spark")
     world = worlds()
     other = world.consumer()
@@ -294,8 +279,7 @@ def test_commits_that_fail_are_told_once_hold_up_nobody_and_are_made_when_they_c
 
 
 def test_without_a_group_nothing_is_committed_and_the_checkpoint_knows(worlds):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     how = {"mode": "assign", "groupId": None, "maxOffsetsPerTrigger": 7}
     query = world.query(**how)
     begin_batch(world, query)

@@ -20,8 +20,7 @@ P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("batches", [0, 1, 2])
 def test_a_crash_reads_nothing_twice_into_the_sink(worlds, finished, batches):
-    world = worlds(2)
-    world.produce(30, partitions=(0, 1))
+    world = worlds(2, records=30)
     query = world.query(maxOffsetsPerTrigger=15)
     begin_batch(world, query)
     for _ in range(batches):
@@ -54,8 +53,7 @@ def test_a_crash_reads_nothing_twice_into_the_sink(worlds, finished, batches):
     ],
 )
 def test_an_operator_sets_the_group_to_another_offset(worlds, resume, offset, note, read_again):
-    world = worlds()
-    world.produce(20)
+    world = worlds(records=20)
     query = world.query(maxOffsetsPerTrigger=10, resume=resume)
     read_all(world, 20, query)
     query.stop()
@@ -71,8 +69,7 @@ def test_an_operator_sets_the_group_to_another_offset(worlds, resume, offset, no
 
 
 def test_a_trimmed_replay_reads_what_is_owned_and_not_committed(worlds):
-    world = worlds(2)
-    world.produce(20, partitions=(0, 1))
+    world = worlds(2, records=20)
     query = world.query(replay="trim")
     begin_batch(world, query)
     query.stop()
@@ -86,8 +83,7 @@ def test_a_trimmed_replay_reads_what_is_owned_and_not_committed(worlds):
 
 
 def test_a_static_member_keeps_its_partitions_over_a_restart(worlds, tmp_path):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     how = {"group_instance_id": "query"}
     query = world.query(**how)
     read_all(world, 20, query)
@@ -129,8 +125,7 @@ def test_two_queries_share_and_take_over(worlds, monkeypatch, assignor, server_a
 
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_a_running_batch_is_finished_and_committed_before_its_partitions_go(worlds, assignor):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     first = world.query(name="first", assignor=assignor)
     begin_batch(world, first)
     second = world.query(name="second", assignor=assignor, join_timeout="1s")
@@ -149,8 +144,7 @@ def test_a_running_batch_is_finished_and_committed_before_its_partitions_go(worl
 @pytest.mark.parametrize("state", [MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE])
 def test_a_query_that_is_stopped_in_a_rebalance_commits_what_is_done_after_it(worlds, state):
     """Its commit is refused while the group is joined anew: left at that, the batch would be read once more."""
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     first = world.query(name="first")
     begin_batch(world, first)
     first.finish()  # the commit log knows; the member hears of it when it is stopped
@@ -165,8 +159,7 @@ def test_a_query_that_is_stopped_in_a_rebalance_commits_what_is_done_after_it(wo
 
 
 def test_a_query_that_is_stopped_does_not_wait_for_a_commit_that_does_not_come(worlds):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     first = world.query(name="first")
     begin_batch(world, first)
     world.cluster.brokers.coordinators.fail_appends(True)
@@ -178,8 +171,7 @@ def test_a_query_that_is_stopped_does_not_wait_for_a_commit_that_does_not_come(w
 
 
 def test_no_batch_begins_while_partitions_are_given_up(worlds):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     first = world.query(name="first")
     begin_batch(world, first)
     second = world.query(name="second")
@@ -197,8 +189,7 @@ def test_no_batch_begins_while_partitions_are_given_up(worlds):
 
 def test_a_drain_looks_into_sparks_commit_log(worlds):
     """Spark's trigger interval is an hour, and its word does not arrive: the other member is not to wait for it."""
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     first = world.query(name="first")
     begin_batch(world, first)
     second = world.query(name="second")
@@ -215,8 +206,7 @@ def test_a_drain_looks_into_sparks_commit_log(worlds):
 def test_a_drain_ends_at_its_deadline_and_before_the_broker_gives_the_member_up(
     worlds, caplog, drain, poll_ms, gives_up_after
 ):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     first = world.query(name="first", drain_timeout=drain, kafka_max_poll_interval_ms=poll_ms)
     begin_batch(world, first)
     generation = first.member._core.generation
@@ -237,8 +227,7 @@ def test_a_drain_ends_at_its_deadline_and_before_the_broker_gives_the_member_up(
 
 def test_what_is_lost_in_a_batch_is_not_committed_over_its_next_owner(worlds):
     """The member's network is cut: it is expelled, another reads on and commits; then it hears of it."""
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     first = world.query(name="first")
     begin_batch(world, first)
     world.cluster.network.cut("first", 1)
@@ -260,8 +249,7 @@ def test_what_is_lost_in_a_batch_is_not_committed_over_its_next_owner(worlds):
 
 def test_what_is_lost_in_a_drain_is_not_answered_for(worlds):
     """The member drains, and is cut off until the group has expelled it: the revocation is not there to be answered."""
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     first = world.query(name="first", kafka_max_poll_interval_ms=20_000, drain_timeout="14s")
     begin_batch(world, first)
     other = world.consumer(max_poll_interval_ms=20_000)

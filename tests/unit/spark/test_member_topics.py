@@ -22,7 +22,7 @@ P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 # --- leaders that are away --------------------------------------------------------------------------------------------
 
 
-def test_a_leaderless_partition_holds_up_itself_only_and_goes_on_where_it_was(worlds, caplog):
+def test_a_leaderless_partition_holds_up_itself_only_and_continues_where_it_was(worlds, caplog):
     caplog.set_level(logging.INFO, "muster.spark")
     world = worlds(2)
     query = world.query()
@@ -47,8 +47,7 @@ def test_a_leaderless_partition_holds_up_itself_only_and_goes_on_where_it_was(wo
 
 
 def test_a_query_begins_though_a_partition_has_no_leader(worlds):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     world.leaderless.add(P1)
     query = world.query(mode="assign", groupId=None)
     took = world.until(lambda: len(query.sink()) == 10, query.run)
@@ -77,8 +76,7 @@ def test_a_frozen_broker_is_waited_for_and_nothing_is_passed_over(worlds):
 @pytest.mark.parametrize("group", [True, False])
 def test_partitions_that_are_added_are_read_from_their_start(worlds, group):
     how = {"startingOffsets": "latest"} | ({} if group else {"mode": "assign", "groupId": None})
-    world = worlds(1)
-    world.produce(10)
+    world = worlds(1, records=10)
     query = world.query(**how)
     world.until(lambda: query.settled, query.run)
     query.run()
@@ -97,8 +95,7 @@ def test_partitions_that_are_added_are_read_from_their_start(worlds, group):
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("new", [3, 30])
 def test_a_topic_created_again(worlds, caplog, running, new):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     query = world.query(failOnDataLoss="false")
     read_all(world, 10, query)
     if not running:
@@ -135,8 +132,7 @@ def test_a_position_committed_in_the_former_topic_hides_nothing_of_the_new_one(w
 
 @pytest.mark.parametrize("available_now", [True, False])
 def test_a_topic_created_again_ends_a_query_and_changes_nothing(worlds, available_now):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     query = world.query()
     read_all(world, 10, query)
     query.stop()
@@ -149,7 +145,7 @@ def test_a_topic_created_again_ends_a_query_and_changes_nothing(worlds, availabl
             query.member.prepare_available_now()
         with pytest.raises(DataLossError, match="was deleted and recreated") as lost:
             world.until(lambda: False, query.trigger)
-        assert str(lost.value).endswith("Set failOnDataLoss to false to read on without what is gone")
+        assert str(lost.value).endswith("Set failOnDataLoss to false to continue without what is gone")
         query.stop()
     assert query.log("offsets") == before
 
@@ -231,8 +227,7 @@ def test_a_pattern_finds_topics_and_those_that_come(worlds):
     ],
 )
 def test_where_a_query_begins(worlds, group, starting, begins):
-    world = worlds(2)
-    world.produce(20, partitions=(0, 1))
+    world = worlds(2, records=20)
     for partition in (P0, P1):
         world.cluster.brokers.topics.logs[partition].delete_before(4)
     how = {} if group else {"mode": "assign", "groupId": None}
@@ -246,8 +241,7 @@ def test_where_a_query_begins(worlds, group, starting, begins):
 
 
 def test_an_offset_of_zero_is_an_offset(worlds):
-    world = worlds()
-    world.produce(20)
+    world = worlds(records=20)
     query = world.query(startingOffsets='{"t":{"0":0}}')
     read_all(world, 20, query)
     asked = [
@@ -258,8 +252,7 @@ def test_an_offset_of_zero_is_an_offset(worlds):
 
 def test_latest_stays_where_it_was_over_a_restart_before_the_first_record(worlds):
     for how in ({}, {"mode": "assign", "groupId": None}):
-        world = worlds()
-        world.produce(10)
+        world = worlds(records=10)
         query = world.query(startingOffsets="latest", **how)
         world.until(lambda q=query: q.settled, query.run)
         query.run()
@@ -276,8 +269,7 @@ def test_latest_stays_where_it_was_over_a_restart_before_the_first_record(worlds
 @pytest.mark.parametrize("fails", ["true", "false"])
 @pytest.mark.parametrize("wrong", ["beyond", "truncated", "retention"])
 def test_a_position_outside_of_the_log(worlds, caplog, fails, wrong):
-    world = worlds()
-    world.produce(10)
+    world = worlds(records=10)
     world.produce(10)
     query = world.query(failOnDataLoss=fails)
     read_all(world, 20, query)

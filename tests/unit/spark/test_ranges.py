@@ -81,7 +81,7 @@ def test_nothing_is_sent_ahead_twice():
     assert empty.sent == []
 
 
-def test_what_the_caller_does_with_records_is_no_waiting(monkeypatch):
+def test_what_the_caller_does_with_records_is_not_waiting(monkeypatch):
     """A sink may take minutes for the records of one answer: a broker that is away just then is still waited for."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))

@@ -15,14 +15,7 @@ from muster.spark.progress.reports import Progress, progress, progresses, report
 
 P0, P1, Q0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("q", 0)
 BEHIND = {P0: Claim(4, 10), P1: Claim(7, 7), Q0: Claim(0, 6)}
-GROUP = {
-    "group": "g",
-    "generation": 3,
-    "rebalances": 1,
-    "members": 2,
-    "groupState": "Stable",
-    "committedBatch": 4,
-}
+GROUP = {"group": "g", "generation": 3, "rebalances": 1, "members": 2, "groupState": "Stable", "committedBatch": 4}
 
 
 def told(found):

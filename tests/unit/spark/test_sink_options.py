@@ -22,6 +22,19 @@ def parsed(columns=None, **options):
     return parse_sink_options({k: v for k, v in given.items() if v != "None"}, schema(**found))
 
 
+ONCE = {"exactlyOnce": "true", "kafka_transactional_id": "copies"}
+
+
+def test_exactly_once_is_for_streams():
+    options = parsed(**ONCE)
+    assert (options.prefix, options.config.transaction_timeout_ms) == ("copies", 900_000)
+    assert parsed(**ONCE, kafka_transaction_timeout_ms=60_000).config.transaction_timeout_ms == 60_000
+    assert parsed(exactlyOnce="false").prefix is None
+    given = {"bootstrap": "b:9092", "topic": "t", "exactlyOnce": "true", "kafka.transactional.id": "copies"}
+    with pytest.raises(ConfigError, match=r"^exactlyOnce is for writeStream: a batch write has no number"):
+        parse_sink_options(given, schema(value=BinaryType()), streaming=False)
+
+
 def test_by_default_it_is_idempotent_and_waits_for_all():
     config = parsed().config
     assert (config.idempotent, config.required_acks, config.bootstrap_servers) == (True, -1, ("b:9092",))
@@ -63,7 +76,17 @@ def test_the_columns_that_are_taken():
         (None, {"topics": "t"}, "topics is not an option of the muster sink; did you mean topic"),
         (None, {"subscribe": "t"}, "subscribe is not an option of the muster sink"),
         (None, {"kafka_key_serializer": "x"}, "kafka.key.serializer cannot be set: keys must be string or binary"),
-        (None, {"kafka_transactional_id": "x"}, "kafka.transactional.id cannot be set"),
+        (None, {"kafka_transactional_id": "x"}, "kafka.transactional.id is set, but exactlyOnce is not, .* leave"),
+        (None, {"exactlyOnce": "true"}, "^exactlyOnce needs kafka.transactional.id: a name that this query keeps"),
+        (None, {"exactlyOnce": "true", "kafka_transactional_id": ""}, "^exactlyOnce needs kafka.transactional.id"),
+        (None, {"exactlyOnce": "yes"}, "exactlyOnce is 'yes'; it must be one of true, false"),
+        (
+            {"value": StringType(), "topic": StringType()},
+            {"topic": None, **ONCE},
+            "^exactlyOnce needs the option topic: what is written is marked",
+        ),
+        (None, ONCE | {"kafka_acks": "1"}, "^kafka.transactional.id needs acks=all"),
+        (None, ONCE | {"kafka_enable_idempotence": "false"}, "^kafka.transactional.id needs kafka.enable.idempotence"),
         (None, {"path": "x"}, "path cannot be set: name the topic with the option topic"),
         (None, {"kafka_acks": "2"}, "^kafka.acks is '2'; it must be one of all, -1, 0, 1"),
         (None, {"kafka_delivery_timeout_ms": "5"}, r"kafka.delivery.timeout.ms \(5\) must be at least kafka.linger.ms"),

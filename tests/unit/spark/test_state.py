@@ -15,7 +15,7 @@ from muster.spark.source.state import MISSING_MS, KeptState, StateError
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
 
-P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
 
 def never(_topic):
@@ -114,8 +114,7 @@ def test_a_share_is_read_without_joining_a_group():
 
 
 def test_two_shares_read_everything_once_and_commit_to_one_group(worlds):
-    world = worlds(3)
-    world.produce(40, partitions=(0, 1, 2))
+    world = worlds(3, records=40)
     queries = [world.query(name=f"q{number}", share=f"{number}/2") for number in range(2)]
     read_all(world, 120, *queries)
     assert audit(grid(120, 3), [read for query in queries for read in query.sink()]) == (set(), {})
@@ -138,8 +137,7 @@ def test_two_shares_read_everything_once_and_commit_to_one_group(worlds):
 
 @pytest.mark.parametrize("share", [None, "0/3", "1/2"])
 def test_a_checkpoint_keeps_its_share(worlds, share):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     query = world.query(share="0/2")
     read_all(world, 10, query)
     query.stop()
@@ -194,9 +192,8 @@ def test_another_member_that_joins_ends_a_query_with_state(worlds):
     assert "share" in message
 
 
-def test_a_query_without_state_goes_on_beside_another_member(worlds):
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+def test_a_query_without_state_continues_beside_another_member(worlds):
+    world = worlds(2, records=10)
     query = world.query()
     read_all(world, 20, query)
     world.consumer()
@@ -286,8 +283,7 @@ def test_without_fail_on_data_loss_it_is_a_warning(worlds, caplog):
 
 def test_state_is_known_from_the_word_and_stays_known_by_the_offsets(worlds):
     """A checkpoint elsewhere cannot be looked into: Spark's driver says it, and the query's offsets keep it."""
-    world = worlds(2)
-    world.produce(10, partitions=(0, 1))
+    world = worlds(2, records=10)
     query = world.query()
     begin_batch(world, query)
     query.member._on_batch_done("", True)

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts a Python that imports pyspark
+
 READ = """
 import gc, sys
 from muster.spark.source import ranges

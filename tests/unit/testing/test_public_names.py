@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import subprocess
@@ -76,26 +75,6 @@ def test_each_public_name_is_there_and_explained(name: str) -> None:
             each for each in own if not each.startswith("_") and not inspect.getdoc(getattr(value, each, ""))
         ]
         assert unexplained == []
-
-
-def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse(Path(muster.testing.__file__).read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    modules = [node for node in block.body if isinstance(node, ast.ImportFrom) and "muster" in (node.module or "")]
-    seen = {alias.name for node in modules for alias in node.names}
-    assert seen | {"kafka"} == set(muster.testing.__all__)
-    assert set(muster.testing.__all__) <= set(dir(muster.testing))
-
-
-def test_another_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"module 'muster\.testing' has no attribute 'Kafak'"):
-        muster.testing.Kafak  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_importing_it_loads_nothing_of_the_kit() -> None:
-    program = "import sys; import muster.testing; print(*(name for name in sys.modules if name.startswith('muster.')))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.split()) == ["muster.testing", "muster.version"]
 
 
 PROGRAM = """

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from muster.errors import ConfigError
 from muster.protocol import messages as m
+from muster.protocol import transaction_messages as t
 from muster.testing.facts import Facts, facts_of
 from muster.testing.rules import APIS, EFFECTS, Plan, from_json
 
@@ -103,6 +104,34 @@ def test_what_a_request_is_about(case: str) -> None:
     assert found.partitions == partitions
 
 
+IDS: dict[str, Any] = {
+    "init": m.InitProducerIdRequest("tx", 1),
+    "produce": m.ProduceRequest("tx"),
+    "add partitions": t.AddPartitionsToTxnRequest([], "tx"),
+    "add partitions, from a broker": t.AddPartitionsToTxnRequest([t.AddPartitionsToTxnTransaction("tx")]),
+    "add offsets": t.AddOffsetsToTxnRequest("tx", group_id="billing"),
+    "commit offsets": t.TxnOffsetCommitRequest("tx", "billing"),
+    "end": t.EndTxnRequest("tx"),
+    "describe": t.DescribeTransactionsRequest(["tx"]),
+    "coordinator": m.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]),
+    "coordinator, old": m.FindCoordinatorRequest("tx", 1),
+}
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_which_transactional_id_a_request_is_about(case: str) -> None:
+    found = facts_of(IDS[case], 3, "app")
+    assert found.transactional_ids == {"tx"}
+    assert found.groups == ({"billing"} if "offsets" in case else set())
+    values = {"do": "hang", "apis": [found.api]}
+    assert from_json(values | {"transactional_id": "t*"}, "x").is_about(found)
+    assert not from_json(values | {"transactional_id": "tx-1"}, "x").is_about(found)
+
+
+def test_a_producer_without_a_transactional_id_has_none() -> None:
+    assert facts_of(m.InitProducerIdRequest(None, 1), 3, "app").transactional_ids == set()
+
+
 FACTS = facts_of(commit(partition=3), 9, "app-1")
 
 
@@ -150,7 +179,7 @@ def test_when_a_fault_strikes(when: dict[str, Any], strikes: list[int]) -> None:
     rule = plan.add({"do": "hang", "apis": ["OffsetCommit"], **when})
     seen = [number for number in range(1, 9) if plan.strike(FACTS) is rule]
     assert seen == strikes
-    assert (plan.standing[rule.name].seen, plan.standing[rule.name].struck) == (8, len(strikes))
+    assert (plan.installed[rule.name].seen, plan.installed[rule.name].struck) == (8, len(strikes))
 
 
 def test_the_first_fault_that_strikes_decides_and_the_next_does_not_count_it() -> None:
@@ -160,7 +189,7 @@ def test_the_first_fault_that_strikes_decides_and_the_next_does_not_count_it() -
     assert [plan.strike(FACTS) for _ in range(3)] == [first, second, None]
     plan.remove(first.name)
     plan.remove("there is none of this name")
-    assert list(plan.standing) == [second.name]
+    assert list(plan.installed) == [second.name]
 
 
 def test_requests_are_counted_by_client_and_api() -> None:
@@ -185,6 +214,15 @@ def test_the_draws_of_one_client_do_not_depend_on_another_s(seed: int, order: li
         assert together[client] == draws([each for each in order if each == client])[client]
 
 
+def test_another_seed_draws_otherwise_and_the_same_one_alike() -> None:
+    def draws(seed: int) -> list[bool]:
+        plan = Plan(seed)
+        plan.add({"do": "hang", "apis": ["Fetch"], "probability": 0.5, "times": None, "name": "f"})
+        return [plan.strike(Facts("Fetch", client_id="a")) is not None for _ in range(64)]
+
+    assert draws(1) == draws(1) != draws(2)
+
+
 def test_a_probability_is_about_that_of_a_strike() -> None:
     plan = Plan(seed=5)
     plan.add({"do": "hang", "apis": ["Heartbeat"], "probability": 0.25, "times": None})
@@ -197,7 +235,7 @@ def test_a_probability_is_about_that_of_a_strike() -> None:
     [
         ({"apis": ["OffsetCommit"]}, "needs 'do' and 'apis'"),
         ({"do": "hang"}, "needs 'do' and 'apis'"),
-        ({"do": "hang", "apis": []}, "nothing is not a request"),
+        ({"do": "hang", "apis": []}, "a fault needs the name of a request"),
         ({"do": "hang", "apis": ["OffsetComit"]}, "OffsetComit is not a request"),
         ({"do": "hangs", "apis": ["Fetch"]}, "'hangs' is not an effect"),
         ({"do": "hang", "apis": ["Fetch"], "topics": "a"}, "'topics' is not a field"),
@@ -212,14 +250,14 @@ def test_a_probability_is_about_that_of_a_strike() -> None:
         ({"do": "hang", "apis": ["Fetch"], "times": 0}, "at least 1"),
         ({"do": "hang", "apis": ["Fetch"], "probability": 0}, "above 0"),
         ({"do": "hang", "apis": ["Fetch"], "probability": 1.5}, "above 0"),
-        ({"do": "error", "apis": ["Fetch"]}, "goes with do='error'"),
-        ({"do": "hang", "apis": ["Fetch"], "error": "NONE"}, "goes with do='error'"),
+        ({"do": "error", "apis": ["Fetch"]}, "is for do='error'"),
+        ({"do": "hang", "apis": ["Fetch"], "error": "NONE"}, "is for do='error'"),
         ({"do": "error", "apis": ["Fetch"], "error": "NOT_A_CODE"}, "not one of Kafka's error codes"),
         ({"do": "delay", "apis": ["Fetch"]}, "delay_ms"),
         ({"do": "hang", "apis": ["Fetch"], "delay_ms": 5}, "delay_ms"),
         ({"do": "throttle", "apis": ["Fetch"], "delay_ms": 5}, "delay_ms"),
         ({"do": "throttle", "apis": ["Fetch"]}, "throttle_ms"),
-        ({"do": "damage", "apis": ["Produce"]}, "about Fetch alone"),
+        ({"do": "damage", "apis": ["Produce"]}, "for Fetch only"),
     ],
 )
 def test_what_is_not_a_fault_is_refused(given_: dict[str, Any], error: str) -> None:

@@ -51,7 +51,7 @@ async def test_a_next_too_many_is_heard_of() -> None:
     assert found.__cause__ is error
 
 
-async def test_a_coroutine_is_no_function() -> None:
+async def test_a_coroutine_is_not_a_function() -> None:
     async def listener() -> None: ...
 
     with pytest.raises(IllegalStateError, match="not coroutines"):

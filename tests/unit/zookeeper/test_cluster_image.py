@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.image import ClusterImage
-from muster.zookeeper.base.operations import (
-    Change,
-    Create,
-    GetData,
-    SetData,
-    Watched,
-    ZooKeeperError,
-    ensure_path,
-    next_ask,
-)
-from muster.zookeeper.base.znodes import (
-    TopicRegistration,
-    partition_state_path,
-    topic_path,
-)
+from muster.zookeeper.base.znodes import TopicRegistration, partition_state_path, topic_path
 from muster.zookeeper.cluster import scheme as cluster_scheme
-from muster.zookeeper.cluster.scheme import (
-    ClusterMember,
-    create_topic,
-    request_deletion,
-)
+from muster.zookeeper.cluster.scheme import ClusterMember, create_topic, request_deletion
 from tests.support.cluster_rules import World, made_world, registration, state
 from tests.support.plans import one_by_one
 
@@ -62,12 +45,12 @@ def test_an_image_learns_of_partitions_that_are_added(world):
     image = ClusterImage()
     catch_up = follow(world, image)
     catch_up()
-    world.do(SetData(topic_path("t"), TopicRegistration({0: [1], 1: [2]}, "A" * 22).encode()), "two")
+    world.do(zk.SetData(topic_path("t"), TopicRegistration({0: [1], 1: [2]}, "A" * 22).encode()), "two")
     world.clock.advance(100)
     catch_up()
     assert list(image.topics["t"].registration.partitions) == [0, 1]
-    world.run(ensure_path(partition_state_path("t", 1)), "two")
-    world.do(SetData(partition_state_path("t", 1), state(2, 3).encode()), "two")
+    world.run(zk.ensure_path(partition_state_path("t", 1)), "two")
+    world.do(zk.SetData(partition_state_path("t", 1), state(2, 3).encode()), "two")
     world.clock.advance(100)
     catch_up()
     assert image.topics["t"].states[1].state == state(2, 3)
@@ -79,10 +62,10 @@ def test_an_image_of_nothing_learns_of_what_comes():
     catch_up()
     assert (image.brokers, image.topics, image.deletions) == ({}, {}, set())
     for path in cluster_scheme.PERSISTENT:
-        world.run(ensure_path(path), "two")
+        world.run(zk.ensure_path(path), "two")
     world.run(create_topic("t", TopicRegistration({0: [1]}, "A" * 22), {}), "two")
     world.run(request_deletion("u"), "two")
-    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True), "two")
+    world.do(zk.Create("/brokers/ids/1", registration(1).encode(), ephemeral=True), "two")
     world.clock.advance(100)
     catch_up()
     assert (list(image.brokers), list(image.topics), image.deletions) == ([1], ["t"], {"u"})
@@ -114,16 +97,16 @@ def test_nothing_is_watched_of_a_topic_that_is_gone_until_it_comes_again(world, 
         assert {path for path in world.zookeeper.servers[0].watched - before if "/t" in path} == set()
 
 
-@pytest.mark.parametrize("change", [Change.LOST, Change.DATA, Change.CREATED])
+@pytest.mark.parametrize("change", [zk.Change.LOST, zk.Change.DATA, zk.Change.CREATED])
 @pytest.mark.parametrize("path", ["/muster/slots/5/owner", "/muster/coordinators", "/consumers/g/ids"])
 def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, change):
     world.run(create_topic("5", TopicRegistration({0: [1]}, "id"), {}))
     image = world.image()
-    assert image.changed(Watched(change, path)) is False
+    assert image.changed(zk.Watched(change, path)) is False
     assert image.is_current
 
 
-def test_a_change_that_is_told_before_the_answer_to_a_first_reading_is_not_lost(world):
+def test_a_change_that_is_reported_before_the_answer_to_a_first_reading_is_not_lost(world):
     """The session tells events and answers in order, but an answer is taken a moment later."""
     image = ClusterImage()
     told: list[object] = []
@@ -136,16 +119,16 @@ def test_a_change_that_is_told_before_the_answer_to_a_first_reading_is_not_lost(
         plan, outcome = one_by_one(image.refresh()), None
         while True:
             try:
-                what = next_ask(plan, outcome)
+                what = zk.next_ask(plan, outcome)
             except StopIteration:
                 return
             try:
                 outcome = world.do(what)
-            except ZooKeeperError as error:
+            except zk.ZooKeeperError as error:
                 outcome = error
-            if what == GetData(topic_path("t"), watch=True) and named.encode() != world.data(topic_path("t")):
-                world.do(SetData(topic_path("t"), named.encode()), "other")
-                assert world.clock.run_until(lambda: Watched(Change.DATA, topic_path("t")) in told, 1_000)
+            if what == zk.GetData(topic_path("t"), watch=True) and named.encode() != world.data(topic_path("t")):
+                world.do(zk.SetData(topic_path("t"), named.encode()), "other")
+                assert world.clock.run_until(lambda: zk.Watched(zk.Change.DATA, topic_path("t")) in told, 1_000)
 
     until_the_end()
     assert image.is_current

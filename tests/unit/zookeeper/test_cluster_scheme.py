@@ -9,22 +9,8 @@ import pytest
 
 from muster.broker.identity import uuid_bytes
 from muster.errors import ConfigError
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.image import ClusterImage, TopicImage
-from muster.zookeeper.base.operations import (
-    BadVersionError,
-    Change,
-    ConnectionLossError,
-    Create,
-    Delete,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    NodeExistsError,
-    SetData,
-    Watched,
-    ensure_path,
-)
 from muster.zookeeper.base.znodes import (
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -103,13 +89,13 @@ def test_one_broker_is_elected_and_each_has_an_epoch_of_its_own(world):
 
 def test_no_two_controllers_have_one_epoch(world):
     """The sequence: a broker reads the epoch; another becomes the controller and is gone again; the first claims."""
-    world.do(Create(CONTROLLER_EPOCH, b"0"))
+    world.do(zk.Create(CONTROLLER_EPOCH, b"0"))
     plan = elect(1, 5)
     answer = world.do(next(plan))
     assert world.run(elect(2, 6), "two").epoch == 1
-    world.do(Delete(CONTROLLER))
+    world.do(zk.Delete(CONTROLLER))
     claim = plan.send(answer)
-    with pytest.raises(BadVersionError) as refused:
+    with pytest.raises(zk.BadVersionError) as refused:
         world.do(claim)
     answer = world.do(plan.throw(refused.value))
     answer = world.do(plan.send(answer))
@@ -135,17 +121,17 @@ def test_ids_of_topics_are_ids_as_kafka_writes_them():
 def test_an_older_controller_writes_nothing_more(world):
     """It was frozen, its session has ended, and it goes on in a new session with what it still believes."""
     term = world.run(elect(1, 5), "one")
-    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
+    world.do(zk.Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
     world.run(create_topic("t", TopicRegistration({0: [1]}), {}))
     image = world.image()
-    world.do(Delete(CONTROLLER))
+    world.do(zk.Delete(CONTROLLER))
     assert world.run(elect(2, 7), "two").epoch == 2
-    with pytest.raises(BadVersionError) as refused:
+    with pytest.raises(zk.BadVersionError) as refused:
         world.run(settle(term, image))
     assert refused.value.path == CONTROLLER_EPOCH
     assert world.data(partition_state_path("t", 0)) is None
     world.run(request_deletion("t"))
-    with pytest.raises(BadVersionError):
+    with pytest.raises(zk.BadVersionError):
         world.run(settle(term, world.image()))
     assert world.data(topic_path("t")) is not None
 
@@ -153,7 +139,7 @@ def test_an_older_controller_writes_nothing_more(world):
 @pytest.mark.parametrize("partitions", [1, cluster_scheme.WRITES_OF_A_MULTI + 50])
 @pytest.mark.parametrize("what", ["new", "without an id", "without its leader", "to be deleted"])
 def test_each_write_of_a_controller_is_refused_when_there_is_a_newer_one(world, what, partitions):
-    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
+    world.do(zk.Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
     topic_id = None if what == "without an id" else "A" * 22
     world.run(create_topic("t", TopicRegistration({number: [1] for number in range(partitions)}, topic_id), {}))
     term = world.run(elect(1, 5), "one")
@@ -165,11 +151,11 @@ def test_each_write_of_a_controller_is_refused_when_there_is_a_newer_one(world, 
     image = world.image()
     if what == "without its leader":
         del image.brokers[1]
-    world.do(Delete(CONTROLLER))
+    world.do(zk.Delete(CONTROLLER))
     assert world.run(elect(2, 7), "two").epoch == 2
     tree = world.zookeeper.tree
     before = {path: (tree.get(path).mzxid, tree.get(path).version) for path in tree.paths()}
-    with pytest.raises(BadVersionError) as refused:
+    with pytest.raises(zk.BadVersionError) as refused:
         world.run(settle(term, image))
     assert refused.value.path == CONTROLLER_EPOCH
     assert {path: (tree.get(path).mzxid, tree.get(path).version) for path in tree.paths()} == before
@@ -177,23 +163,23 @@ def test_each_write_of_a_controller_is_refused_when_there_is_a_newer_one(world, 
 
 def test_a_state_that_changed_meanwhile_is_not_written_over(world):
     term = world.run(elect(1, 5), "one")
-    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
+    world.do(zk.Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
     world.run(create_topic("t", TopicRegistration({0: [1]}), {}))
     world.run(settle(term, world.image()))
     image = world.image()
     del image.brokers[1]
-    world.do(SetData(partition_state_path("t", 0), state(1, 9).encode()))
-    with pytest.raises(BadVersionError) as refused:
+    world.do(zk.SetData(partition_state_path("t", 0), state(1, 9).encode()))
+    with pytest.raises(zk.BadVersionError) as refused:
         world.run(settle(term, image))
     assert refused.value.path == partition_state_path("t", 0)
     assert world.state("t", 0).leader_epoch == 9
 
 
 def test_a_topic_is_created_once_and_with_its_own_settings(world):
-    world.do(Create(topic_config_path("t"), b'{"version":1,"config":{"of":"a former one"}}'))
+    world.do(zk.Create(topic_config_path("t"), b'{"version":1,"config":{"of":"a former one"}}'))
     world.run(create_topic("t", TopicRegistration({0: [1]}), {"retention.ms": "5"}))
     assert world.data(topic_config_path("t")) == b'{"version":1,"config":{"retention.ms":"5"}}'
-    with pytest.raises(NodeExistsError) as refused:
+    with pytest.raises(zk.NodeExistsError) as refused:
         world.run(create_topic("t", TopicRegistration({0: [2]}), {}))
     assert refused.value.path == topic_path("t")
 
@@ -206,14 +192,14 @@ def test_the_first_broker_names_the_cluster(world):
 
 @pytest.mark.parametrize("data", [None, b"", b"no json", b"[]", b'{"id":5}', b'{"id":""}'])
 def test_a_cluster_without_a_readable_id_is_refused(world, data):
-    world.run(ensure_path("/cluster"))
-    world.do(Create(CLUSTER_ID, data))
+    world.run(zk.ensure_path("/cluster"))
+    world.do(zk.Create(CLUSTER_ID, data))
     with pytest.raises(ConfigError, match="is not a cluster id"):
         world.run(cluster_id("x"))
 
 
 def test_an_id_that_another_session_has_is_taken(world):
-    world.do(Create("/brokers/ids/1", registration(1).encode(), ephemeral=True), "former")
+    world.do(zk.Create("/brokers/ids/1", registration(1).encode(), ephemeral=True), "former")
     member = ClusterMember(1)
     with pytest.raises(BrokerIdTakenError, match="registered with the id 1"):
         world.run(member.turn(registration(1), 0), "one")
@@ -226,7 +212,7 @@ def test_a_controller_whose_znode_is_deleted_by_hand_is_elected_anew(world):
     member = ClusterMember(1)
     world.session("one").listen(member.on_event)
     world.run(member.turn(registration(1), 0))
-    world.do(Delete(CONTROLLER), "user")
+    world.do(zk.Delete(CONTROLLER), "user")
     world.clock.advance(100)
     assert not member.image.is_current
     world.run(member.turn(registration(1), 0))
@@ -238,7 +224,7 @@ def test_a_controller_that_another_has_followed_notices(world):
     member = ClusterMember(1)
     world.session("one").listen(member.on_event)
     world.run(member.turn(registration(1), 0))
-    world.do(Delete(CONTROLLER), "user")
+    world.do(zk.Delete(CONTROLLER), "user")
     assert world.run(elect(2, 7), "two") is not None
     world.clock.advance(100)
     world.run(member.turn(registration(1), 0))
@@ -256,7 +242,7 @@ def broken(plan, at, *, carried_out):
         nonlocal number
         breaks, number = number == at, number + 1
         answer = (yield from outcome(what)) if carried_out or not breaks else None
-        return ConnectionLossError() if breaks else answer
+        return zk.ConnectionLossError() if breaks else answer
 
     yield from through(one_by_one(plan), one)
     return number
@@ -279,23 +265,23 @@ def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch
     at, ended = 0, False
     while not ended:
         world = World()
-        world.run(ensure_path("/brokers/topics"), "user")
-        world.run(ensure_path("/config/topics"), "user")
-        world.run(ensure_path("/admin/delete_topics"), "user")
+        world.run(zk.ensure_path("/brokers/topics"), "user")
+        world.run(zk.ensure_path("/config/topics"), "user")
+        world.run(zk.ensure_path("/admin/delete_topics"), "user")
         world.run(create_topic("old", TopicRegistration({0: [1], 1: [2]}, "AAAAAAAAQACAAAAAAAAAAA"), {}), "user")
         world.run(create_topic("new", TopicRegistration({0: [1], 1: [1], 2: [2], 3: [1]}), {"a": "b"}), "user")
         world.run(request_deletion("old"), "user")
         members = [ClusterMember(1), ClusterMember(2)]
         for member in members:
             world.session(str(member.broker_id)).listen(member.on_event)
-        with suppress(ConnectionLossError):
+        with suppress(zk.ConnectionLossError):
             ended = world.run(broken(members[0].turn(registration(1), 0), at, carried_out=carried_out), "1") <= at
         world.run(members[0].turn(registration(1), 0), "1")
         settled(world, members)
         assert world.data(topic_path("old")) is None, at
-        assert world.do(Exists("/admin/delete_topics/old"), "user") is None
+        assert world.do(zk.Exists("/admin/delete_topics/old"), "user") is None
         for broker in (1, 2):
-            assert world.do(GetChildren(deletions_path(broker)), "user") == ["AAAAAAAAQACAAAAAAAAAAA"], at
+            assert world.do(zk.GetChildren(deletions_path(broker)), "user") == ["AAAAAAAAQACAAAAAAAAAAA"], at
         assert [world.state("new", number).leader for number in range(4)] == [1, 1, 2, 1], at
         assert [world.state("new", number).leader_epoch for number in range(4)] == [0, 0, 0, 0]
         assert members[0].term is not None
@@ -317,32 +303,36 @@ def refused(plan):
 
     def one(what):
         nonlocal multis
-        multis += isinstance(what, Multi)
-        return BadVersionError("/elsewhere") if isinstance(what, Multi) and multis > 1 else (yield from outcome(what))
+        multis += isinstance(what, zk.Multi)
+        return (
+            zk.BadVersionError("/elsewhere")
+            if isinstance(what, zk.Multi) and multis > 1
+            else (yield from outcome(what))
+        )
 
     return through(plan, one)
 
 
 def test_a_turn_that_is_always_refused_is_given_up(world):
     world.run(create_topic("t", TopicRegistration({0: [1]}), {}))
-    with pytest.raises(BadVersionError, match="elsewhere"):
+    with pytest.raises(zk.BadVersionError, match="elsewhere"):
         world.run(refused(ClusterMember(1).turn(registration(1), 0)))
 
 
 def test_a_deletion_with_something_below_it_is_finished(world):
-    world.run(ensure_path("/admin/delete_topics/t/remark"), "user")
+    world.run(zk.ensure_path("/admin/delete_topics/t/remark"), "user")
     world.run(ClusterMember(1).turn(registration(1), 0))
-    assert world.do(GetChildren("/admin/delete_topics")) == []
+    assert world.do(zk.GetChildren("/admin/delete_topics")) == []
 
 
 def test_what_cannot_be_read_is_noted_and_passed_over(world):
-    world.do(Create("/brokers/ids/1", b"rubbish", ephemeral=True))
-    world.do(Create("/brokers/ids/x", registration(1).encode(), ephemeral=True))
-    world.do(Create("/brokers/topics/bad", b"{}"))
+    world.do(zk.Create("/brokers/ids/1", b"rubbish", ephemeral=True))
+    world.do(zk.Create("/brokers/ids/x", registration(1).encode(), ephemeral=True))
+    world.do(zk.Create("/brokers/topics/bad", b"{}"))
     world.run(create_topic("good", TopicRegistration({0: [1]}), {}))
-    world.run(ensure_path("/brokers/topics/good/partitions/0"))
-    world.do(Create(partition_state_path("good", 0), b"[]"))
-    world.do(Create(CONTROLLER, b"?"))
+    world.run(zk.ensure_path("/brokers/topics/good/partitions/0"))
+    world.do(zk.Create(partition_state_path("good", 0), b"[]"))
+    world.do(zk.Create(CONTROLLER, b"?"))
     image = world.image()
     assert (image.brokers, list(image.topics), image.controller_id) == ({}, ["good"], -1)
     assert sorted(image.unreadable) == [
@@ -352,15 +342,15 @@ def test_what_cannot_be_read_is_noted_and_passed_over(world):
         "/brokers/topics/good/partitions/0/state",
         CONTROLLER,
     ]
-    world.do(SetData("/brokers/topics/bad", TopicRegistration({0: [1]}).encode()))
+    world.do(zk.SetData("/brokers/topics/bad", TopicRegistration({0: [1]}).encode()))
     assert "bad" in world.image().topics
-    assert world.do(GetData(CONTROLLER))[0] == b"?"
+    assert world.do(zk.GetData(CONTROLLER))[0] == b"?"
 
 
 def test_producer_ids_are_reserved_in_blocks_that_never_overlap(world):
     blocks = [world.run(reserve_producer_ids(broker_id, 0)) for broker_id in (1, 2, 1)]
     assert blocks == [range(1_000), range(1_000, 2_000), range(2_000, 3_000)]
-    data, _ = world.do(GetData(PRODUCER_IDS))
+    data, _ = world.do(zk.GetData(PRODUCER_IDS))
     assert data == b'{"version":1,"broker":1,"block_start":"2000","block_end":"2999"}'
 
 
@@ -370,7 +360,7 @@ def test_two_brokers_that_reserve_at_once_get_blocks_of_their_own(world):
     found = world.do(next(slow))
     assert world.run(reserve_producer_ids(2, 0)) == range(1_000, 2_000)
     asked = slow.send(found)
-    with pytest.raises(BadVersionError) as refused:
+    with pytest.raises(zk.BadVersionError) as refused:
         world.do(asked)
     asked = slow.throw(refused.value)
     asked = slow.send(world.do(asked))
@@ -384,14 +374,14 @@ def test_an_older_zookeeper_names_no_producer_id_again(world, has_lost):
     given = world.run(reserve_producer_ids(1, 1_700_000_000_000))
     before = world.data(PRODUCER_IDS)
     later = [world.run(reserve_producer_ids(2, 1_700_000_000_000 + at)) for at in (0, 1, 5_000)]
-    world.do(Delete(PRODUCER_IDS) if has_lost == "all of it" else SetData(PRODUCER_IDS, before))
+    world.do(zk.Delete(PRODUCER_IDS) if has_lost == "all of it" else zk.SetData(PRODUCER_IDS, before))
     again = world.run(reserve_producer_ids(1, 1_700_000_006_000))
     assert len({*given, *again, *(found for block in later for found in block)}) == 5 * 1_000
 
 
 @pytest.mark.parametrize("data", [b"7", b"{}", b"x", b'{"block_end":"many"}'])
 def test_producer_ids_are_not_guessed(world, data):
-    world.do(Create(PRODUCER_IDS, data))
+    world.do(zk.Create(PRODUCER_IDS, data))
     with pytest.raises(ConfigError):
         world.run(reserve_producer_ids(1, 0))
 
@@ -403,7 +393,7 @@ def test_a_topic_of_kafkas_older_tools_is_given_an_id_that_no_former_one_had(wor
         member.image.forget()
         world.run(create_topic("t", TopicRegistration({0: [1]}, version=1), {}), "user")
         world.run(member.turn(registration(1), 0))
-        data, _ = world.do(GetData(topic_path("t")))
+        data, _ = world.do(zk.GetData(topic_path("t")))
         named = read_topic("t", data)
         assert isinstance(named, TopicRegistration)
         assert named.topic_id is not None
@@ -424,8 +414,8 @@ def test_events_of_others_that_share_the_session_are_none_of_its_own():
     image = ClusterImage()
     image._dirty.clear()
     for path in ("/brokers/topics/t/partitions", "/brokers/seqid", "/muster/slots/0/owner", "/config/changes", "/"):
-        assert not image.changed(Watched(Change.CHILDREN, path))
-    assert image.changed(Watched(Change.DATA, "/brokers/topics/t/partitions/0/state"))
+        assert not image.changed(zk.Watched(zk.Change.CHILDREN, path))
+    assert image.changed(zk.Watched(zk.Change.DATA, "/brokers/topics/t/partitions/0/state"))
 
 
 def test_a_broker_does_not_take_control_of_a_zookeeper_that_was_emptied(world):
@@ -433,9 +423,9 @@ def test_a_broker_does_not_take_control_of_a_zookeeper_that_was_emptied(world):
     member.cluster_id = world.run(cluster_id("abc"))
     world.run(member.turn(registration(1), 5))
     for path in (CONTROLLER, CONTROLLER_EPOCH, "/brokers/ids/1", CLUSTER_ID):
-        world.do(Delete(path), "other")
+        world.do(zk.Delete(path), "other")
     member.image.forget()
     with pytest.raises(ConfigError, match="ZooKeeper has lost cluster abc"):
         world.run(member.turn(registration(1), 6))
-    assert world.do(Exists(CONTROLLER)) is None
-    assert world.do(Exists(CONTROLLER_EPOCH)) is None
+    assert world.do(zk.Exists(CONTROLLER)) is None
+    assert world.do(zk.Exists(CONTROLLER_EPOCH)) is None

@@ -9,26 +9,13 @@ from typing import Any
 import pytest
 
 from muster.coordinator.shards.store import FencedError
-from muster.protocol.group_records import (
-    GroupMetadataRecord,
-    OffsetCommitRecord,
-    encode_record,
-)
+from muster.log.producers.producer_state import PartitionProducers
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, encode_record
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from muster.protocol.records.record_batch import BatchBuilder
-from muster.zookeeper.base.operations import (
-    ConnectionLossError,
-    Create,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    Plan,
-    SetData,
-    ZooKeeperError,
-)
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.znodes import SLOTS, slot_epoch_path
-from muster.zookeeper.cluster import group_store
+from muster.zookeeper.cluster import group_store, kept_znode
 from muster.zookeeper.cluster.group_store import GroupJournal, GroupStore
 from muster.zookeeper.cluster.group_znodes import groups_path, read_znode
 from tests.simulator.zookeeper.tree import Tree
@@ -42,13 +29,13 @@ class Znodes:
 
     def __init__(self) -> None:
         self.tree = Tree()
-        self.waiting: list[tuple[Plan[Any], Callable[[Any], None]]] = []
+        self.waiting: list[tuple[zk.Plan[Any], Callable[[Any], None]]] = []
         self._zxid = 0
         for path in ("/muster", SLOTS, f"{SLOTS}/0", slot_epoch_path(0), "/muster/groups", groups_path(0)):
-            self.do(Create(path))
-        self.do(SetData(slot_epoch_path(0), b"1"))
+            self.do(zk.Create(path))
+        self.do(zk.SetData(slot_epoch_path(0), b"1"))
 
-    def __call__(self, plan: Plan[Any], then: Callable[[Any], None]) -> Callable[[], None]:
+    def __call__(self, plan: zk.Plan[Any], then: Callable[[Any], None]) -> Callable[[], None]:
         one = (plan, then)
         self.waiting.append(one)
         return lambda: self.waiting.remove(one) if one in self.waiting else None
@@ -63,28 +50,28 @@ class Znodes:
                 outcome = self._outcome(what)
         except StopIteration as done:
             then(done.value)
-        except ZooKeeperError as error:
+        except zk.ZooKeeperError as error:
             then(error)
 
     def _outcome(self, what: Any) -> Any:
         try:
             return self.do(what)
-        except ZooKeeperError as error:
+        except zk.ZooKeeperError as error:
             return error
 
     def do(self, what: Any) -> Any:
-        node = None if isinstance(what, Multi) else self.tree.find(what.path)
+        node = None if isinstance(what, zk.Multi) else self.tree.find(what.path)
         match what:
-            case Exists():
+            case zk.Exists():
                 return None if node is None else node.stat()
-            case GetData():
+            case zk.GetData():
                 found = self.tree.get(what.path)
                 return found.data, found.stat()
-            case GetChildren():
+            case zk.GetChildren():
                 return sorted(self.tree.get(what.path).children)
-            case Multi() | Create() | SetData():
+            case zk.Multi() | zk.Create() | zk.SetData():
                 self._zxid += 1
-                writes = what.writes if isinstance(what, Multi) else (what,)
+                writes = what.writes if isinstance(what, zk.Multi) else (what,)
                 return self.tree.transact(writes, OURS, self._zxid)[1]
         return None
 
@@ -102,7 +89,7 @@ class Znodes:
 
 def loaded(znodes: Znodes) -> tuple[GroupJournal, dict[bytes, bytes]]:
     """A journal that was read to its end, and what it read."""
-    journal = GroupStore(znodes, lambda: None).load(0, EPOCH)
+    journal = GroupStore(znodes, lambda: None, PartitionProducers).load(0, EPOCH)
     records: dict[bytes, bytes] = {}
     while True:
         piece = journal.read(100)
@@ -145,7 +132,7 @@ def test_what_is_changed_again_while_it_waits_is_durable_with_the_last_change():
 
 
 def test_of_what_goes_in_several_multis_nothing_is_durable_before_the_last(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(group_store, "OFFSETS_OF_A_ZNODE", 1)
+    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 1)
     monkeypatch.setattr(group_store, "WRITES_OF_A_MULTI", 2)
     znodes = Znodes()
     journal, _ = loaded(znodes)
@@ -158,7 +145,7 @@ def test_of_what_goes_in_several_multis_nothing_is_durable_before_the_last(monke
 
 
 def test_a_znode_whose_offsets_have_gone_leaves_its_number_to_the_next(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(group_store, "OFFSETS_OF_A_ZNODE", 2)
+    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 2)
     znodes = Znodes()
     journal, _ = loaded(znodes)
     for records in (
@@ -178,7 +165,7 @@ def test_a_znode_whose_offsets_have_gone_leaves_its_number_to_the_next(monkeypat
 def test_what_is_durable_is_there(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Whatever is written, and whenever the multis are carried out: of each record ZooKeeper has the last value that is
     durable, or a later one. In the end a journal that is read has all."""
-    monkeypatch.setattr(group_store, "OFFSETS_OF_A_ZNODE", 2)
+    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 2)
     monkeypatch.setattr(group_store, "WRITES_OF_A_MULTI", 3)
     rng, znodes = Random(seed), Znodes()
     journal, _ = loaded(znodes)
@@ -227,8 +214,8 @@ def test_what_a_successor_has_written_is_not_taken_for_ones_own():
     journal.write(batch_of(offset_of("a", 0, 2)), 0)
     [(plan, _)] = znodes.waiting
     what = next(plan)
-    assert isinstance(what, Multi)
-    assert type(plan.throw(ConnectionLossError())).__name__ == "Reconnected"
+    assert isinstance(what, zk.Multi)
+    assert type(plan.throw(zk.ConnectionLossError())).__name__ == "Reconnected"
     what, asked = plan.send(None), 0
 
     def go_on() -> None:
@@ -237,7 +224,7 @@ def test_what_a_successor_has_written_is_not_taken_for_ones_own():
             asked += 1
             what = plan.send(znodes.do(what))
             if asked == 2:  # between any two of its questions
-                znodes.do(Multi(SetData(slot_epoch_path(0), b"2"), SetData(f"{groups_path(0)}/a~0", b"newer")))
+                znodes.do(zk.Multi(zk.SetData(slot_epoch_path(0), b"2"), zk.SetData(f"{groups_path(0)}/a~0", b"newer")))
 
     with pytest.raises(FencedError):
         go_on()

@@ -12,39 +12,16 @@ import pytest
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.shards.store import FencedError
 from muster.errors import ErrorCode
+from muster.log.producers.producer_state import PartitionProducers
+from muster.protocol import messages as m
 from muster.protocol.group_records import OffsetCommitRecord, decode_record, encode_record
-from muster.protocol.messages import (
-    DeleteGroupsRequest,
-    LeaveGroupRequest,
-    MemberIdentity,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-)
 from muster.protocol.records.record_batch import BatchBuilder
-from muster.zookeeper.base.operations import (
-    BadVersionError,
-    ConnectionLossError,
-    Create,
-    Delete,
-    GetData,
-    Multi,
-    SessionExpiredError,
-    SetData,
-    Stat,
-    TooLargeError,
-)
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.znodes import GROUPS, slot_epoch_path
-from muster.zookeeper.cluster import group_store
-from muster.zookeeper.cluster.group_store import (
-    MAX_OFFSET_METADATA,
-    OFFSETS_OF_A_ZNODE,
-    READ_AHEAD,
-    READERS,
-    GroupStore,
-)
+from muster.zookeeper.cluster import group_store, slot_plans
+from muster.zookeeper.cluster.group_store import READ_AHEAD, READERS, GroupStore
 from muster.zookeeper.cluster.group_znodes import read_znode
+from muster.zookeeper.cluster.kept_znode import MAX_OFFSET_METADATA, OFFSETS_OF_A_ZNODE
 from tests.support.slot_world import SESSION_MS, START_MS, SlotWorld, commit_request, runner
 
 ALPHABET = "".join(map(chr, range(33, 127)))
@@ -53,10 +30,7 @@ ALPHABET = "".join(map(chr, range(33, 127)))
 @pytest.fixture
 def world() -> SlotWorld:
     """One coordinator that has all slots."""
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
-    return world
+    return SlotWorld.settled(1)
 
 
 def multis(world, act):
@@ -66,7 +40,7 @@ def multis(world, act):
     submit = session.submit
 
     def note(what, reply, life):
-        if isinstance(what, Multi) and any(write.path.startswith(GROUPS) for write in what.writes):
+        if isinstance(what, zk.Multi) and any(write.path.startswith(GROUPS) for write in what.writes):
             found.append([(type(write).__name__, write.path) for write in what.writes])
         submit(what, reply, life)
 
@@ -189,9 +163,7 @@ def test_a_multi_that_would_be_too_large_is_two(world, monkeypatch):
 def test_offsets_that_expire_and_groups_that_are_deleted_leave_no_znode():
     config = GroupConfig(offsets_retention_minutes=1, offsets_topic_num_partitions=4)
     config.offsets_retention_check_interval_ms = 10_000
-    world = SlotWorld(config=config)
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1, config=config)
     assert world.commit("g", 5) == 0
     world.run(30_000)
     assert world.commit("g", 6, partition=1) == 0
@@ -199,7 +171,7 @@ def test_offsets_that_expire_and_groups_that_are_deleted_leave_no_znode():
     world.run(45_000)
     [left] = stored(world, f"/muster/groups/{world.slot_of('g')}/g~0")
     assert left.key.partition == 1
-    [answer] = world.ask(world.nodes[1], DeleteGroupsRequest(["h"]), 2).results
+    [answer] = world.ask(world.nodes[1], m.DeleteGroupsRequest(["h"]), 2).results
     assert answer.error_code == 0
     assert [path for path in world.znodes() if "/h" in path] == []
     world.run(60_000)
@@ -243,7 +215,7 @@ def cut(world, act, after):
     is_cut: list[Any] = []
 
     def lose(what, reply, life):
-        if not isinstance(what, Multi) or is_cut:
+        if not isinstance(what, zk.Multi) or is_cut:
             submit(what, reply, life)
             return
         is_cut.append(what)
@@ -285,7 +257,7 @@ def test_a_lost_answer(world, before, after):
 @pytest.mark.parametrize("after", [False, True])
 def test_a_lost_answer_to_a_deletion(world, after):
     assert world.commit("g", 1) == 0
-    [answer] = cut(world, lambda: world.ask(world.nodes[1], DeleteGroupsRequest(["g"]), 2), after).results
+    [answer] = cut(world, lambda: world.ask(world.nodes[1], m.DeleteGroupsRequest(["g"]), 2), after).results
     assert answer.error_code == 0
     assert world.znodes() == []
     assert world.commit("g", 3) == 0
@@ -301,7 +273,7 @@ def test_while_zookeeper_is_away_commits_wait_then_are_refused_and_nothing_ackno
     world.run(SESSION_MS // 2)
     assert answers == []
     fetched: list[Any] = []
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
+    request = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup("g", topics=None)])
     node.submit(request, 8, fetched.append)
     assert fetched == []  # it would tell what is not durable
     world.run(SESSION_MS)
@@ -333,17 +305,19 @@ def test_a_record_too_large_is_refused_before_anything_is_written(world):
     batch = BatchBuilder()
     batch.append(START_MS, *encode_record(offset_record("g", 0, 1)))
     batch.append(START_MS, b"\0\2\0\1g", noise)
-    with pytest.raises(TooLargeError):
+    with pytest.raises(zk.TooLargeError):
         journal.write(batch, START_MS)
     metadata = BatchBuilder()
     metadata.append(START_MS, *encode_record(offset_record("g", 0, 1, "x" * (4 * MAX_OFFSET_METADATA + 200))))
-    with pytest.raises(TooLargeError):
+    with pytest.raises(zk.TooLargeError):
         journal.write(metadata, START_MS)
     assert (journal.failed, journal.durable, world.znodes()) == (None, 0, [])
 
 
 def offset_record(group_id, partition, offset, metadata=""):
-    return OffsetCommitRecord(OffsetCommitKey(group_id, "t", partition), OffsetCommitValue(offset, -1, metadata, 0, -1))
+    return OffsetCommitRecord(
+        m.OffsetCommitKey(group_id, "t", partition), m.OffsetCommitValue(offset, -1, metadata, 0, -1)
+    )
 
 
 def test_a_znode_that_another_program_changed_fails_the_slot_and_is_read_again(world):
@@ -351,8 +325,8 @@ def test_a_znode_that_another_program_changed_fails_the_slot_and_is_read_again(w
     operator = world.zookeeper.connect("operator")
     world.zookeeper.settle()
     path = f"/muster/groups/{world.slot_of('g')}/g~0"
-    data, _ = world.zookeeper.do(operator, GetData(path))
-    world.zookeeper.do(operator, SetData(path, data))
+    data, _ = world.zookeeper.do(operator, zk.GetData(path))
+    world.zookeeper.do(operator, zk.SetData(path, data))
     assert world.commit("g", 2) == ErrorCode.NOT_COORDINATOR
     world.until(lambda: world.slot_of("g") in world.nodes[1].runtime._served)
     assert world.commit("g", 3) == 0
@@ -370,9 +344,9 @@ def test_a_damaged_znode_is_passed_over_and_written_over(world, name, caplog):
     world.kill(1)
     path = f"/muster/groups/{slot}/{name}"
     if name == "g~0":
-        world.zookeeper.do(operator, Create(path, b"rubbish"))
+        world.zookeeper.do(operator, zk.Create(path, b"rubbish"))
     else:
-        world.zookeeper.do(operator, SetData(path, b"rubbish"))
+        world.zookeeper.do(operator, zk.SetData(path, b"rubbish"))
     world.start(2)
     world.settle()
     assert f"at {path}: of 7 bytes, 0 are records" in caplog.text
@@ -394,12 +368,12 @@ def test_a_group_that_is_deleted_takes_its_damaged_znodes_along(world):
     operator = world.zookeeper.connect("operator")
     world.zookeeper.settle()
     world.kill(1)
-    world.zookeeper.do(operator, Create(f"/muster/groups/{slot}/g~1", b"rubbish"))
+    world.zookeeper.do(operator, zk.Create(f"/muster/groups/{slot}/g~1", b"rubbish"))
     world.start(2)
     world.settle()
     _, (leader,) = world.form("g", 1)
-    world.ask(world.nodes[2], LeaveGroupRequest("g", "", [MemberIdentity(leader)]), 3)
-    [answer] = world.ask(world.nodes[2], DeleteGroupsRequest(["g"]), 2).results
+    world.ask(world.nodes[2], m.LeaveGroupRequest("g", "", [m.MemberIdentity(leader)]), 3)
+    [answer] = world.ask(world.nodes[2], m.DeleteGroupsRequest(["g"]), 2).results
     assert answer.error_code == 0
     assert world.znodes(slot) == []
 
@@ -448,7 +422,9 @@ def test_a_load_that_is_given_up_asks_for_nothing_more(world):
 @pytest.mark.parametrize("epoch", [0, 2, 9])
 def test_an_epoch_that_is_not_the_slots_is_fenced(world, epoch):
     fenced = []
-    store = GroupStore(runner(world.nodes[1].session), lambda: None, lambda *what: fenced.append(what))
+    store = GroupStore(
+        runner(world.nodes[1].session), lambda: None, PartitionProducers, lambda *what: fenced.append(what)
+    )
     journal = store.load(0, epoch)
     world.until(lambda: journal.failed is not None)
     with pytest.raises(FencedError, match=re.escape("slot 0 has epoch 1")):
@@ -458,7 +434,7 @@ def test_an_epoch_that_is_not_the_slots_is_fenced(world, epoch):
 
 def test_a_session_that_ends_while_a_slot_is_read_fences(world):
     all_of(world, [commit_request(f"group-{number}", {0: 1}) for number in range(100)])
-    store = GroupStore(runner(world.nodes[1].session), lambda: None)
+    store = GroupStore(runner(world.nodes[1].session), lambda: None, PartitionProducers)
     journal = store.load(0, 1)
     world.until(lambda: bool(journal._arrived))
     world.zookeeper.expire(world.nodes[1].session)
@@ -469,27 +445,27 @@ def test_a_session_that_ends_while_a_slot_is_read_fences(world):
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 
-SET = SetData("/muster/groups/0/g", b"new", 4)
+SET = zk.SetData("/muster/groups/0/g", b"new", 4)
 
 
 def test_a_multi_that_is_refused_after_a_loss_was_carried_out_if_the_version_says_so(world):
     """The sequence: sent, the connection is lost, looked for and not there yet, sent again - and then the first one
     arrives."""
-    plan = group_store.write_all(0, 1, (SET,))
+    plan = slot_plans.write_all(0, 1, (SET,))
     tree = world.zookeeper.tree
     operator = world.zookeeper.connect("operator")
     world.zookeeper.settle()
-    world.zookeeper.do(operator, Create(SET.path))
+    world.zookeeper.do(operator, zk.Create(SET.path))
     for version in range(4):
-        world.zookeeper.do(operator, SetData(SET.path, b"", version))
+        world.zookeeper.do(operator, zk.SetData(SET.path, b"", version))
     first = next(plan)
-    reconnect = plan.throw(ConnectionLossError())
+    reconnect = plan.throw(zk.ConnectionLossError())
     what = plan.send(None)
-    while not isinstance(what, Multi):
+    while not isinstance(what, zk.Multi):
         what = plan.send(world.zookeeper.do(operator, what))
     assert (what, type(reconnect).__name__) == (first, "Reconnected")
     world.zookeeper.do(operator, first)
-    what = plan.throw(BadVersionError(SET.path))
+    what = plan.throw(zk.BadVersionError(SET.path))
     for _ in range(2):
         what = plan.send(world.zookeeper.do(operator, what))
     answer = world.zookeeper.do(operator, what)
@@ -501,13 +477,13 @@ def test_a_multi_that_is_refused_after_a_loss_was_carried_out_if_the_version_say
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
-        (BadVersionError(slot_epoch_path(0)), FencedError),
-        (BadVersionError(SET.path), BadVersionError),
-        (SessionExpiredError(), SessionExpiredError),
+        (zk.BadVersionError(slot_epoch_path(0)), FencedError),
+        (zk.BadVersionError(SET.path), zk.BadVersionError),
+        (zk.SessionExpiredError(), zk.SessionExpiredError),
     ],
 )
 def test_what_is_refused_without_a_loss_is_refused(error, raised):
-    plan = group_store.write_all(0, 1, (SET,))
+    plan = slot_plans.write_all(0, 1, (SET,))
     next(plan)
     with pytest.raises(raised):
         plan.throw(error)
@@ -520,12 +496,12 @@ def test_what_is_refused_without_a_loss_is_refused(error, raised):
         (SET, 4, False),
         (SET, 6, False),
         (SET, None, False),
-        (Create(SET.path, b""), 0, True),
-        (Create(SET.path, b""), None, False),
-        (Delete(SET.path, 4), None, True),
-        (Delete(SET.path, 4), 4, False),
+        (zk.Create(SET.path, b""), 0, True),
+        (zk.Create(SET.path, b""), None, False),
+        (zk.Delete(SET.path, 4), None, True),
+        (zk.Delete(SET.path, 4), 4, False),
     ],
 )
 def test_what_tells_whether_a_write_was_carried_out(write, version, done):
-    found = None if version is None else Stat(version, 0, 0, 1, 1, 0)
-    assert group_store._is_done(write, found) is done
+    found = None if version is None else zk.Stat(version, 0, 0, 1, 1, 0)
+    assert slot_plans.is_done(write, found) is done

@@ -52,8 +52,8 @@ def test_names(group_id, name):
 def test_each_group_has_a_name_of_its_own_that_zookeeper_takes(one, other):
     assert (group_name(one) == group_name(other)) is (one == other)
     check(GetData(f"{groups_path(63)}/{offsets_name(group_name(one), 99)}"))
-    assert read_name(group_name(one)) == (group_name(one), None)
-    assert read_name(offsets_name(group_name(one), 7)) == (group_name(one), 7)
+    assert read_name(group_name(one)) == (group_name(one), None, None)
+    assert read_name(offsets_name(group_name(one), 7)) == (group_name(one), 7, None)
 
 
 def test_long_names_are_cut_and_stay_different():
@@ -83,11 +83,11 @@ GOOD = encode_records({b"k": b"v"}, NOW)
 @pytest.mark.parametrize(
     "data", [None, b"", b"x" * 80, GOOD[:-1], GOOD + b"x", GOOD[:-2] + b"xx", GOOD[:16] + b"\1" + GOOD[17:]]
 )
-def test_what_is_damaged_is_told(data):
+def test_what_is_damaged_is_reported(data):
     assert isinstance(read_znode("/x", data), Unreadable)
 
 
-def test_a_record_without_a_value_is_no_groups():
+def test_a_record_without_a_value_belongs_to_no_group():
     batch = BatchBuilder()
     batch.append(NOW, b"k", None)
     assert isinstance(read_znode("/x", bytes(batch.build())), Unreadable)

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.zookeeper.base.operations import (
-    Create,
-    Delete,
-    GetChildren,
-    GetData,
-    NotEmptyError,
-    NotPermittedError,
-    SetData,
-)
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.znodes import (
     COORDINATORS,
     CoordinatorRegistration,
@@ -43,18 +35,16 @@ class Operator:
         return self.world.zookeeper.do(self.session, what)
 
     def delete_all(self, path: str) -> None:
-        for name in self.do(GetChildren(path)):
+        for name in self.do(zk.GetChildren(path)):
             self.delete_all(f"{path}/{name}")
-        with suppress(NotEmptyError):  # some of it is there again
-            self.do(Delete(path))
+        with suppress(zk.NotEmptyError):  # some of it is there again
+            self.do(zk.Delete(path))
 
 
 @pytest.fixture
 def world() -> SlotWorld:
     """Two coordinators that have all slots, and a group in each slot with a commit."""
-    world = SlotWorld()
-    world.start(1, 2)
-    world.settle()
+    world = SlotWorld.settled(1, 2)
     for slot in range(SLOTS):
         assert world.commit(group_in(world, slot), 1) == 0
     return world
@@ -82,7 +72,7 @@ def requests_of(world: SlotWorld, milliseconds: int) -> int:
 
 
 @pytest.mark.parametrize("path", [slot_epoch_path(0), f"{SLOTS_PATH}/0", SLOTS_PATH, COORDINATORS])
-def test_an_epoch_that_is_deleted_is_made_anew_and_goes_on_from_where_it_was(world, path):
+def test_an_epoch_that_is_deleted_is_made_anew_and_continues_from_where_it_was(world, path):
     for _ in range(3):  # so that the epochs of this process are ahead of those of new znodes
         world.zookeeper.expire(world.nodes[1].session)
         world.zookeeper.expire(world.nodes[2].session)
@@ -111,10 +101,10 @@ def test_a_slot_that_cannot_be_taken_holds_up_no_other(world):
     def refuse_one() -> None:
         what: Any = next(plan)
         while True:
-            refused = isinstance(what, GetData) and what.path == slot_owner_path(1)
-            what = plan.throw(NotPermittedError(what.path)) if refused else answer(world, session, plan, what)
+            refused = isinstance(what, zk.GetData) and what.path == slot_owner_path(1)
+            what = plan.throw(zk.NotPermittedError(what.path)) if refused else answer(world, session, plan, what)
 
-    with pytest.raises(NotPermittedError):
+    with pytest.raises(zk.NotPermittedError):
         refuse_one()
     assert gained == [0, 2, 3]
     assert not keeper.is_settled
@@ -130,7 +120,7 @@ def answer(world, session, plan, what):
     return plan.send(found)
 
 
-def test_groups_of_a_slot_that_are_deleted_are_gone_and_the_slot_goes_on(world):
+def test_groups_of_a_slot_that_are_deleted_are_gone_and_the_slot_continues(world):
     operator = Operator(world)
     operator.delete_all("/muster/groups")
     assert world.commit(group_in(world, 0), 5) != 0
@@ -147,8 +137,8 @@ def test_an_owner_without_a_session_is_nobody(world):
         world.kill(node_id)
     world.run(2 * SESSION_MS)
     for slot in range(SLOTS):
-        operator.do(Create(slot_owner_path(slot), SlotOwner(1, 1).encode()))
-    operator.do(Create(coordinator_path(7), CoordinatorRegistration("localhost", 7).encode()))
+        operator.do(zk.Create(slot_owner_path(slot), SlotOwner(1, 1).encode()))
+    operator.do(zk.Create(coordinator_path(7), CoordinatorRegistration("localhost", 7).encode()))
     world.start(1, 2)
     commits_again(world)
     assert set(world.nodes[1].keeper.live) == {1, 2}
@@ -156,9 +146,9 @@ def test_an_owner_without_a_session_is_nobody(world):
 
 
 @pytest.mark.parametrize("name", ["01", "٣", "²", "99999999999", "-5", "x", "4294967297"])
-def test_a_coordinator_whose_name_is_no_id_is_none(world, name):
+def test_a_znode_whose_name_is_not_an_id_is_not_a_coordinator(world, name):
     operator = Operator(world)
-    operator.do(Create(f"/muster/coordinators/{name}", CoordinatorRegistration("evil", 7).encode(), ephemeral=True))
+    operator.do(zk.Create(f"/muster/coordinators/{name}", CoordinatorRegistration("evil", 7).encode(), ephemeral=True))
     world.run(1_000)
     assert {number: found.port for number, found in world.nodes[1].keeper.live.items()} == {1: 1, 2: 2}
     assert f"/muster/coordinators/{name}" in world.nodes[1].keeper.unreadable
@@ -168,7 +158,7 @@ def test_a_coordinator_whose_name_is_no_id_is_none(world, name):
 @pytest.mark.parametrize("registration", [("", 9), ("h", 0), ("a b", 9), ("h\n", 9), ("h" * 40_000, 9)])
 def test_a_coordinator_at_an_address_that_is_none_is_none(world, registration):
     operator = Operator(world)
-    operator.do(Create(coordinator_path(8), CoordinatorRegistration(*registration).encode(), ephemeral=True))
+    operator.do(zk.Create(coordinator_path(8), CoordinatorRegistration(*registration).encode(), ephemeral=True))
     world.run(1_000)
     assert set(world.nodes[1].keeper.live) == {1, 2}
     commits_again(world)
@@ -179,9 +169,9 @@ def test_a_copy_of_a_znode_rewinds_nothing(world):
     group_id = group_in(world, 0)
     path = f"/muster/groups/0/{group_id}~0"
     operator = Operator(world)
-    data, _ = operator.do(GetData(path))
+    data, _ = operator.do(zk.GetData(path))
     for name in (f"{path}.bak", f"/muster/groups/0/x{group_id}~0", f"/muster/groups/0/{group_id}.old"):
-        operator.do(Create(name, data))
+        operator.do(zk.Create(name, data))
     assert world.commit(group_id, 9) == 0
     world.kill(1)
     world.kill(2)
@@ -194,7 +184,7 @@ def test_a_copy_of_a_znode_rewinds_nothing(world):
 def test_garbage_in_all_znodes_of_groups_stops_nobody(world):
     operator = Operator(world)
     for path in world.znodes():
-        operator.do(SetData(path, b"garbage"))
+        operator.do(zk.SetData(path, b"garbage"))
     world.zookeeper.expire(world.nodes[1].session)
     world.zookeeper.expire(world.nodes[2].session)
     world.run(SESSION_MS)

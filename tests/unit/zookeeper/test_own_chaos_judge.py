@@ -32,7 +32,7 @@ def test_nothing_is_said_where_all_brokers_tell_what_was_acknowledged(grown, per
         ({"kept": 2, "grown": 3}, ("gone",), "there are records of gone, which was deleted"),
     ],
 )
-def test_what_is_wrong_is_told(wrong, folders, told):
+def test_what_is_wrong_is_reported(wrong, folders, told):
     right = {"kept": 2, "grown": 3}
     assert list(judge_topics(KNOWN, Told({1: right, 2: wrong}, frozenset(folders)))) == [told]
 

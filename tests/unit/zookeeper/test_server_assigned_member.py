@@ -14,7 +14,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.draft_api import DRAFT_REQUESTS
 from muster.protocol.draft_messages import DraftAssignedTopic, DraftJoinGroupRequest, DraftJoinGroupResponse
-from muster.zookeeper.server_assigned.offsets import Standing
+from muster.zookeeper.server_assigned.offsets import MemberOfGeneration
 from muster.zookeeper.server_assigned.states import (
     COORDINATOR_TRANSITIONS,
     TRANSITIONS,
@@ -24,6 +24,7 @@ from muster.zookeeper.server_assigned.states import (
 )
 from tests.support.draft_solo import P0, P1, SESSION_MS, Solo, any_answer
 from tests.support.draft_world import GROUP, TOPIC, refused
+from tests.support.scale import examples
 
 S, E = ServerAssignedState, ErrorCode
 
@@ -31,7 +32,7 @@ S, E = ServerAssignedState, ErrorCode
 # --- the way in ------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_joins_reads_behind_the_committed_offsets_and_heartbeats() -> None:
+def test_a_member_joins_reads_after_the_committed_offsets_and_heartbeats() -> None:
     solo = Solo().begin()
     join = solo.request(DraftJoinGroupRequest)
     assert (join.group_id, join.consumer_id, join.topics) == (GROUP, "", [TOPIC])
@@ -39,7 +40,7 @@ def test_a_member_joins_reads_behind_the_committed_offsets_and_heartbeats() -> N
     solo.given(0, 1)
     assert solo.state is S.STABLE
     assert solo.fetched == {P0: 7, P1: None}
-    assert solo.member.standing == Standing(1, "m")
+    assert solo.member.standing == MemberOfGeneration(1, "m")
     assert not solo.asks(m.HeartbeatRequest)
     solo.turn(3_000)
     beat = solo.request(m.HeartbeatRequest)
@@ -77,7 +78,7 @@ def test_it_asks_another_server_after_each_failure_and_waits_in_between() -> Non
     assert solo.errors == []
 
 
-def test_an_answer_that_stays_is_told_and_the_next_poll_tries_again() -> None:
+def test_an_answer_that_stays_is_reported_and_the_next_poll_tries_again() -> None:
     solo = Solo()
     solo.finds_coordinator = False
     solo.begin()
@@ -195,7 +196,7 @@ def test_a_rebalance_commits_then_joins_with_the_same_id() -> None:
     solo.committed = {P1: 3}
     solo.given(1, generation=2)
     assert solo.fetched == {P1: 3}
-    assert solo.member.standing == Standing(2, "m")
+    assert solo.member.standing == MemberOfGeneration(2, "m")
 
 
 def test_what_is_committed_already_is_not_committed_before_the_join() -> None:
@@ -321,7 +322,7 @@ def test_a_member_without_a_coordinator_stays_one_and_heartbeats_at_the_next() -
     assert not solo.asks(DraftJoinGroupRequest)
 
 
-def test_the_next_coordinator_is_told_at_once_though_no_heartbeat_is_due() -> None:
+def test_the_next_coordinator_gets_a_heartbeat_at_once_though_none_is_due() -> None:
     """It has read of the member, and counts its session from then on."""
     solo = Solo().stable()
     solo.beat(E.NONE).turn(3_000)
@@ -426,7 +427,7 @@ CODES = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(0, 5), CODES, st.integers(0, 12_000)), max_size=60))
 def test_whatever_is_answered_the_member_asks_on_and_owns_only_while_it_is_in(
     story: list[tuple[int, ErrorCode, int]],

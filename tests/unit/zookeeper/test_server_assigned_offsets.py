@@ -61,7 +61,7 @@ def test_nothing_is_read_before_all_offsets_are_known() -> None:
     assert solo.fetched == {P0: 7, P1: None}
 
 
-def test_a_commit_that_is_refused_for_now_is_sent_again_behind_a_back_off() -> None:
+def test_a_commit_that_is_refused_for_now_is_sent_again_after_a_back_off() -> None:
     solo = Solo(enable_auto_commit=False).stable()
     outcomes = committing(solo)
     solo.told_commit(E.COORDINATOR_LOAD_IN_PROGRESS)
@@ -87,7 +87,7 @@ def test_a_look_up_of_the_user_has_its_time() -> None:
     assert [type(outcome) for outcome in found] == [KafkaTimeoutError]
 
 
-def test_a_member_that_leaves_is_told_when_it_must_look_again() -> None:
+def test_a_member_that_leaves_learns_when_it_must_look_again() -> None:
     """The coordinator does not answer the LeaveGroup: nothing but its time ends it."""
     solo = Solo(enable_auto_commit=False).stable()
     left: list[int] = []

@@ -11,18 +11,7 @@ import pytest
 
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
-from muster.zookeeper.base.operations import (
-    Change,
-    ConnectionLossError,
-    Create,
-    Delete,
-    GetData,
-    Multi,
-    SessionEvent,
-    SetData,
-    Watched,
-    ZooKeeperError,
-)
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.znode_json import Unreadable
 from muster.zookeeper.base.znodes import (
     CoordinatorRegistration,
@@ -94,7 +83,7 @@ def test_znodes_byte_for_byte(found, data):
 @pytest.mark.parametrize(
     "data", [None, b"", b"7", b"{}", b'{"id":"3","epoch":1}', b'{"host":"h","port":99999}', b"\xff"]
 )
-def test_what_is_no_owner_and_no_coordinator(data):
+def test_what_is_neither_an_owner_nor_a_coordinator(data):
     assert isinstance(read_slot_owner(1, data), Unreadable)
     assert isinstance(read_coordinator("1", data), Unreadable)
 
@@ -103,9 +92,7 @@ def test_what_is_no_owner_and_no_coordinator(data):
 
 
 def test_one_alone_has_all():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     assert world.nodes[1].keeper.held == dict.fromkeys(range(SLOTS), 1)
     assert world.zookeeper.tree.get(slot_epoch_path(0)).data == b"1"
 
@@ -122,9 +109,7 @@ def test_all_slots_are_taken_in_few_round_trips():
 
 
 def test_a_newcomer_gets_its_share_and_the_groups_in_it():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     groups = {f"g{number}": number for number in range(12)}
     for group_id, number in groups.items():
         assert world.commit(group_id, number + 1) == 0
@@ -139,9 +124,7 @@ def test_a_newcomer_gets_its_share_and_the_groups_in_it():
 
 
 def test_what_waits_for_a_slot_that_is_given_up_is_sent_on():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     slot = next(slot for slot in range(SLOTS) if preferred(slot, {1, 2}) == 2)
     group_id = next(name for name in map(str, range(99)) if world.slot_of(name) == slot)
     world.start(2)
@@ -160,9 +143,7 @@ def test_what_waits_for_a_slot_that_is_given_up_is_sent_on():
 
 
 def test_a_coordinator_that_dies_is_replaced_when_its_session_has_ended():
-    world = SlotWorld()
-    world.start(1, 2)
-    world.settle()
+    world = SlotWorld.settled(1, 2)
     slot, epoch = slot_with(world, 1), epoch_of(world, slot_with(world, 1))
     killed_at = world.clock.now
     world.kill(1)
@@ -172,9 +153,7 @@ def test_a_coordinator_that_dies_is_replaced_when_its_session_has_ended():
 
 
 def test_one_that_comes_back_before_its_session_has_ended_waits_for_that():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     world.kill(1)
     world.start(1)
     world.run(1_000)
@@ -187,9 +166,7 @@ def test_one_that_comes_back_before_its_session_has_ended_waits_for_that():
 
 
 def test_one_that_stood_still_too_long_is_fenced_and_drops_what_it_held():
-    world = SlotWorld()
-    world.start(1, 2)
-    world.settle()
+    world = SlotWorld.settled(1, 2)
     group_id = next(name for name in map(str, range(99)) if world.slot_of(name) in world.nodes[1].keeper.held)
     generation, (leader, _) = world.form(group_id)
     assert world.commit(group_id, 1, generation=generation, member_id=leader) == 0
@@ -212,9 +189,7 @@ def test_one_that_stood_still_too_long_is_fenced_and_drops_what_it_held():
 
 def test_what_one_that_stood_still_had_decided_is_refused_by_zookeeper():
     """The guard by the clock is left out: a commit that is under way when the process stops."""
-    world = SlotWorld()
-    world.start(1, 2)
-    world.settle()
+    world = SlotWorld.settled(1, 2)
     group_id = next(name for name in map(str, range(99)) if world.slot_of(name) in world.nodes[1].keeper.held)
     assert world.commit(group_id, 1) == 0
     frozen = world.nodes[1]
@@ -235,10 +210,8 @@ def test_what_one_that_stood_still_had_decided_is_refused_by_zookeeper():
     assert world.committed(group_id) == {0: 2}
 
 
-def test_in_doubt_it_serves_nothing_and_goes_on_under_a_new_epoch():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+def test_in_doubt_it_serves_nothing_and_continues_under_a_new_epoch():
+    world = SlotWorld.settled(1)
     assert world.commit("g", 7) == 0
     node, session_id = world.nodes[1], world.nodes[1].session.session_id
     world.zookeeper.cut(node.session)
@@ -257,9 +230,7 @@ def test_in_doubt_it_serves_nothing_and_goes_on_under_a_new_epoch():
 def test_a_session_that_was_in_doubt_for_a_moment_has_its_slots_again():
     """The sequence: a process stands still for long, and a request asks its clock before anything was heard; then an
     answer comes that proves the session alive, and nothing is ever told of a doubt."""
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     assert world.commit("g", 7) == 0
     node = world.nodes[1]
     node.keeper.drop_all()
@@ -271,9 +242,7 @@ def test_a_session_that_was_in_doubt_for_a_moment_has_its_slots_again():
 
 
 def test_news_of_a_fence_that_come_late_mean_nothing():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     keeper = world.nodes[1].keeper
     assert not keeper.fenced(0, keeper.held[0] - 1)
     assert keeper.is_settled
@@ -288,18 +257,18 @@ def test_an_answer_that_comes_with_the_doubt_gives_no_slot():
     world.zookeeper.settle()
 
     def taken(what):
-        return isinstance(what, Multi) and any(write.path == slot_owner_path(0) for write in what.writes)
+        return isinstance(what, zk.Multi) and any(write.path == slot_owner_path(0) for write in what.writes)
 
     plan = one_by_one(keeper.turn(HERE))
     what = next(plan)
     while not taken(what):
         what = advance(world, session, plan, what)
     answer = world.zookeeper.do(session, what)
-    keeper.on_event(SessionEvent.DOUBTED)
+    keeper.on_event(zk.SessionEvent.DOUBTED)
     plan.send(answer)
     plan.close()
     assert (gained, keeper.held, keeper.owner(0)) == ([], {}, None)
-    keeper.on_event(SessionEvent.CONNECTED)
+    keeper.on_event(zk.SessionEvent.CONNECTED)
     world.zookeeper.carry_out(session, keeper.turn(HERE))
     assert (gained, keeper.held) == ([1], {0: 1})  # nothing was ever sent under it
 
@@ -315,9 +284,9 @@ def test_a_slot_that_another_session_has_is_served_no_more():
     assert keeper.held == {0: 1}
     other = world.zookeeper.connect("other", listener=lambda event: None)
     world.zookeeper.settle()
-    taken = Create(slot_owner_path(0), SlotOwner(2, 2).encode(), ephemeral=True)
-    world.zookeeper.do(other, Multi(Delete(slot_owner_path(0)), taken, SetData(slot_epoch_path(0), b"2")))
-    keeper.on_event(Watched(Change.DELETED, slot_owner_path(0)))
+    taken = zk.Create(slot_owner_path(0), SlotOwner(2, 2).encode(), ephemeral=True)
+    world.zookeeper.do(other, zk.Multi(zk.Delete(slot_owner_path(0)), taken, zk.SetData(slot_epoch_path(0), b"2")))
+    keeper.on_event(zk.Watched(zk.Change.DELETED, slot_owner_path(0)))
     world.zookeeper.carry_out(session, keeper.turn(HERE))
     assert (lost, keeper.held, keeper.owner(0)) == ([0], {}, 2)
 
@@ -326,7 +295,7 @@ def advance(world, session, plan, what):
     """Carry out what a plan asks for; what it asks for then."""
     try:
         answer = world.zookeeper.do(session, what)
-    except ZooKeeperError as error:
+    except zk.ZooKeeperError as error:
         return plan.throw(error)
     return plan.send(answer)
 
@@ -368,29 +337,27 @@ def broken_off(world, session, plan, step, carried_out):
     except StopIteration:
         return False
     if carried_out:
-        with suppress(ZooKeeperError):
+        with suppress(zk.ZooKeeperError):
             world.zookeeper.do(session, what)
-    with pytest.raises(ConnectionLossError):
+    with pytest.raises(zk.ConnectionLossError):
         lose_all(plan)
     return True
 
 
 def lose_all(plan):
     for _ in range(5):  # a plan may wait for the connection before it goes on
-        plan.throw(ConnectionLossError())
+        plan.throw(zk.ConnectionLossError())
 
 
 def test_an_owner_that_an_operator_deletes_is_written_anew():
-    world = SlotWorld()
-    world.start(1, 2)
-    world.settle()
+    world = SlotWorld.settled(1, 2)
     slot = slot_with(world, 1)
     operator = world.zookeeper.connect("operator")
     world.zookeeper.settle()
-    world.zookeeper.do(operator, Delete(slot_owner_path(slot)))
+    world.zookeeper.do(operator, zk.Delete(slot_owner_path(slot)))
     world.until(lambda: world.nodes[1].keeper.held.get(slot) == 2)
     world.settle()
-    world.zookeeper.do(operator, Delete(coordinator_path(1)))
+    world.zookeeper.do(operator, zk.Delete(coordinator_path(1)))
     world.until(lambda: 1 not in world.nodes[2].keeper.live)
     world.until(lambda: 1 in world.nodes[2].keeper.live)
     world.settle()
@@ -398,13 +365,11 @@ def test_an_owner_that_an_operator_deletes_is_written_anew():
 
 
 def test_an_epoch_that_an_operator_raises_costs_the_next_write_only():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     assert world.commit("g", 1) == 0
     operator = world.zookeeper.connect("operator")
     world.zookeeper.settle()
-    world.zookeeper.do(operator, SetData(slot_epoch_path(world.slot_of("g")), b"me"))
+    world.zookeeper.do(operator, zk.SetData(slot_epoch_path(world.slot_of("g")), b"me"))
     assert world.commit("g", 2) == ErrorCode.NOT_COORDINATOR
     world.settle()
     assert world.committed("g") == {0: 1}
@@ -412,15 +377,13 @@ def test_an_epoch_that_an_operator_raises_costs_the_next_write_only():
 
 
 def test_znodes_that_cannot_be_read_stop_nobody():
-    world = SlotWorld()
-    world.start(1)
-    world.settle()
+    world = SlotWorld.settled(1)
     operator = world.zookeeper.connect("operator")
     world.zookeeper.settle()
-    world.zookeeper.do(operator, Create("/muster/coordinators/rubbish", b"{}"))
-    world.zookeeper.do(operator, Create("/muster/coordinators/8", b"{}"))
+    world.zookeeper.do(operator, zk.Create("/muster/coordinators/rubbish", b"{}"))
+    world.zookeeper.do(operator, zk.Create("/muster/coordinators/8", b"{}"))
     slot = 2
-    world.zookeeper.do(operator, SetData(slot_owner_path(slot), b"rubbish"))
+    world.zookeeper.do(operator, zk.SetData(slot_owner_path(slot), b"rubbish"))
     keeper = world.nodes[1].keeper
     world.until(lambda: len(keeper.unreadable) == 2 and keeper.held.get(slot) == 2)
     assert set(keeper.unreadable) == {"/muster/coordinators/rubbish", "/muster/coordinators/8"}
@@ -428,17 +391,15 @@ def test_znodes_that_cannot_be_read_stop_nobody():
 
 
 def test_only_what_changes_is_read():
-    world = SlotWorld()
-    world.start(1, 2, 3)
-    world.settle()
+    world = SlotWorld.settled(1, 2, 3)
     world.run(1_000)
     before = world.zookeeper.counts.copy()
     world.run(60_000)
     assert world.zookeeper.counts.since(before).reads == 0
     operator = world.zookeeper.connect("operator")
     world.zookeeper.settle()
-    data, _ = world.zookeeper.do(operator, GetData(slot_owner_path(0)))
+    data, _ = world.zookeeper.do(operator, zk.GetData(slot_owner_path(0)))
     before = world.zookeeper.counts.copy()
-    world.zookeeper.do(operator, SetData(slot_owner_path(0), data))
+    world.zookeeper.do(operator, zk.SetData(slot_owner_path(0), data))
     world.run(1_000)
     assert world.zookeeper.counts.since(before).reads == 3

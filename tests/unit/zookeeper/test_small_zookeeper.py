@@ -71,7 +71,7 @@ def test_a_large_commit_is_refused_at_first_and_taken_in_smaller_parts_then() ->
     assert world.committed("g", world.nodes[2]) == dict.fromkeys(range(2_000), 8)
 
 
-def test_a_connection_that_breaks_often_is_no_small_server() -> None:
+def test_a_connection_that_breaks_often_is_not_taken_for_a_small_server() -> None:
     """A small request is sent until it is answered."""
     world = SmallZooKeeper(limit=0)
     answers: list[Any] = []
@@ -84,7 +84,7 @@ def test_a_connection_that_breaks_often_is_no_small_server() -> None:
     assert world.committed("g") == {0: 5}
 
 
-def test_a_group_that_does_not_fit_is_told_so_and_harms_its_slot_once() -> None:
+def test_a_group_that_does_not_fit_learns_so_and_harms_its_slot_once() -> None:
     world = SmallZooKeeper()
     noise = Random(1).randbytes(200_000)
     other = next(name for name in map(str, range(999)) if world.slot_of(name) == world.slot_of("g"))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import ConfigError
+from muster.expressions import Parser
 from muster.zookeeper.watchers import topic_expression as module
 from muster.zookeeper.watchers.topic_expression import TooCostlyError, TopicExpression, topic_expression
 
@@ -77,7 +78,7 @@ def _more(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 @given(regex=st.recursive(ATOMS, _more, max_leaves=8), names=st.lists(st.text("ab-1", max_size=6), max_size=6))
 def test_the_slow_way_finds_what_pythons_matcher_finds(regex: str, names: list[str]) -> None:
-    part = module._Parser(regex).parse()
+    part = Parser(regex).parse()
     for name in names:
         found, _ = module._match(part, name)
         assert found == (re.fullmatch(regex, name, re.ASCII) is not None), name
@@ -99,6 +100,7 @@ def test_what_java_and_python_may_read_otherwise_is_refused(regex: str) -> None:
         TopicExpression(regex)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "regex", ["(a+)+b", "(a|a)*b", "(a|aa)+b", "((((a+)+)+)+)+b", "(.*)*x", "(a?){30}a{30}x", "(a|a)" * 40, ".*" * 12]
 )
@@ -109,7 +111,8 @@ def test_no_expression_takes_longer_than_a_bounded_number_of_steps(regex: str) -
     assert TopicExpression(regex).matching(names) == expected
 
 
-def test_what_would_take_too_long_all_the_same_is_told() -> None:
+@pytest.mark.slow
+def test_what_would_take_too_long_all_the_same_is_reported() -> None:
     expression = TopicExpression("(.*a.*)*(.*a.*)*x")
     names = ["a" * 240 + str(number) for number in range(100)]
     for _ in range(2):

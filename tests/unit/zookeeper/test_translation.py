@@ -8,15 +8,7 @@ import pytest
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.states import ZnodeStat
 
-from muster.zookeeper.base.operations import (
-    Check,
-    ConnectionLossError,
-    Create,
-    Delete,
-    NotPermittedError,
-    SetData,
-    Stat,
-)
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.session import kazoo_link as link
 from muster.zookeeper.session import session
 from muster.zookeeper.session.kazoo_link import Link
@@ -24,7 +16,7 @@ from muster.zookeeper.session.kazoo_link import Link
 
 def test_a_stat_has_each_number_in_its_place() -> None:
     theirs = dict(zip(ZnodeStat._fields, range(1, len(ZnodeStat._fields) + 1), strict=True))
-    ours = Stat(
+    ours = zk.Stat(
         version=theirs["version"],
         cversion=theirs["cversion"],
         ephemeral_owner=theirs["ephemeralOwner"],
@@ -39,12 +31,14 @@ def test_a_stat_has_each_number_in_its_place() -> None:
     ("ephemeral", "sequential", "flags"), [(False, False, 0), (True, False, 1), (False, True, 2), (True, True, 3)]
 )
 def test_an_ephemeral_znode_is_one_in_a_multi_too(ephemeral: bool, sequential: bool, flags: int) -> None:
-    part = link._part(Create("/a", b"x", ephemeral=ephemeral, sequential=sequential), "/kept")
+    part = link._part(zk.Create("/a", b"x", ephemeral=ephemeral, sequential=sequential), "/kept")
     assert (part.path, part.data, part.flags) == ("/kept/a", b"x", flags)
 
 
 def test_versions_go_with_the_parts_of_a_multi() -> None:
-    parts: list[Any] = [link._part(each, "") for each in (SetData("/a", b"x", 3), Delete("/a", 4), Check("/a", 5))]
+    parts: list[Any] = [
+        link._part(each, "") for each in (zk.SetData("/a", b"x", 3), zk.Delete("/a", 4), zk.Check("/a", 5))
+    ]
     assert [(type(part).__name__, part.path, part.version) for part in parts] == [
         ("SetData", "/a", 3),
         ("Delete", "/a", 4),
@@ -66,19 +60,19 @@ def test_a_session_is_doubted_after_two_thirds_of_its_timeout() -> None:
         (kazoo_errors.NoAuthError, "the ACL of /a in ZooKeeper does not permit it: "),
     ],
 )
-def test_a_zookeeper_that_wants_proof_is_told_of_in_a_sentence(theirs: type[Exception], said: str) -> None:
+def test_a_zookeeper_that_wants_proof_is_reported_in_a_sentence(theirs: type[Exception], said: str) -> None:
     error = link._translated(theirs(), "/a")
-    assert isinstance(error, NotPermittedError)
+    assert isinstance(error, zk.NotPermittedError)
     assert str(error) == f"{said}muster connects to ZooKeeper without TLS and authentication"
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ConnectionLossError(), "ConnectionLoss"),
-        (ConnectionLossError("/a"), "ConnectionLoss: /a"),
-        (ConnectionLossError("/a", "no more"), "no more"),
+        (zk.ConnectionLossError(), "ConnectionLoss"),
+        (zk.ConnectionLossError("/a"), "ConnectionLoss: /a"),
+        (zk.ConnectionLossError("/a", "no more"), "no more"),
     ],
 )
-def test_an_error_says_what_is_known(error: ConnectionLossError, said: str) -> None:
+def test_an_error_says_what_is_known(error: zk.ConnectionLossError, said: str) -> None:
     assert str(error) == said

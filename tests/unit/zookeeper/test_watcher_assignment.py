@@ -51,12 +51,7 @@ def by_thread(assignment: dict[TopicPartition, str]) -> dict[str, list[int]]:
 def test_range_gives_the_first_threads_one_more() -> None:
     """The example in Kafka's own comment: C1 and C2 with two streams each, five partitions."""
     threads = {"t": [*thread_ids("C2", 2), *thread_ids("C1", 2)]}
-    assert by_thread(range_(threads, {"t": [4, 3, 2, 1, 0]})) == {
-        "C1-0": [0, 1],
-        "C1-1": [2],
-        "C2-0": [3],
-        "C2-1": [4],
-    }
+    assert by_thread(range_(threads, {"t": [4, 3, 2, 1, 0]})) == {"C1-0": [0, 1], "C1-1": [2], "C2-0": [3], "C2-1": [4]}
 
 
 def test_range_leaves_a_thread_without_partitions_where_there_are_fewer() -> None:

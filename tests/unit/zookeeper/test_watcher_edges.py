@@ -5,19 +5,11 @@ from __future__ import annotations
 import pytest
 
 from muster.model import TopicPartition
-from muster.zookeeper.base.operations import (
-    Create,
-    Delete,
-    Exists,
-    NotPermittedError,
-    SessionEvent,
-    SetData,
-    ensure_path,
-)
+from muster.zookeeper.base import operations as zk
 from muster.zookeeper.watchers.asks import Pause, Tell
 from muster.zookeeper.watchers.states import WatcherState
 from muster.zookeeper.watchers.subscription import WatcherSubscription
-from tests.support.watcher_world import Hand, World, changed, registered
+from tests.support.watcher_world import World, alone, changed
 
 T0 = TopicPartition("t", 0)
 OWNER, OFFSET = "/consumers/g/owners/t/0", "/consumers/g/offsets/t/0"
@@ -34,15 +26,13 @@ def test_a_member_with_more_streams_for_one_topic_than_for_another_reads_all_of_
 
 def test_a_member_that_comes_back_leaves_what_others_have_claimed_meanwhile() -> None:
     """Its session has ended, and its owner znodes with it; another member's are at the same paths."""
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
-    member.session(SessionEvent.EXPIRED)
-    world.do(Delete(OWNER))
-    world.do(Create(OWNER, b"g_b-0", ephemeral=True))
+    world, hand, member = alone()
+    member.session(zk.SessionEvent.EXPIRED)
+    world.do(zk.Delete(OWNER))
+    world.do(zk.Create(OWNER, b"g_b-0", ephemeral=True))
     hand.asked.clear()
     # It registers, finds the other's claim in its way, and tries again for as long as it may.
-    hand.before[Delete] = pytest.fail
+    hand.before[zk.Delete] = pytest.fail
     plan = member.attend()
     answer = None
     while member.state is not WatcherState.BACKING_OFF:
@@ -53,12 +43,10 @@ def test_a_member_that_comes_back_leaves_what_others_have_claimed_meanwhile() ->
 
 
 def test_an_offset_that_another_program_has_deleted_is_written_again() -> None:
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    world, hand, member = alone()
     assert hand.carry_out(member.commit({T0: 7})) == []
     assert world.data(OFFSET) == b"7"
-    world.do(Delete(OFFSET))
+    world.do(zk.Delete(OFFSET))
     member.watched(changed("/consumers/g/ids"))
     hand.positions = {}
     hand.carry_out(member.attend())
@@ -68,17 +56,15 @@ def test_an_offset_that_another_program_has_deleted_is_written_again() -> None:
 
 def test_an_offset_that_comes_while_it_is_created_is_written_over() -> None:
     """The sequence: there is none yet; another member, which had the partition before, creates it in between."""
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    world, hand, member = alone()
 
-    def created(what: Create) -> bool:
+    def created(what: zk.Create) -> bool:
         if what.path != OFFSET:
             return False
-        world.do(Create(OFFSET, b"3"))
+        world.do(zk.Create(OFFSET, b"3"))
         return True
 
-    hand.before[Create] = created
+    hand.before[zk.Create] = created
     hand.carry_out(member.commit({T0: 7}))
     assert world.data(OFFSET) == b"7"
 
@@ -87,24 +73,22 @@ def test_a_member_that_gave_up_tries_again_when_zookeeper_is_there_again() -> No
     world = World()
     stranger = world.zookeeper.connect("stranger")
     world.zookeeper.settle()
-    world.zookeeper.carry_out(stranger, ensure_path("/consumers/g/owners/t"))
-    world.zookeeper.do(stranger, Create(OWNER, b"g_x-0", ephemeral=True))
+    world.zookeeper.carry_out(stranger, zk.ensure_path("/consumers/g/owners/t"))
+    world.zookeeper.do(stranger, zk.Create(OWNER, b"g_x-0", ephemeral=True))
     watcher = world.join(rebalance_max_retries=2, rebalance_backoff_ms=100)
     assert world.clock.run_until(lambda: watcher.member.state is WatcherState.GAVE_UP, 5_000)
     assert not watcher.member.wants_attention, "no member watches owners"
-    watcher.member.session(SessionEvent.CONNECTED)
+    watcher.member.session(zk.SessionEvent.CONNECTED)
     assert watcher.member.wants_attention
 
 
 def test_a_watch_that_zookeeper_refuses_is_set_later() -> None:
     """An operator has closed the znode for a while: the member must not go on without the watch."""
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    _, hand, member = alone()
     member.watched(changed("/consumers/g/ids"))
     plan = member.attend()
-    assert plan.send(None) == Exists("/consumers/g/ids", watch=True)
-    assert isinstance(plan.throw(NotPermittedError("/consumers/g/ids")), Tell)
+    assert plan.send(None) == zk.Exists("/consumers/g/ids", watch=True)
+    assert isinstance(plan.throw(zk.NotPermittedError("/consumers/g/ids")), Tell)
     assert isinstance(plan.send(None), Pause)
     with pytest.raises(StopIteration):
         plan.send(None)
@@ -116,11 +100,9 @@ def test_a_watch_that_zookeeper_refuses_is_set_later() -> None:
 
 def test_the_offset_of_a_partition_that_came_back_is_what_the_group_has() -> None:
     """Another member had it meanwhile, and moved on: the first one's own last commit says nothing."""
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    world, hand, member = alone()
     hand.carry_out(member.commit({T0: 7}))
-    world.do(SetData(OFFSET, b"12"))
+    world.do(zk.SetData(OFFSET, b"12"))
     member.watched(changed("/consumers/g/ids"))
     hand.positions = {}
     hand.carry_out(member.attend())

@@ -8,20 +8,18 @@ from muster.model import TopicPartition
 from muster.zookeeper.base.operations import Ask, SessionEvent
 from muster.zookeeper.watchers.asks import GiveUp
 from muster.zookeeper.watchers.states import WatcherState
-from tests.support.watcher_world import Hand, World, changed, registered
+from tests.support.watcher_world import World, alone, changed
 
 
-def test_the_user_is_told_of_what_is_released_and_of_what_was_lost_each_once() -> None:
+def test_the_user_learns_of_what_is_released_and_of_what_was_lost_once_each() -> None:
     world = World()
     watcher = world.at_rest()
     every = [TopicPartition("t", number) for number in range(4)]
     assert watcher.told_of == []
     world.write({"t": 4})
-    world.clock.advance(1_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=1_000)
     world.zookeeper.expire(watcher.session)
-    world.clock.advance(3_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=3_000)
     watcher.leave()
     world.clock.advance(1_000)
     told_of = [(what.partitions, what.lost) for what in watcher.told_of]
@@ -29,9 +27,7 @@ def test_the_user_is_told_of_what_is_released_and_of_what_was_lost_each_once() -
 
 
 def test_what_is_released_while_the_session_ends_is_not_lost_as_well() -> None:
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    _, hand, member = alone()
 
     def ends(what: Ask[Any]) -> bool:
         member.session(SessionEvent.EXPIRED)
@@ -46,11 +42,9 @@ def test_what_is_released_while_the_session_ends_is_not_lost_as_well() -> None:
     assert hand.steps() == ["StopFetching"]
 
 
-def test_a_commit_while_the_user_is_told_leaves_the_plan_that_waits_in_its_session() -> None:
+def test_a_commit_in_the_users_listener_leaves_the_plan_that_waits_in_its_session() -> None:
     """The session ends while the listener is called, and the listener commits behind it."""
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    _, hand, member = alone()
 
     def commits(what: Ask[Any]) -> bool:
         member.session(SessionEvent.EXPIRED)

@@ -16,7 +16,7 @@ from muster.zookeeper.watchers.settings import WatcherSettings, new_consumer_id
 from muster.zookeeper.watchers.states import TRANSITIONS, Happening, WatcherState
 from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator.zookeeper import SimSession
-from tests.support.watcher_world import Hand, World, changed, registered, told
+from tests.support.watcher_world import Hand, World, alone, changed, registered, told
 
 # --- what is written -------------------------------------------------------------------------------------------------
 
@@ -90,9 +90,7 @@ def test_watches_are_set_before_anything_is_read() -> None:
 
 
 def test_a_rebalance_stops_commits_releases_reads_claims_and_starts_in_this_order() -> None:
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    world, hand, member = alone()
     member.watched(changed("/consumers/g/ids"))
     hand.carry_out(member.attend())
     assert hand.steps() == [
@@ -121,9 +119,7 @@ def test_a_rebalance_stops_commits_releases_reads_claims_and_starts_in_this_orde
 
 
 def test_without_auto_commit_nothing_is_committed_by_a_rebalance() -> None:
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand, auto_commit_enable=False)
+    _, hand, member = alone(auto_commit_enable=False)
     member.watched(changed("/consumers/g/ids"))
     hand.carry_out(member.attend())
     assert not any(isinstance(what, SetData) for what in hand.asked)
@@ -133,9 +129,7 @@ def test_without_auto_commit_nothing_is_committed_by_a_rebalance() -> None:
 
 def test_a_change_between_the_answer_and_its_reading_is_not_lost() -> None:
     """The watch is set, fires, and is told before the plan goes on with the answer."""
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    _, hand, member = alone()
     member.watched(changed("/consumers/g/ids"))
 
     def fires(what: Ask[Any]) -> bool:
@@ -170,8 +164,7 @@ def test_members_that_come_and_go_make_the_group_rebalance() -> None:
     world.rest(first, second)
     assert world.owners() == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
     second.leave()
-    world.clock.advance(1_000)
-    world.rest(first)
+    world.rest(first, after_ms=1_000)
     assert set(world.owners().values()) == {"g_a-0"}
     assert first.member.rebalances == 3
 
@@ -180,8 +173,7 @@ def test_new_partitions_make_the_group_rebalance() -> None:
     world = World(partitions=1)
     watcher = world.at_rest()
     world.write({"t": 3})
-    world.clock.advance(500)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=500)
     assert set(world.owners()) == {0, 1, 2}
 
 
@@ -190,12 +182,10 @@ def test_a_topic_may_come_after_its_consumer_and_go_before_it() -> None:
     watcher = world.at_rest("a", WatcherSubscription.to_topics({"later": 1}))
     assert watcher.reads == set()
     world.write({"later": 1})
-    world.clock.advance(500)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=500)
     assert watcher.reads == {TopicPartition("later", 0)}
     world.do(Delete("/brokers/topics/later"))
-    world.clock.advance(500)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=500)
     assert watcher.reads == set()
     assert world.owners("later") == {}
 
@@ -207,8 +197,7 @@ def test_a_session_that_expires_is_begun_anew_and_the_id_registered_again() -> N
     world.clock.advance(5_000)
     assert world.zookeeper.tree.find("/consumers/g/offsets") is None
     world.zookeeper.expire(watcher.session)
-    world.clock.advance(3_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=3_000)
     assert watcher.session.session_id != session
     owner = world.zookeeper.tree.get("/consumers/g/ids/g_a").owner
     assert owner == watcher.session.session_id
@@ -223,8 +212,7 @@ def test_brokers_are_watched_only_if_that_is_asked_for() -> None:
     world.rest(plain, watching)
     before = [w.member.rebalances for w in (plain, watching)]
     world.write({}, brokers=2)
-    world.clock.advance(1_000)
-    world.rest(plain, watching)
+    world.rest(plain, watching, after_ms=1_000)
     assert [w.member.rebalances - n for w, n in zip((plain, watching), before, strict=True)] == [0, 1]
 
 
@@ -262,16 +250,13 @@ def test_a_white_list_reads_topics_as_they_come() -> None:
     assert watcher.reads == {TopicPartition("t", 0)}
     rebalances = watcher.member.rebalances
     world.write({"other2": 1})
-    world.clock.advance(1_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=1_000)
     assert watcher.member.rebalances == rebalances  # 0.8 does not rebalance for a topic that the list keeps out
     world.write({"t2": 1})
-    world.clock.advance(1_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=1_000)
     assert watcher.reads == {TopicPartition("t", 0), TopicPartition("t2", 0)}
     world.write({"t2": 2})
-    world.clock.advance(1_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=1_000)
     assert TopicPartition("t2", 1) in watcher.reads
     data = world.data("/consumers/g/ids/g_a") or b""
     assert b'"subscription":{"t.*|__.*":1},"pattern":"white_list"' in data
@@ -338,7 +323,7 @@ def test_a_conflict_releases_all_backs_off_and_is_tried_again() -> None:
     assert world.owners() == dict.fromkeys(range(4), "g_a-0")
 
 
-def test_when_all_tries_have_failed_the_user_is_told_and_may_come_back() -> None:
+def test_when_all_tries_have_failed_the_user_learns_it_and_may_come_back() -> None:
     world = World()
     world.at_rest("warm-up").leave()
     world.clock.advance(1_000)
@@ -365,8 +350,7 @@ def test_a_try_that_zookeeper_refuses_leaves_no_claim_behind() -> None:
     assert world.owners() == {}
     assert "roundrobin needs members that all read the same topics" in told(first)[-1]
     second.leave()
-    world.clock.advance(9_000)
-    world.rest(first)
+    world.rest(first, after_ms=9_000)
     assert len(world.owners()) == 4
 
 
@@ -379,36 +363,32 @@ def test_the_same_consumer_id_twice_waits_for_the_first_to_go() -> None:
     assert told(second)[:2] == ["another session has the id g_a; tried again in 6000 ms"] * 2
     assert first.reads == {TopicPartition("t", n) for n in range(4)}
     first.leave()
-    world.clock.advance(7_000)
-    world.rest(second)
+    world.rest(second, after_ms=7_000)
     assert len(second.reads) == 4
 
 
 # --- what others wrote -----------------------------------------------------------------------------------------------
 
 
-def test_an_id_that_cannot_be_read_is_told_once_and_passed_over() -> None:
+def test_an_id_that_cannot_be_read_is_reported_once_and_passed_over() -> None:
     world = World()
     watcher = world.at_rest()
     world.do(Create("/consumers/g/ids/g_bad", b"{"))
     world.do(Create("/consumers/g/ids/g_regex", b'{"version":1,"subscription":{"(":1},"pattern":"white_list"}'))
-    world.clock.advance(1_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=1_000)
     world.write({"t": 5})
-    world.clock.advance(1_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=1_000)
     assert watcher.reads == {TopicPartition("t", n) for n in range(5)}
     assert [text.split(":")[0] for text in told(watcher)] == ["skipped"] * 2
     assert "skipped: /consumers/g/ids/g_bad cannot be read: it is not valid JSON" in told(watcher)
 
 
-def test_an_id_that_stops_javas_consumers_counts_and_is_told() -> None:
+def test_an_id_that_stops_javas_consumers_counts_and_is_reported() -> None:
     world = World()
     watcher = world.at_rest()
     poison = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":1795229792532}'
     world.do(Create("/consumers/g/ids/g_b", poison))
-    world.clock.advance(1_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=1_000)
     assert watcher.reads == {TopicPartition("t", 0), TopicPartition("t", 1)}
     assert "Java's 0.8 consumers stop at it" in told(watcher)[0]
 
@@ -437,8 +417,7 @@ def test_an_own_id_that_another_program_has_deleted_is_written_again() -> None:
     world = World()
     watcher = world.at_rest()
     world.do(Delete("/consumers/g/ids/g_a"))
-    world.clock.advance(3_000)
-    world.rest(watcher)
+    world.rest(watcher, after_ms=3_000)
     assert world.zookeeper.tree.find("/consumers/g/ids/g_a") is not None
     assert len(watcher.reads) == 4
 
@@ -492,10 +471,8 @@ def test_a_commit_writes_what_has_moved_and_says_what_is_not_owned() -> None:
     assert hand.steps() == ["SetData /consumers/g/offsets/t/1"]
 
 
-def test_what_the_group_has_committed_is_told_of_any_partition() -> None:
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+def test_what_the_group_has_committed_is_known_of_any_partition() -> None:
+    world, hand, member = alone()
     for path in ("/consumers/g/offsets", "/consumers/g/offsets/t"):
         world.do(Create(path))
     for number, data in enumerate([b"0", b"7", b"-1", b"x"]):
@@ -509,9 +486,7 @@ def test_what_the_group_has_committed_is_told_of_any_partition() -> None:
 
 def test_a_commit_looks_neither_at_the_owner_nor_at_the_version() -> None:
     """That is how 0.8 does it: a member that is behind sets the group back."""
-    world = World(partitions=1)
-    hand = Hand(world)
-    member = registered(world, hand)
+    world, hand, member = alone()
     partition = TopicPartition("t", 0)
     hand.carry_out(member.commit({partition: 5}))
     world.do(Delete("/consumers/g/owners/t/0"))

@@ -173,7 +173,7 @@ def test_a_member_is_written_and_read_as_kafka_does(value: MemberRegistration, d
     assert znodes.read_member("/i", data) == value
 
 
-def test_a_member_is_told_from_one_that_would_stop_every_java_consumer() -> None:
+def test_a_member_that_would_stop_every_java_consumer_is_recognized() -> None:
     """0.8 reads each number with `toInt`: a timestamp as a number ends its rebalance."""
     poison = b'{"version":1,"subscription":{"t1":1},"pattern":"static","timestamp":1795229792532}'
     found = znodes.read_member("/i", poison)
@@ -237,11 +237,7 @@ READERS: dict[str, Reader] = {
     "member": lambda data: znodes.read_member("/i", data),
     "offset": lambda data: znodes.read_offset("/o", data),
 }
-BAD: list[bytes | None] = [
-    None,
-    b"",
-    b"\xff\xfe",
-]
+BAD: list[bytes | None] = [None, b"", b"\xff\xfe"]
 BAD_JSON: list[bytes | None] = [
     *BAD,
     b"{}",
@@ -294,7 +290,7 @@ def test_what_is_malformed_is_a_value_that_says_so(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "data", "reason"), MORE_BAD)
-def test_the_reason_is_told(kind: str, data: bytes, reason: str) -> None:
+def test_the_reason_is_reported(kind: str, data: bytes, reason: str) -> None:
     found = READERS[kind](data)
     assert isinstance(found, Unreadable)
     assert reason in found.reason

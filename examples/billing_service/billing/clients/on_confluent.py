@@ -30,7 +30,8 @@ class Order(NamedTuple):
 
 def run(settings: Settings, handle: Handle, stopping: Event) -> None:
     """Handle orders until `stopping` is set."""
-    common = {"bootstrap.servers": settings.bootstrap, "client.id": settings.client_id}
+    # librdkafka writes its own messages to stderr unless it has a logger.
+    common = {"bootstrap.servers": settings.bootstrap, "client.id": settings.client_id, "logger": log}
     producer = Producer({**common, "enable.idempotence": True})
     consumer = Consumer(
         {

@@ -83,8 +83,8 @@ class Follower:
         """Whether this process is registered, as far as it knows."""
         raise NotImplementedError
 
-    def _told(self, event: Watched | SessionEvent) -> bool:
-        """Take an event of the session; returns whether a turn is due."""
+    def _on_session_event(self, event: Watched | SessionEvent) -> bool:
+        """Handle an event of the session; returns whether a turn is due."""
         raise NotImplementedError
 
     async def _turn(self) -> None:
@@ -93,7 +93,7 @@ class Follower:
         Raises:
             IdTakenError: to be tried again, until a session that has died would have ended.
             ZooKeeperError: to be tried again, unless it is not permitted and the first turn.
-            MusterError: there is no way on.
+            MusterError: this process cannot continue.
         """
         raise NotImplementedError
 
@@ -138,7 +138,7 @@ class Follower:
             log.warning("the connection to ZooKeeper is lost: %s", self.suspended)
         elif event is SessionEvent.EXPIRED:
             log.warning("the session with ZooKeeper has expired: registering again")
-        if self._told(event) or event is SessionEvent.CONNECTED:
+        if self._on_session_event(event) or event is SessionEvent.CONNECTED:
             self._wake.set()
 
     def wake(self) -> None:

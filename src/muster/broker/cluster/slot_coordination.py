@@ -7,11 +7,11 @@ ZooKeeper has ended the session.
 Two things need care:
 
 - A slot is read after this broker has taken it, and offsets of topics that do not exist are removed then. A topic that
-  another broker knew when it wrote them must not be missing here. ZooKeeper tells a session of all changes before it
-  answers what was asked after them. So the coordinator gets a slot only once the catalogue has all changes reported so
-  far (`followed`).
-- A frozen process may find requests before it learns that its session is over. Each request checks the clock
-(`may_serve`); in doubt the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
+  another broker knew when it wrote them must not be missing here. ZooKeeper notifies a session of all earlier changes
+  before it answers a request. So the coordinator gets a slot only once the catalogue has all changes reported until
+  then (`followed`).
+- A frozen process may receive requests before it learns that its session has ended. Each request checks the clock
+  (`may_serve`); in doubt the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from muster.broker.config import BrokerConfig
 from muster.broker.groups.coordination import Coordination, Slots
 from muster.coordinator.shards.store import Store
 from muster.errors import ClosedError, ConfigError
+from muster.log.producers.producer_state import PartitionProducers
 from muster.model import Node
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.zookeeper.base.operations import Plan, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.base.znodes import CoordinatorRegistration, Endpoint
-from muster.zookeeper.cluster.group_store import MAX_OFFSET_METADATA, GroupStore
+from muster.zookeeper.cluster.group_store import GroupStore
+from muster.zookeeper.cluster.kept_znode import MAX_OFFSET_METADATA
 from muster.zookeeper.cluster.slots import SLOT_COUNT, SlotKeeper
 
 log = logging.getLogger("muster.broker")
@@ -70,6 +72,7 @@ class InZooKeeper(Coordination):
     """Which broker has which slot, by the znodes of `muster.zookeeper.cluster.slots`."""
 
     is_leased = True
+    slots_without_topic = SLOT_COUNT
 
     def __init__(self, among: Follower, cluster: ClusterView) -> None:
         self._among = among
@@ -77,7 +80,7 @@ class InZooKeeper(Coordination):
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._groups: Slots
-        self._store = GroupStore(self._run, lambda: self._groups.release_durable(), self._fenced)
+        self._store = GroupStore(self._run, lambda: self._groups.release_durable(), PartitionProducers, self._fenced)
         self.keeper = SlotKeeper(
             among.node_id, self._gained, self._lost, is_busy=lambda slot: self._groups.is_rebalancing(slot)
         )
@@ -108,7 +111,7 @@ class InZooKeeper(Coordination):
         self._turns = self._loop.create_task(self._keep())
 
     def stop(self) -> None:
-        """Take no more slots; the end of the session releases those it has."""
+        """Stop taking slots; the end of the session releases those that it has."""
         if self._turns is not None:
             self._turns.cancel()
         if self._looks is not None:
@@ -120,7 +123,7 @@ class InZooKeeper(Coordination):
 
     def ensure(self) -> bool:
         """Nothing has to be created. In doubt this broker's slots are dropped: the coordinator then refuses. A session
-        that proves to be alive may tell nothing of the doubt, so a turn takes them again."""
+        that proves to be alive may send no event, so a turn takes them again."""
         if not self._session.is_live:
             self.keeper.drop_all()
             self._wake.set()
@@ -128,7 +131,10 @@ class InZooKeeper(Coordination):
 
     def coordinator(self, group_id: str) -> Node | None:
         """The broker that has the group's slot, None while it is vacant."""
-        slot = group_partition(group_id, SLOT_COUNT)
+        return self.owner(group_partition(group_id, SLOT_COUNT))
+
+    def owner(self, slot: int) -> Node | None:
+        """The broker that has a slot, None while it is vacant."""
         owner = self.keeper.owner(slot)
         if owner is None or slot in self._pending:
             return None

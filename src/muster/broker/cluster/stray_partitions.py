@@ -1,11 +1,11 @@
-"""What happens to a broker's records for which ZooKeeper has no topic.
+"""What happens to records of a broker whose topic is not in ZooKeeper.
 
     the topic was deleted       its id is among the notes for this broker (zookeeper/cluster/deletions.py): removed
     it is merely not there      set aside, as Kafka since 3.7 does with what it calls stray: an older backup of
                                 ZooKeeper was put back, or znodes were removed by hand
     it is there again           with its id: what was set aside is taken back before the partition is led
 
-A partition that a topic has no more is dealt with in the same way: Kafka never takes one away.
+A partition that a topic no longer has is treated in the same way: Kafka never removes one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FormerTopics:
             self._partitions.delete_aside(ids)
 
     async def take_back(self, topic: Topic, index: int) -> None:
-        """Have a partition's log open if it was set aside. Raises OSError."""
+        """Open a partition's log if it was set aside. Raises OSError."""
         if not self._partitions.has_aside(topic, index):
             return
         log.warning("%s-%d was set aside and is restored: ZooKeeper has it again", topic.name, index)

@@ -1,12 +1,12 @@
 """A broker's part in a cluster on ZooKeeper: follows the session, and applies the image to this broker.
 
-The rules are `muster.zookeeper.cluster.scheme`; this file runs them on the loop. Whatever the session tells wakes a
-turn (`ClusterMember.turn`). After each turn, what this broker has is made what the image says: topics that exist are in
-the catalogue, logs of those that were deleted are removed (also if that was while this broker was away), partitions
-that this broker leads are open under their epoch, and their groups are served.
+The rules are `muster.zookeeper.cluster.scheme`; this file runs them on the loop. Every event of the session triggers a
+turn (`ClusterMember.turn`). After each turn this broker is brought in line with the image: topics that exist are in the
+catalogue, logs of topics that were deleted are removed (also if they were while this broker was down), partitions that
+this broker leads are open under their epoch, and their groups are served.
 
-A session that is in doubt, or gone, changes nothing here: data is served as before, as in Kafka. There is one replica
-of each partition, so no other broker can have been made the leader of it meanwhile.
+A session that is in doubt, or has ended, changes nothing here: data is served as before, as in Kafka. There is one
+replica of each partition, so no other broker can have become its leader meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from muster.broker.cluster.follower import Follower, Session
 from muster.broker.cluster.frozen_process import Standstill
 from muster.broker.cluster.stray_partitions import FormerTopics
 from muster.broker.config import BrokerConfig
+from muster.broker.features import SUPPORTED, TRANSACTION_VERSION, Features, Levels
 from muster.broker.groups.coordination import Coordination
 from muster.broker.identity import Identity, last_start, random_uuid, uuid_bytes, uuid_text, write_start
 from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate, invalid_name
@@ -36,7 +37,7 @@ from muster.broker.topics.partitions import Partitions, warn_of_unusable
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import Files
 from muster.model import Node
-from muster.zookeeper.base.image import TopicImage
+from muster.zookeeper.base.image import PartitionImage, TopicImage
 from muster.zookeeper.base.operations import (
     Exists,
     NodeExistsError,
@@ -49,6 +50,7 @@ from muster.zookeeper.base.operations import (
 from muster.zookeeper.base.znodes import BrokerRegistration, Endpoint, TopicRegistration, broker_path
 from muster.zookeeper.cluster.data_dirs import DataDir, next_start, refusal, registered_data_dir
 from muster.zookeeper.cluster.deletions import deletions_for, forget_deletions
+from muster.zookeeper.cluster.features import agree_on_transaction_version, change_transaction_version
 from muster.zookeeper.cluster.own_partition import own_partition
 from muster.zookeeper.cluster.scheme import (
     ClusterMember,
@@ -80,6 +82,7 @@ class Parts(NamedTuple):
     partitions: Partitions
     coordination: Coordination
     fetches: ParkedFetches
+    features: Features
 
 
 class ZooKeeperCluster(Follower):
@@ -105,6 +108,8 @@ class ZooKeeperCluster(Follower):
         self._disk_refused = False
         self._notes_are_read = False
         """Whether this broker has handled the deletions noted while it was down."""
+        self.transaction_version = 0
+        """The level that all brokers had when this one connected."""
         self._ids = range(0)
         self._next_ids = range(0)
 
@@ -126,6 +131,9 @@ class ZooKeeperCluster(Follower):
         found = self.member.cluster_id = await self._at_start(lambda: join_cluster(fresh))
         store = "log" if self._config["group.coordinator.store"] == "log" else "zookeeper"
         await self._at_start(lambda: agree_on_store(store))
+        level = self._config.integer(TRANSACTION_VERSION)
+        supported = SUPPORTED[TRANSACTION_VERSION]
+        self.transaction_version = await self._at_start(lambda: agree_on_transaction_version(level, *supported))
         self._had = await self._at_start(lambda: registered_data_dir(self.member.broker_id))
         self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id, now_ms()))
         return found
@@ -163,13 +171,14 @@ class ZooKeeperCluster(Follower):
         partitions: Partitions,
         coordination: Coordination,
         fetches: ParkedFetches,
+        features: Features,
     ) -> None:
         """Register, and follow the cluster from now on. The image has been read when this returns.
 
         Raises:
             BrokerIdTakenError: another live broker has this id (it outlived the session timeout).
         """
-        self._parts = Parts(topics, changes, partitions, coordination, fetches)
+        self._parts = Parts(topics, changes, partitions, coordination, fetches, features)
         self._former = FormerTopics(topics, changes, partitions, fetches)
         self._alterations = Alterations(self.session, self.image, topics, self._brokers, self._until)
         endpoint = Endpoint(LISTENER, node.host, node.port)
@@ -193,7 +202,7 @@ class ZooKeeperCluster(Follower):
 
     # ----------------------------------------------------------------------------------------------- turns
 
-    def _told(self, event: Watched | SessionEvent) -> bool:
+    def _on_session_event(self, event: Watched | SessionEvent) -> bool:
         return self.member.on_event(event)
 
     async def _turn(self) -> None:
@@ -230,6 +239,8 @@ class ZooKeeperCluster(Follower):
 
     async def _follow(self) -> None:
         """Apply the image to this broker."""
+        if self.image.transaction_version is not None:
+            self._parts.features.follow(*self.image.transaction_version)
         wanted = {name: topic for name, topic in self.image.topics.items() if _is_usable(name, topic)}
         try:
             await self._remove(wanted)
@@ -241,6 +252,8 @@ class ZooKeeperCluster(Follower):
         await self._lead(wanted)
         self._parts.changes.groups.topics_changed()
         self._parts.coordination.followed()
+        nodes = (registration.node for registration in self.image.brokers.values())
+        self._parts.changes.transactions.followed(node for node in nodes if node is not None)
         self._changed()
         if not self._next_ids:
             self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id, now_ms()))
@@ -310,7 +323,7 @@ class ZooKeeperCluster(Follower):
     async def _lead(self, wanted: Mapping[str, TopicImage]) -> None:
         """Start leading the partitions that are this broker's, and resign from the others."""
         due: list[tuple[Topic, int, int]] = []
-        raising = []
+        raising: list[tuple[str, int, PartitionImage, int]] = []
         for name, image in wanted.items():
             topic = self._parts.topics.get(name)
             if topic is None or topic.topic_id != _id(image):
@@ -328,7 +341,7 @@ class ZooKeeperCluster(Follower):
                     if self._is_newer(topic, index, known.state.leader_epoch, newest):
                         due.append((topic, index, known.state.leader_epoch))
                     else:
-                        raising.append(self.session.run(raise_epoch(name, index, known, newest)))
+                        raising.append((name, index, known, newest))
         if due:
             # A disk that is full must not keep records from being read.
             with suppress(OSError):
@@ -338,11 +351,12 @@ class ZooKeeperCluster(Follower):
             self._led[topic.name, index] = topic.topic_id, epoch
             log.info("leads %s-%d under epoch %d", topic.name, index, epoch)
             self._parts.coordination.leads(topic, index, epoch)
-        await asyncio.gather(*raising)
+            self._parts.changes.transactions.leads(topic, index, epoch)
+        await asyncio.gather(*(self.session.run(raise_epoch(*one)) for one in raising))
 
     async def _opened(self, topic: Topic, index: int) -> int | None:
-        """Have a partition ready to be led; returns the newest epoch under which it was, -1 if it was not. One that
-        cannot be opened is left alone (None): the others are led all the same. Raises OSError for what passes."""
+        """Prepare to lead a partition; returns the newest epoch under which it was led, -1 if none. None for one that
+        cannot be opened: the others are led all the same. Raises OSError for an error that may pass."""
         try:
             await self._former.take_back(topic, index)
             return self._parts.partitions.opened(topic, index)
@@ -350,7 +364,7 @@ class ZooKeeperCluster(Follower):
             if error.errno in _PASSING:
                 raise
             self._parts.partitions.take_offline(topic, index, error)
-            self.wake()  # the others are to know
+            self.wake()  # so that the controller learns it
             return None
 
     def _is_newer(self, topic: Topic, index: int, epoch: int, newest: int) -> bool:
@@ -373,7 +387,9 @@ class ZooKeeperCluster(Follower):
         parts, found = self._parts, self.image.topics.get(name)
         known = found.states.get(index) if found is not None else None
         log.info("no longer leads %s-%d", name, index)
-        parts.coordination.resigns(name, index, known.state.leader_epoch if known is not None else led[1] + 1)
+        epoch = known.state.leader_epoch if known is not None else led[1] + 1
+        parts.coordination.resigns(name, index, epoch)
+        parts.changes.transactions.resigns(name, index, epoch)
         parts.partitions.resign(name, index)
         for _ in parts.fetches.topics_deleted([name]):
             pass
@@ -387,7 +403,7 @@ class ZooKeeperCluster(Follower):
         timeout_ms: int,
         done: Callable[[dict[str, bytes | KafkaError]], None],
     ) -> None:
-        """Create topics; `done` gets each one's id, or the error, once all have leaders or the timeout is over."""
+        """Create topics; `done` gets each one's id, or the error, once all have leaders or the timeout has passed."""
         self._spawn(self._create(wanted, assignments, timeout_ms, done))
 
     async def _create(
@@ -438,7 +454,7 @@ class ZooKeeperCluster(Follower):
         )
 
     def delete(self, names: Sequence[str], timeout_ms: int, done: Callable[[dict[str, KafkaError]], None]) -> None:
-        """Delete topics; `done` gets the failures once the others are gone or the timeout is over."""
+        """Delete topics; `done` gets the failures once the others are gone or the timeout has passed."""
         self._spawn(self._delete(names, timeout_ms, done))
 
     async def _delete(
@@ -460,13 +476,40 @@ class ZooKeeperCluster(Follower):
         done(failed)
 
     def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
-        """Add partitions; `done` gets the failures by topic once the others have leaders or the timeout is over."""
+        """Add partitions; `done` gets the failures by topic once the others have leaders or the timeout has passed."""
         self._spawn(self._alterations.grow(wanted, timeout_ms, done))
 
     def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
         """Change settings of topics; `done` gets the failures by topic once this broker uses the others' new settings,
-        or the timeout is over."""
+        or the timeout has passed."""
         self._spawn(self._alterations.alter(wanted, done))
+
+    def update_features(
+        self, change: Callable[[Levels], Levels], timeout_ms: int, done: Callable[[KafkaError | None], None]
+    ) -> None:
+        """Change levels of features; `done` gets the error, if there is one, once this broker has the new ones or the
+        timeout is over."""
+        self._spawn(self._update_features(change, timeout_ms, done))
+
+    async def _update_features(
+        self, change: Callable[[Levels], Levels], timeout_ms: int, done: Callable[[KafkaError | None], None]
+    ) -> None:
+        features = self._parts.features
+
+        def changed(level: int) -> int | None:
+            return change({TRANSACTION_VERSION: level}).get(TRANSACTION_VERSION)
+
+        try:
+            present = features.levels[TRANSACTION_VERSION]
+            epoch = await self.session.run(change_transaction_version(present, changed))
+        except KafkaError as error:
+            done(error)
+        except ZooKeeperError as error:
+            done(KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take it: {error}"))
+        else:
+            late = await self._until(timeout_ms, lambda: [TRANSACTION_VERSION] if features.epoch < epoch else [])
+            text = "This broker does not know of the new level yet."
+            done(KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) if late else None)
 
     def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
         """Create requested topics, without reporting when they exist."""

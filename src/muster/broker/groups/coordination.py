@@ -70,7 +70,7 @@ class Slots(Protocol):
         """The store has news: records are durable, or never will be, or there is more to read."""
 
     def leave(self) -> None:
-        """There are no slots any more: all groups are gone. Epochs may start over."""
+        """The slots no longer exist: all groups are gone. Epochs may start over."""
 
 
 class Coordination(Protocol):
@@ -92,6 +92,13 @@ class Coordination(Protocol):
 
     record_too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
     """The error for a group that is too large."""
+
+    slots_without_topic: int = 0
+    """How many slots there are, if they are not the partitions of a topic."""
+
+    def owner(self, slot: int) -> Node | None:
+        """The broker that has a slot, if slots are not the partitions of a topic; None while none does."""
+        return None
 
     is_leased: bool = False
     """Whether this broker's slots can expire: then `may_serve` is called before each request."""
@@ -228,6 +235,11 @@ class ByLeaders(InTopic):
     def store(self) -> Store:
         """The logs of the partitions that this broker leads; older epochs are fenced."""
         return ShardLogStore(self._open_log)
+
+    def ensure(self) -> bool:
+        """As `InTopic.ensure`. A broker that stood still, and may have been replaced, serves no slot."""
+        is_doubtful = self._partitions.is_doubtful
+        return (is_doubtful is None or not is_doubtful()) and super().ensure()
 
     def start(self, groups: Slots) -> None:
         """No slot yet: `leads` brings them."""

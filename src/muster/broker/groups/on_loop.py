@@ -1,5 +1,5 @@
-"""A coordinator's shards on the event loop: its turns, in each of which all records are written together, and the timer
-for its deadlines."""
+"""A coordinator on the event loop: its slots, its turns, in each of which all records are written together, and the
+timer for its deadlines."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from muster.broker.clock import SteadyClock
-from muster.coordinator.shards.shards import Shards
+from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.groups.coordination import Coordination
+from muster.broker.topics.catalogue import Topic
+from muster.coordinator.shards.shards import Host, Shards
+from muster.model import Node
 
 LOAD_BEFORE_START_S = 1.0
 """How long the start waits for shards to load."""
 
 
 class ShardsOnLoop:
-    """Runs the shards that a subclass sets on the running loop. `on_written` is called after records
-    were appended."""
+    """Runs the shards that a subclass sets on the running loop, in the slots that `coordination` gives this broker.
+    `on_written` is called after records were appended."""
 
-    def __init__(self, clock: SteadyClock, on_written: Callable[[], None]) -> None:
+    def __init__(self, clock: SteadyClock, coordination: Coordination, on_written: Callable[[], None]) -> None:
+        self.serving = False
+        """Whether the coordinator serves: what it needs, such as its topic, exists."""
         self._shards: Shards[Any]
+        self._coordination = coordination
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._on_written = on_written
@@ -29,18 +35,80 @@ class ShardsOnLoop:
         self._arming = False
         self._flush_due = False
 
-    def _load_at_once(self) -> None:
-        """At the start: what loads quickly is loaded before the first request, the rest between requests."""
+    def _host(self, on_event: Callable[[Any], None]) -> Host:
+        """What the shards need."""
+        return Host(self._clock, on_event, self._schedule_flush, self._deadline_moved, self._load_later, now_ms)
+
+    def start(self) -> None:
+        """Serve the slots of this broker. What loads quickly is loaded before the first request, the rest between
+        requests."""
+        self._coordination.start(self)
         until = time.monotonic() + LOAD_BEFORE_START_S
         while self._shards.is_loading and time.monotonic() < until:
             self._shards.load_a_piece()
         self._arm_deadline()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Stop the deadlines; write the pending records."""
+        self._coordination.stop()
         if self._deadline is not None:
             self._deadline.cancel()
         self._flush()
+
+    def ensure(self) -> bool:
+        """Create what the coordinator needs, before the first request. Returns whether it exists; without it the
+        coordinator refuses all requests."""
+        return self._coordination.ensure()
+
+    def coordinator(self, name: str) -> Node | None:
+        """The broker that coordinates a group or a transactional id, None while none does."""
+        return self._coordination.coordinator(name)
+
+    # ------------------------------------------------------------------------------------- slots (coordination.Slots)
+
+    def serve(self, slots: int) -> None:
+        """As `Slots.serve`."""
+        self._shards.slot_count = slots
+        self._shards.take_none()
+        self.serving = True
+
+    def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
+        """As `Slots.serve_all`."""
+        self._shards.slot_count = slots
+        self._shards.load_all(written, epoch)
+        self.serving = True
+
+    def lead(self, slot: int, epoch: int) -> None:
+        """As `Slots.lead`."""
+        self._shards.load(slot, epoch)
+
+    def resign(self, slot: int, epoch: int | None = None) -> None:
+        """As `Slots.resign`."""
+        self._shards.unload(slot, epoch)
+
+    def is_rebalancing(self, slot: int) -> bool:
+        """As `Slots.is_rebalancing`: by default, no state would be lost."""
+        return False
+
+    def release_durable(self) -> None:
+        """As `Slots.release_durable`."""
+        self._shards.release_durable()
+        self._deadline_moved()
+
+    def leave(self) -> None:
+        """As `Slots.leave`; waiting requests are answered NOT_COORDINATOR."""
+        self.serving = False
+        self._shards.unload_all()
+
+    def topic_created(self, topic: Topic) -> None:
+        """A standalone broker has created a topic."""
+        self._coordination.topic_created(topic)
+
+    def topic_deleted(self, name: str) -> None:
+        """A topic is being deleted; its logs still exist."""
+        self._coordination.topic_deleted(name)
+
+    # ------------------------------------------------------------------------------------- turns of the loop
 
     def _load_later(self, load: Callable[[], None]) -> None:
         """Read a piece of the store in the next turn of the loop, so that requests are served in between."""

@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Protocol
 
-from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.clock import SteadyClock
 from muster.broker.cluster_view import NO_LEADER, ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.groups.coordination import Coordination
 from muster.broker.groups.events import GroupLines
 from muster.broker.groups.on_loop import ShardsOnLoop
-from muster.broker.topics.catalogue import Topic
+from muster.broker.topics.catalogue import Topics
 from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
-from muster.model import Node
-
-
-class KnownTopics(Protocol):
-    """The existing topics: a broker's catalogue, or Kafka's topics as a coordinator has read them."""
-
-    def names(self) -> Iterable[str]: ...
-
-    def partition_count(self, topic: str) -> int: ...
-
-    def topic_id(self, topic: str) -> bytes: ...
-
-    def topic_name(self, topic_id: bytes) -> str | None: ...
+from muster.log import OpenTransaction
 
 
 class GroupTopics:
     """The coordinator's `TopicResolver`: the catalogue knows the topics, the cluster their leaders."""
 
-    def __init__(self, topics: KnownTopics, cluster: ClusterView) -> None:
+    def __init__(self, topics: Topics, cluster: ClusterView) -> None:
         self.partition_count = topics.partition_count
         self.topic_id = topics.topic_id
         self.topic_name = topics.topic_name
@@ -70,13 +57,10 @@ class Groups(ShardsOnLoop):
         on_written: Callable[[], None],
         listeners: Sequence[Callable[[GroupEvent], None]] = (),
     ) -> None:
-        self.serving = False
-        """Whether the coordinator serves: everything that groups need exists."""
         self.may_serve = coordination.may_serve if coordination.is_leased else None
         """Whether this broker still has its slots; called before each request. None: always."""
-        super().__init__(clock, on_written)
+        super().__init__(clock, coordination, on_written)
         self._topics = topics
-        self._coordination = coordination
         self._lines = GroupLines()
         self._listeners = listeners
         group_config = _group_config(config)
@@ -85,81 +69,25 @@ class Groups(ShardsOnLoop):
         self._shards = self.runtime = CoordinatorRuntime(
             group_config,
             coordination.store(),
-            clock=clock,
+            self._host(self._on_event),
             topics=topics,
-            on_event=self._on_event,
             new_member_id=_new_member_id,
-            schedule_flush=self._schedule_flush,
-            on_deadline_moved=self._deadline_moved,
-            later=self._load_later,
-            wall_clock=now_ms,
         )
 
-    def start(self) -> None:
-        """Serve the groups that this broker coordinates. Those that load quickly are loaded before the first request,
-        the rest between requests."""
-        self._coordination.start(self)
-        self._load_at_once()
-
-    def stop(self) -> None:
-        """Stop the deadlines; write the pending records."""
-        self._coordination.stop()
-        self._stop()
-
-    def ensure(self) -> bool:
-        """Create what groups need, before the first request of one. Returns whether it exists; without it the
-        coordinator refuses all requests."""
-        return self._coordination.ensure()
-
-    def coordinator(self, group_id: str) -> Node | None:
-        """The broker that coordinates a group, None while none does."""
-        return self._coordination.coordinator(group_id)
-
-    # ------------------------------------------------------------------------------------- slots (coordination.Slots)
-
-    def serve(self, slots: int) -> None:
-        """As `Slots.serve`."""
-        self.runtime.config.offsets_topic_num_partitions = slots
-        self.runtime.take_none()
-        self.serving = True
-
-    def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
-        """As `Slots.serve_all`."""
-        self.runtime.config.offsets_topic_num_partitions = slots
-        self.runtime.load_all(written, epoch)
-        self.serving = True
-
-    def lead(self, slot: int, epoch: int) -> None:
-        """Coordinate the groups of a slot."""
-        self.runtime.load(slot, epoch)
-
-    def resign(self, slot: int, epoch: int | None = None) -> None:
-        """Stop coordinating the groups of a slot."""
-        self.runtime.unload(slot, epoch)
+    def before_request(self) -> None:
+        """Create what groups need if it is missing, and drop the slots if this broker may have lost them."""
+        if not self.serving or (self.may_serve is not None and not self.may_serve()):
+            self.ensure()
 
     def is_rebalancing(self, slot: int) -> bool:
-        """Whether a group in a slot is rebalancing."""
+        """As `Slots.is_rebalancing`."""
         return self.runtime.is_rebalancing(slot)
 
-    def release_durable(self) -> None:
-        """As `Slots.release_durable`."""
-        self.runtime.release_durable()
-        self._deadline_moved()
-
-    def leave(self) -> None:
-        """All groups are gone; their members get NOT_COORDINATOR."""
-        self.serving = False
-        self.runtime.unload_all()
-
-    # ------------------------------------------------------------------------------------- topics
-
-    def topic_created(self, topic: Topic) -> None:
-        """A standalone broker has created a topic."""
-        self._coordination.topic_created(topic)
-
-    def topic_deleted(self, name: str) -> None:
-        """A topic is being deleted; its logs still exist."""
-        self._coordination.topic_deleted(name)
+    def open_in_slots(self) -> list[tuple[int, OpenTransaction]] | None:
+        """The transactions that are open in slots without a partition; None while some are being read."""
+        if self.runtime.is_loading:
+            return None
+        return self.runtime.open_transactions() if self._coordination.slots_without_topic else []
 
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
         """Topics were created or deleted, or their partitions or leaders changed; None means any topic."""

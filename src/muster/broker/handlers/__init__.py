@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.dynamic_settings import DynamicSettings
+from muster.broker.features import Features
 from muster.broker.groups.service import Groups
 from muster.broker.handlers import (
     alter_configs,
@@ -20,36 +21,41 @@ from muster.broker.handlers import (
     create_partitions,
     create_topics,
     fetch,
-    leader_epochs,
     list_offsets,
     logs,
     metadata,
     offsets,
     produce,
     produce_short,
-    producer_ids,
     replicas,
     transactions,
+    update_features,
 )
 from muster.broker.handlers import cluster as cluster_apis
 from muster.broker.net.calls import Api, Fast, Unsupported
+from muster.broker.net.intake import Loop
 from muster.broker.net.side_thread import SideThread
-from muster.broker.topics.catalogue import TopicCatalogue
+from muster.broker.topics.catalogue import TopicCatalogue, Topics
 from muster.broker.topics.changes import TopicChanges
 from muster.broker.topics.durability import Durability
 from muster.broker.topics.fetch_sessions import FetchSessions
-from muster.broker.topics.fetches import Loop, ParkedFetches
+from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.log_reads import Reader
 from muster.broker.topics.partitions import Partitions
+from muster.broker.transactions.places import Places
 from muster.broker.transactions.service import Transactions
 from muster.broker.transactions.verification import Verifier
-from muster.protocol.api import ADVERTISED, REQUESTS, TRANSACTIONS, ApiKey
+from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
 
 class Elsewhere(
-    cluster_topics.TopicsElsewhere, create_partitions.PartitionsElsewhere, alter_configs.SettingsElsewhere, Protocol
+    cluster_topics.TopicsElsewhere,
+    create_partitions.PartitionsElsewhere,
+    alter_configs.SettingsElsewhere,
+    update_features.FeaturesElsewhere,
+    Protocol,
 ):
-    """Changes topics for all brokers (zookeeper_cluster.py)."""
+    """Changes topics and features for all brokers (zookeeper_cluster.py)."""
 
 
 class Rooms(NamedTuple):
@@ -67,10 +73,12 @@ class Rooms(NamedTuple):
     sessions: FetchSessions
     loop: Loop
     side_thread: SideThread
-    producer_ids: producer_ids.Source
+    transactions: Transactions
+    verifier: Verifier
+    places: Places
     given: DynamicSettings
+    features: Features
     elsewhere: Elsewhere | None = None
-    transactions: Transactions | None = None
 
 
 def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
@@ -78,8 +86,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
     cluster, topics, changes, partitions = rooms.cluster, rooms.topics, rooms.changes, rooms.partitions
     produced = _produced(rooms)
     fetched = fetch.FetchNeeds(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
-    listed = list_offsets.ListOffsetsNeeds(cluster, partitions, rooms.side_thread)
-    epochs = leader_epochs.LeaderEpochNeeds(cluster, partitions, rooms.side_thread)
+    looked_up = list_offsets.LookUpNeeds(cluster, partitions, rooms.side_thread)
     admin = create_topics.TopicNeeds(rooms.config, cluster, topics, changes)
     of_logs = logs.LogNeeds(cluster, topics, partitions, rooms.side_thread, rooms.config.data_dir)
     altered = alter_configs.AlterConfigNeeds(cluster, topics, partitions, rooms.given, rooms.elsewhere)
@@ -97,7 +104,7 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
         | {
             ApiKey.PRODUCE: partial(produce.produce, produced),
             ApiKey.FETCH: partial(fetch.fetch, fetched),
-            ApiKey.LIST_OFFSETS: partial(list_offsets.list_offsets, listed),
+            ApiKey.LIST_OFFSETS: partial(list_offsets.list_offsets, looked_up),
             ApiKey.METADATA: partial(metadata.metadata, metadata.MetadataNeeds(cluster, topics, changes)),
             ApiKey.CREATE_TOPICS: create,
             ApiKey.DELETE_TOPICS: delete,
@@ -111,9 +118,12 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
             ApiKey.ELECT_LEADERS: partial(replicas.elect_leaders, of_replicas),
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: partial(replicas.alter_partition_reassignments, of_replicas),
             ApiKey.LIST_PARTITION_REASSIGNMENTS: replicas.list_partition_reassignments,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(leader_epochs.offset_for_leader_epoch, epochs),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(list_offsets.offset_for_leader_epoch, looked_up),
             ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, described),
             ApiKey.LIST_CONFIG_RESOURCES: partial(configs.list_config_resources, described),
+            ApiKey.UPDATE_FEATURES: partial(
+                update_features.update_features, rooms.features, cluster.node.node_id, rooms.elsewhere
+            ),
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(
                 cluster_apis.describe_topic_partitions, cluster_apis.DescribeTopicNeeds(cluster, topics)
             ),
@@ -122,11 +132,8 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
 
 
 def _of_transactions(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
-    """The functions for producers with ids; without a coordinator of transactions, for those without transactions."""
-    if rooms.transactions is None:
-        return {ApiKey.INIT_PRODUCER_ID: partial(producer_ids.init_producer_id, rooms.producer_ids)}
-    verifier = Verifier(rooms.config, rooms.transactions)
-    needs = transactions.TransactionNeeds(rooms.topics, rooms.partitions, rooms.groups, rooms.transactions, verifier)
+    """The functions for producers with ids."""
+    needs = transactions.TransactionNeeds(rooms.places, rooms.groups, rooms.transactions, rooms.verifier)
     return {
         ApiKey.INIT_PRODUCER_ID: partial(transactions.init_producer_id, rooms.transactions),
         ApiKey.ADD_PARTITIONS_TO_TXN: partial(transactions.add_partitions_to_txn, needs),
@@ -143,7 +150,7 @@ def _of_groups(
     cluster: ClusterView, groups: Groups, transactions: Transactions | None = None
 ) -> dict[ApiKey, Callable[..., Any]]:
     """The functions that need neither topics nor logs."""
-    found = coordinators.CoordinatorNeeds(cluster, groups, transactions)
+    found = coordinators.CoordinatorNeeds(groups, transactions)
     return {
         ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, found),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
@@ -170,11 +177,20 @@ def _produced(rooms: Rooms) -> produce.ProduceNeeds:
         rooms.durability,
         rooms.fetches,
         rooms.side_thread,
-        None if rooms.transactions is None else Verifier(rooms.config, rooms.transactions),
+        rooms.verifier,
     )
 
 
-_PIPELINED = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.HEARTBEAT})
+_PIPELINED = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.HEARTBEAT,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+    }
+)
 """Requests that wait at most for the disk: later requests may be handled meanwhile."""
 
 
@@ -206,6 +222,10 @@ _MOST_ELEMENTS = {
     ApiKey.DESCRIBE_LOG_DIRS: 100_000,
     ApiKey.DESCRIBE_PRODUCERS: 20_000,
     ApiKey.DELETE_TOPICS: 20_000,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 20_000,
+    ApiKey.TXN_OFFSET_COMMIT: 20_000,
+    ApiKey.WRITE_TXN_MARKERS: 20_000,
+    ApiKey.DESCRIBE_TRANSACTIONS: 100_000,
 }
 """The most array elements in one request; a larger request closes its connection before it is decoded. This bounds the
 time of a handler that works in one go, to about ten thousand partitions, and the memory of one that works in slices."""
@@ -220,9 +240,8 @@ def table(rooms: Rooms) -> dict[int, Api]:
         ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
     }
     group_request = partial(coordinators.group_request, rooms.groups)
-    keys = ADVERTISED if rooms.transactions is not None else [key for key in ADVERTISED if key not in TRANSACTIONS]
-    version = None if rooms.transactions is None else rooms.config.integer("transaction.version")
-    return _apis(rooms.groups, dict.fromkeys(keys, group_request) | _handlers(rooms), fast, version)
+    serve: dict[ApiKey, Callable[..., Any]] = dict.fromkeys(ADVERTISED, group_request) | _handlers(rooms)
+    return _apis(rooms.groups, serve, fast, rooms.features)
 
 
 class _NoChanges:
@@ -235,7 +254,7 @@ class _NoChanges:
         yield from ()
 
 
-def groups_table(cluster: ClusterView, topics: metadata.Topics, groups: Groups) -> dict[int, Api]:
+def groups_table(cluster: ClusterView, topics: Topics, groups: Groups) -> dict[int, Api]:
     """The handlers of a coordinator with groups but no records, for administration. Members use the draft listener."""
     group_request = partial(coordinators.group_request, groups)
     serve = dict.fromkeys(_TO_COORDINATORS, group_request) | _of_groups(cluster, groups)
@@ -247,10 +266,10 @@ def _apis(
     groups: Groups,
     serve: Mapping[ApiKey, Callable[..., Any]],
     fast: dict[ApiKey, Fast],
-    transaction_version: int | None = None,
+    features: Features | None = None,
 ) -> dict[int, Api]:
     apis = {}
-    spoken = api_versions.spoken([*serve, ApiKey.API_VERSIONS], transaction_version)
+    spoken = api_versions.spoken([*serve, ApiKey.API_VERSIONS], features)
     serve = {**serve, ApiKey.API_VERSIONS: partial(api_versions.api_versions, spoken)}
     fast = {
         **fast,

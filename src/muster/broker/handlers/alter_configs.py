@@ -81,7 +81,7 @@ def alter_configs(here: AlterConfigNeeds, request: AlterConfigsRequest, call: Ca
 
     def answer(results: list[_Result]) -> AlterConfigsResponse:
         made = AlterConfigsResponseAlterConfigsResourceResponse
-        return AlterConfigsResponse(responses=[made(*_told(each)) for each in results])
+        return AlterConfigsResponse(responses=[made(*_outcome(each)) for each in results])
 
     return _Work(here, asked, call, answer, whole=True).begin(request.validate_only)
 
@@ -101,12 +101,12 @@ def incremental_alter_configs(
 
     def answer(results: list[_Result]) -> IncrementalAlterConfigsResponse:
         made = IncrementalAlterConfigsResponseAlterConfigsResourceResponse
-        return IncrementalAlterConfigsResponse(responses=[made(*_told(each)) for each in results])
+        return IncrementalAlterConfigsResponse(responses=[made(*_outcome(each)) for each in results])
 
     return _Work(here, asked, call, answer, whole=False).begin(request.validate_only)
 
 
-def _told(result: _Result) -> tuple[int, str | None, int, str]:
+def _outcome(result: _Result) -> tuple[int, str | None, int, str]:
     error = result.error
     code, message = (error.code, error.message) if error is not None else (ErrorCode.NONE, None)
     return code, message, result.asked.kind, result.asked.name

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from struct import Struct
 
+from muster.broker.features import SUPPORTED, Features
 from muster.broker.net.calls import SMALL, Call, Fast
 from muster.errors import ErrorCode
 from muster.protocol import codec
@@ -23,9 +25,6 @@ from muster.protocol.messages import (
 )
 from muster.protocol.primitives import TooManyElementsError
 
-TRANSACTION_VERSION = "transaction.version"
-NEWEST_TRANSACTION_VERSION = 2
-
 _HEADER = Struct(">ii")
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
@@ -33,16 +32,22 @@ _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 _REFUSED = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)
 
 
-def spoken(keys: Iterable[int] = ADVERTISED, transaction_version: int | None = None) -> ApiVersionsResponse:
-    """The answer of a listener that serves these requests. Clients take a finalized feature only with an epoch."""
+def spoken(keys: Iterable[int] = ADVERTISED, features: Features | None = None) -> ApiVersionsResponse:
+    """The answer of a listener that serves these requests. It changes with the features."""
     served = ApiVersionsResponse(api_keys=[ApiVersion(int(key), *ADVERTISED[ApiKey(key)]) for key in sorted(keys)])
-    if transaction_version is not None:
-        served.supported_features = [SupportedFeatureKey(TRANSACTION_VERSION, 0, NEWEST_TRANSACTION_VERSION)]
-        served.finalized_features_epoch = 0
-        if transaction_version:
-            finalized = FinalizedFeatureKey(TRANSACTION_VERSION, transaction_version, transaction_version)
-            served.finalized_features = [finalized]
+    if features is not None:
+        served.supported_features = [SupportedFeatureKey(name, *levels) for name, levels in SUPPORTED.items()]
+        _finalize(served, features)
+        features.on_change.append(partial(_finalize, served, features))
     return served
+
+
+def _finalize(served: ApiVersionsResponse, features: Features) -> None:
+    """Clients take a finalized feature only with an epoch; a feature of level 0 is not finalized."""
+    served.finalized_features_epoch = features.epoch
+    served.finalized_features = [
+        FinalizedFeatureKey(name, level, level) for name, level in features.levels.items() if level
+    ]
 
 
 def api_versions(served: ApiVersionsResponse, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
@@ -60,7 +65,7 @@ def _answer(served: ApiVersionsResponse, request: ApiVersionsRequest, version: i
 
 def fast_api_versions(served: ApiVersionsResponse) -> Fast:
     """The fast path: each answer is encoded once. Every connection begins with this request."""
-    encoded: dict[tuple[int, int], bytes] = {}
+    encoded: dict[tuple[int, int, int], bytes] = {}
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
         try:
@@ -68,9 +73,10 @@ def fast_api_versions(served: ApiVersionsResponse) -> Fast:
         except TooManyElementsError:
             return None
         response = _answer(served, request, version)
-        body = encoded.get((version, response.error_code))
+        kind = (version, response.error_code, served.finalized_features_epoch)
+        body = encoded.get(kind)
         if body is None:
-            body = encoded[version, response.error_code] = codec.encode(response, version)
+            body = encoded[kind] = codec.encode(response, version)
         return _HEADER.pack(len(body) + 4, correlation_id) + body
 
     return answer

@@ -1,6 +1,6 @@
 """CreateTopics (19) and DeleteTopics (20) in a cluster: checked as by a standalone broker, carried out in ZooKeeper.
 
-The answer goes out when this broker sees the change in ZooKeeper, or the request's timeout is over.
+The answer goes out when this broker sees the change in ZooKeeper, or after the request's timeout.
 """
 
 from __future__ import annotations

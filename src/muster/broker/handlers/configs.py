@@ -46,7 +46,7 @@ _NO_NAME = {
     CLIENT_METRICS: "Client metrics subscription name must not be empty",
     GROUP: "Group name must not be empty",
 }
-"""What has no configs here, and what is said where it has no name either."""
+"""Kinds of resources without configs here, with the error for an empty name."""
 
 _FEW = 10
 """More resources than this are described in slices."""

@@ -13,15 +13,16 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from muster.broker.cluster_view import ClusterView
 from muster.broker.groups.service import Groups
 from muster.broker.handlers.configs import MALFORMED
 from muster.broker.net.calls import Call, Fast, Sliced, at_once
 from muster.broker.transactions.service import Transactions
+from muster.coordinator.parts import Gather
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
 from muster.model import Node
 from muster.protocol import codec
+from muster.protocol.api import CoordinatorType
 from muster.protocol.messages import (
     Coordinator,
     DeletableGroupResult,
@@ -38,10 +39,6 @@ from muster.protocol.primitives import Request
 
 log = logging.getLogger("muster.broker")
 
-GROUP = 0
-TRANSACTION = 1
-SHARE = 2
-
 _AT_ONCE = 200
 """Requests for more groups than this are handled in parts."""
 
@@ -49,7 +46,6 @@ _AT_ONCE = 200
 class CoordinatorNeeds(NamedTuple):
     """What FindCoordinator needs."""
 
-    cluster: ClusterView
     groups: Groups
     transactions: Transactions | None = None
 
@@ -57,11 +53,7 @@ class CoordinatorNeeds(NamedTuple):
 def find_coordinator(
     here: CoordinatorNeeds, request: FindCoordinatorRequest, call: Call
 ) -> FindCoordinatorResponse | Sliced:
-    """The coordinator of groups; share groups have none here.
-
-    For transactions it is this broker, even if it refuses them (`producer_ids`): without a coordinator, clients would
-    retry until their timeout, and never learn the reason.
-    """
+    """The coordinator of groups or of transactions; share groups have none here."""
     if call.version >= 4:
         steps = _coordinators(here, request, call.version)
         return steps if len(request.coordinator_keys) > _AT_ONCE else at_once(steps)
@@ -91,17 +83,17 @@ _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 
 def _coordinator(here: CoordinatorNeeds, key: str, key_type: int, version: int) -> Coordinator:
-    if key_type in (GROUP, TRANSACTION):
-        coordinates = here.groups if key_type == GROUP else here.transactions
-        node: Node | None = here.cluster.node
-        if coordinates is not None:
-            node = coordinates.coordinator(key) if coordinates.ensure() else None
+    if key_type in (CoordinatorType.GROUP, CoordinatorType.TRANSACTION):
+        coordinates = here.groups if key_type == CoordinatorType.GROUP else here.transactions
+        node: Node | None = None
+        if coordinates is not None and coordinates.ensure():
+            node = coordinates.coordinator(key)
         if node is None:
             return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
         return Coordinator(key, node.node_id, node.host, node.port, 0, "")
-    if key_type == SHARE and version >= 6 and _SHARE_KEY.match(key):
+    if key_type == CoordinatorType.SHARE and version >= 6 and _SHARE_KEY.match(key):
         return Coordinator(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-    message = "" if key_type == SHARE else MALFORMED
+    message = "" if key_type == CoordinatorType.SHARE else MALFORMED
     return Coordinator(key, -1, "", -1, ErrorCode.INVALID_REQUEST, message)
 
 
@@ -146,28 +138,17 @@ def _in_parts(
 ) -> Sliced | None:
     """Handle many groups a few at a time; call `reply` with all answers, in order, after the last."""
     parts = [group_ids[start : start + _AT_ONCE] for start in range(0, len(group_ids), _AT_ONCE)] or [[]]
-    found: list[list[T]] = [[] for _ in parts]
-    missing = len(parts)
-
-    def taker(number: int) -> Callable[[list[T]], None]:
-        def take(answers: list[T]) -> None:
-            nonlocal missing
-            found[number] = answers
-            missing -= 1
-            if not missing:
-                reply([answer for answers in found for answer in answers])
-
-        return take
+    gather = Gather(len(parts), lambda found: reply([answer for answers in found for answer in answers]))
 
     def steps() -> Sliced:
         for number, some in enumerate(parts):
-            submit(some, taker(number))
+            submit(some, gather.part(number))
             yield
         return None
 
     if len(parts) > 1:
         return steps()
-    submit(parts[0], taker(0))
+    submit(parts[0], gather.part(0))
     return None
 
 
@@ -179,7 +160,7 @@ def group_request(groups: Groups, request: Request[Any], call: Call) -> None:
 def submit(groups: Groups, request: Request[Any], call: Call, reply: Callable[[Any], None]) -> None:
     """Pass a request to the coordinator; `reply` is called once with the answer, now or later."""
     if not groups.serving or (groups.may_serve is not None and not groups.may_serve()):
-        groups.ensure()
+        groups.before_request()
     groups.runtime.submit(request, _client(call.client_id, call.connection.client_host, call.version), reply)
 
 

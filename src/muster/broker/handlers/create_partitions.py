@@ -16,7 +16,7 @@ from muster.broker.handlers.create_topics import TopicNeeds
 from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.topics.changes import Growth, check_count
 from muster.errors import ErrorCode, KafkaError
-from muster.model import GROUP_METADATA_TOPIC
+from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from muster.protocol.admin_messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -107,10 +107,11 @@ def _check(here: TopicNeeds, asked: CreatePartitionsTopic) -> Growth:
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     check_count(topic.name, topic.partitions, asked.count)
-    if topic.name == GROUP_METADATA_TOPIC:
+    if topic.name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+        what = "groups" if topic.name == GROUP_METADATA_TOPIC else "transactional ids"
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The number of partitions of {topic.name} cannot be changed: groups would be looked for in another one.",
+            f"Partitions cannot be added to {topic.name}: {what} would map to other partitions, without their state.",
         )
     if asked.count - topic.partitions > create_topics.MAX_PER_REQUEST:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")

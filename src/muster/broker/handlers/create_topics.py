@@ -1,6 +1,6 @@
 """CreateTopics (19) and DeleteTopics (20). Checks, their order and their messages are those of Kafka's controller.
 
-CreateTopics v5: the answer tells partitions and settings. v7: and the topic's id.
+CreateTopics v5: the answer has partitions and settings. v7: and the topic's id.
 DeleteTopics v5: error messages. v6: topics by name or id.
 """
 

@@ -81,32 +81,26 @@ def join(here: DraftNeeds, request: DraftJoinGroupRequest, call: Call) -> None:
         request.topics,
         request.partition_assignment_strategy,
     )
-    _serve(here)
+    here.groups.before_request()
     here.members.join(ask, _client(call), reply)
 
 
 def heartbeat(here: DraftNeeds, request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
     """Heartbeat: ILLEGAL_GENERATION says that a rebalance has begun (A3, A4)."""
-    _serve(here)
+    here.groups.before_request()
     error = here.members.heartbeat(request.group_id, request.generation_id, request.member_id)
     return HeartbeatResponse(error_code=error)
 
 
 def leave(here: DraftNeeds, request: LeaveGroupRequest, call: Call) -> None:
     """LeaveGroup."""
-    _serve(here)
+    here.groups.before_request()
     here.members.leave(
         request.group_id,
         request.member_id,
         _client(call),
         lambda error: call.reply(LeaveGroupResponse(error_code=error)),
     )
-
-
-def _serve(here: DraftNeeds) -> None:
-    groups = here.groups
-    if not groups.serving or (groups.may_serve is not None and not groups.may_serve()):
-        groups.ensure()
 
 
 def _client(call: Call) -> Client:

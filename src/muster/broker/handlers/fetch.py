@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from muster.broker.clock import now_ms
 from muster.broker.net.calls import Call, Sliced, at_once
+from muster.broker.net.intake import Loop
 from muster.broker.topics import fetches
 from muster.broker.topics.fetch_sessions import SLICE, FetchPlan, FetchSessions
-from muster.broker.topics.fetches import Loop, ParkedFetch, ParkedFetches
+from muster.broker.topics.fetches import ParkedFetch, ParkedFetches
 from muster.broker.topics.log_reads import Reader, Result
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse
@@ -65,7 +66,7 @@ def _fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> Generator[Non
 def _read_again(
     here: FetchNeeds, plan: FetchPlan, request: FetchRequest, version: int
 ) -> Generator[None, None, FetchResponse]:
-    """The records available when the wait is over."""
+    """The records available at the end of the wait."""
     results, _, failed = yield from here.reader.read(plan, request)
     return (yield from _answer(here, plan, results, version, failed))
 

@@ -1,7 +1,12 @@
-"""ListOffsets (2): offsets by time, and the special ones.
+"""ListOffsets (2): offsets by time, and the special ones. OffsetForLeaderEpoch (23): where an epoch ends (KIP-320).
 
-v2: isolation level. v4: leader epochs. v7: the record with the largest timestamp (-3). v8: the earliest local offset
-(-4). v9: the latest tiered one (-5). v10: timeout_ms. v11: the earliest pending upload (-6). Nothing is tiered here.
+ListOffsets v2: isolation level. v4: leader epochs. v7: the record with the largest timestamp (-3). v8: the earliest
+local offset (-4). v9: the latest tiered one (-5). v10: timeout_ms. v11: the earliest pending upload (-6). Nothing is
+tiered here.
+
+A consumer asks for the end of an epoch when a partition has a leader under a newer epoch than that of the records it
+has read: a log that ends before its position has lost records. OffsetForLeaderEpoch v3: the asking replica, -1 of a
+consumer; all are answered alike.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from muster.broker.net.calls import Call
 from muster.broker.net.side_thread import SideThread, one_by_one
 from muster.broker.topics.partitions import Partitions
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
+from muster.model import NO_LEADER_EPOCH
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import (
     ListOffsetsPartition,
@@ -23,7 +29,11 @@ from muster.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
 )
+from muster.protocol.messages import OffsetForLeaderEpochResponseEpochEndOffset as EpochEnd
 
 if TYPE_CHECKING:
     from muster.log import PartitionLog
@@ -45,18 +55,18 @@ _SINCE = {
 
 
 Search = Callable[[], None]
-"""Searches batches for a timestamp, and fills in a result."""
+"""Searches batches, and fills in a result."""
 
 
-class ListOffsetsNeeds(NamedTuple):
-    """What ListOffsets needs."""
+class LookUpNeeds(NamedTuple):
+    """What these handlers need."""
 
     cluster: ClusterView
     partitions: Partitions
     side_thread: SideThread
 
 
-def list_offsets(here: ListOffsetsNeeds, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
+def list_offsets(here: LookUpNeeds, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
     """The offset for each partition's timestamp.
 
     To find a timestamp, batches are read, which may take long: a thread does it.
@@ -85,8 +95,17 @@ def list_offsets(here: ListOffsetsNeeds, request: ListOffsetsRequest, call: Call
     return None
 
 
+def _led(here: LookUpNeeds, topic: str, index: int, known_epoch: int) -> PartitionLog:
+    """The log of a partition that this broker leads under the epoch that the client knows. Raises KafkaError."""
+    log = here.partitions.get(topic, index)
+    if log is None:
+        raise KafkaError(here.cluster.why_not_here(topic, index))
+    here.cluster.check_leader_epoch(topic, index, known_epoch)
+    return log
+
+
 def _find(
-    here: ListOffsetsNeeds,
+    here: LookUpNeeds,
     topic: str,
     asked: ListOffsetsPartition,
     isolation_level: int,
@@ -96,10 +115,7 @@ def _find(
     """Fill in the offset if it is known, else return the search for it. Raises KafkaError."""
     if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    log = here.partitions.get(topic, asked.partition_index)
-    if log is None:
-        raise KafkaError(here.cluster.why_not_here(topic, asked.partition_index))
-    here.cluster.check_leader_epoch(topic, asked.partition_index, asked.current_leader_epoch)
+    log = _led(here, topic, asked.partition_index, asked.current_leader_epoch)
     epoch = here.cluster.leader_epoch(topic, asked.partition_index) if version >= 4 else -1
     if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
@@ -135,3 +151,45 @@ def _fill_in(result: ListOffsetsPartitionResponse, found: tuple[int, int] | None
     if found is not None:
         result.offset, result.timestamp = found
         result.leader_epoch = epoch
+
+
+# ------------------------------------------------------------------------------------------------ OffsetForLeaderEpoch
+
+
+def offset_for_leader_epoch(
+    here: LookUpNeeds, request: OffsetForLeaderEpochRequest, call: Call
+) -> OffsetForLeaderEpochResponse | None:
+    """The end of each partition's epoch. For an older epoch than the leader's, batches are read: a thread does it."""
+    response = OffsetForLeaderEpochResponse()
+    searches: list[Search] = []
+    for topic in request.topics:
+        answer = OffsetForLeaderTopicResult(topic.topic)
+        response.topics.append(answer)
+        for asked in topic.partitions:
+            result = EpochEnd(partition=asked.partition)
+            answer.partitions.append(result)
+            try:
+                log = _led(here, topic.topic, asked.partition, asked.current_leader_epoch)
+            except KafkaError as error:
+                result.error_code = error.code
+                continue
+            search = partial(_search_epoch, log, asked.leader_epoch, result)
+            if asked.leader_epoch < log.leader_epoch:
+                searches.append(search)
+            else:
+                search()
+    if not searches:
+        return response
+    here.side_thread.run(call, request.topics[0].topic, one_by_one(searches), lambda: call.reply(response))
+    return None
+
+
+def _search_epoch(log: PartitionLog, epoch: int, result: EpochEnd) -> None:
+    result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until it is known: the answer goes out whatever happens
+    try:
+        if epoch != NO_LEADER_EPOCH:
+            result.leader_epoch, result.end_offset = log.end_of_epoch(epoch)
+    except KafkaError as error:
+        result.error_code = error.code
+    else:
+        result.error_code = ErrorCode.NONE

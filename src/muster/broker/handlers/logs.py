@@ -4,7 +4,7 @@ DescribeProducers (61).
 DeleteRecords moves the start of a log (KIP-107). The answer goes out when the new start offset is on disk; the bytes
 before it are removed with the next retention check. AlterReplicaLogDirs (KIP-113) can move a partition only to the
 folder in which it already is. DescribeLogDirs v3: an error for all. v4: sizes of the disk (KIP-827). DescribeProducers
-(KIP-664) tells of idempotent producers; there are no transactions.
+(KIP-664) has idempotent producers and, for an open transaction, its first offset.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _describe_log_dir(
 def describe_producers(
     here: LogNeeds, request: DescribeProducersRequest, call: Call
 ) -> Generator[None, None, DescribeProducersResponse]:
-    """The idempotent producers that each partition remembers, a partition at a time."""
+    """The producers that each partition remembers, a partition at a time."""
     response = DescribeProducersResponse()
     for topic in request.topics:
         answer = TopicResponse(topic.name)

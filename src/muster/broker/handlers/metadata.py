@@ -6,14 +6,14 @@ operations of the cluster. v10: topic ids in the answer; v12: in the request, wi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import NamedTuple, Protocol
 
 from muster.broker.cluster_view import ClusterView, Leadership
 from muster.broker.net.calls import SMALL, Call, Sliced, at_once
-from muster.broker.topics.catalogue import Topic, invalid_name
+from muster.broker.topics.catalogue import Topic, Topics, invalid_name
 from muster.errors import ErrorCode
-from muster.model import GROUP_METADATA_TOPIC
+from muster.model import INTERNAL_TOPICS
 from muster.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -34,16 +34,6 @@ CLUSTER_OPERATIONS = 0b1111110100000
 
 _FEW = 200
 """More topics than this are described in slices."""
-
-
-class Topics(Protocol):
-    """The topics that exist."""
-
-    def __iter__(self) -> Iterator[Topic]: ...
-
-    def get(self, name: str) -> Topic | None: ...
-
-    def by_id(self, topic_id: bytes) -> Topic | None: ...
 
 
 class Changes(Protocol):
@@ -127,9 +117,7 @@ def _asked_for(here: MetadataNeeds, asked: MetadataRequestTopic, unknown: list[s
             return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
         # The topic is created after the answer, as in Kafka; clients expect this, and retry.
         unknown.append(name)
-        return MetadataResponseTopic(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, is_internal=name == GROUP_METADATA_TOPIC
-        )
+        return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, is_internal=name in INTERNAL_TOPICS)
     return _described(here, topic)
 
 

@@ -17,14 +17,15 @@ from muster.broker.cluster_view import LEADER_ELSEWHERE, ClusterView, LeaderHint
 from muster.broker.net.calls import NO_RESPONSE, Call, CloseConnectionError
 from muster.broker.net.side_thread import SideThread
 from muster.broker.topics.catalogue import TopicCatalogue
-from muster.broker.topics.durability import Durability
+from muster.broker.topics.durability import Durability, Wait
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.verification import Operation, Verifier, of_produce
 from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode, KafkaError
-from muster.log import LogError, validation
-from muster.log.recompression import recompressed
+from muster.log import LogError
+from muster.log.batches import validation
+from muster.log.batches.recompression import recompressed
 from muster.model import INTERNAL_TOPICS, TopicPartition
 from muster.protocol.messages import (
     BatchIndexAndErrorMessage,
@@ -59,24 +60,16 @@ _ZSTD_SINCE = 7
 _LEADERS_SINCE = 10
 
 
-class Wait(NamedTuple):
-    """An append that must be durable before it is acknowledged."""
-
-    log: PartitionLog
-    end: int
-    result: PartitionProduceResponse
-
-    @property
-    def over(self) -> bool:
-        """Whether the records are durable, or never will be."""
-        return self.log.high_watermark >= self.end or self.log.failed is not None or self.log.closed
-
+Waits = list[tuple[Wait, PartitionProduceResponse]]
+"""Appends that are not durable yet, each with its part of the answer."""
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that Kafka allows to write to internal topics. Any client may use it, so reads check records."""
 
 ACKS = (-1, 0, 1)
 """Replicas that a producer may wait for: all, none, the leader."""
+
+_UNREPORTED = "a produce with acks=0 failed; closing the connection is the only way to report it"
 
 
 class Append:
@@ -118,8 +111,7 @@ class ProduceNeeds(NamedTuple):
     durability: Durability
     fetches: ParkedFetches
     side_thread: SideThread
-    verifier: Verifier | None = None
-    """Asks the coordinator of transactions; None if this broker has none."""
+    verifier: Verifier
 
 
 Write: TypeAlias = Callable[
@@ -134,6 +126,7 @@ def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceR
     requests must not overtake it.
     """
     appends: list[Append] = []
+    partitions = 0
     response = ProduceResponse()
     for asked in request.topic_data:
         name = _topic_name(here, asked, call.version)
@@ -141,7 +134,10 @@ def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceR
             _accept(here, name, partition, request, call, appends, response) for partition in asked.partition_data
         ]
         response.responses.append(TopicProduceResponse(asked.name, bytes(asked.topic_id), results))
+        partitions += len(results)
     now, costly, transactional = now_ms(), False, 0
+    if len(appends) < partitions:  # some are refused already
+        transactional = _has_transactional(request)
     for append in appends:
         transactional |= append.batch[_ATTRIBUTES] & TRANSACTIONAL_FLAG
         append.examine(now, at_once=True)
@@ -151,6 +147,16 @@ def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceR
         return write(here, request, call, response, appends)
     _examine_beside(here, request, call, response, appends, write)
     return None
+
+
+def _has_transactional(request: ProduceRequest) -> int:
+    """Whether any batch is part of a transaction, also one for a partition that is not here: then Kafka wants a
+    transactional id first."""
+    batches = (each.records for topic in request.topic_data for each in topic.partition_data)
+    sent = (
+        batch for batch in batches if batch is not None and not isinstance(batch, list) and len(batch) > _ATTRIBUTES
+    )
+    return any(batch[_MAGIC] == _MAGIC_2 and batch[_ATTRIBUTES] & TRANSACTIONAL_FLAG for batch in sent)
 
 
 def _examine_beside(
@@ -196,18 +202,18 @@ def _verify(
 ) -> ProduceResponse | None:
     """Write batches of which some are part of a transaction. Where it is not open yet, the coordinator is asked first;
     the connection waits, so that no later request overtakes."""
-    if here.verifier is None:
-        return _write(here, request, call, response, _without_transactions(appends))
     if request.transactional_id is None:
-        return _refuse_all(response, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _refuse_all(request, response, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     headers = {
-        append: append.examined.headers[0]
+        append: header
         for append in appends
-        if isinstance(append.examined, validation.Examined) and append.batch[_ATTRIBUTES] & TRANSACTIONAL_FLAG
+        if isinstance(append.examined, validation.Examined)
+        for header in append.examined.headers[:1]
+        if header.is_transactional and header.producer_id >= 0  # without one the flag means nothing, as in Kafka
     }
     producers = {Producer(header.producer_id, header.producer_epoch) for header in headers.values()}
     if len(producers) > 1:
-        return _refuse_all(response, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return _refuse_all(request, response, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     operation = of_produce(call.version)
     asked = _to_be_verified(headers, operation)
     if not asked:
@@ -243,15 +249,9 @@ def _accepted(appends: list[Append]) -> list[Append]:
     return [append for append in appends if not append.result.error_code]
 
 
-def _without_transactions(appends: list[Append]) -> list[Append]:
-    """This broker has no coordinator of transactions."""
-    for append in appends:
-        if append.batch[_ATTRIBUTES] & TRANSACTIONAL_FLAG:
-            append.examined = LogError(ErrorCode.INVALID_TXN_STATE)
-    return appends
-
-
-def _refuse_all(response: ProduceResponse, error: ErrorCode) -> ProduceResponse:
+def _refuse_all(request: ProduceRequest, response: ProduceResponse, error: ErrorCode) -> ProduceResponse:
+    if request.acks == 0:
+        raise CloseConnectionError(_UNREPORTED)
     for topic in response.responses:
         topic.partition_responses = [
             PartitionProduceResponse(each.index, error, base_offset=-1) for each in topic.partition_responses
@@ -285,7 +285,7 @@ def _not_verified(result: PartitionProduceResponse, error: ErrorCode, operation:
 def _write(
     here: ProduceNeeds, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> ProduceResponse | None:
-    waits: list[Wait] = []
+    waits: Waits = []
     now = now_ms()
     for append in appends:
         _append(here, append, request, waits, now)
@@ -293,25 +293,23 @@ def _write(
         # No request waits for these records, but with fsync=always they cannot be read before they are synced.
         here.durability.want()
         if any(result.error_code for topic in response.responses for result in topic.partition_responses):
-            raise CloseConnectionError(
-                "a produce with acks=0 failed; closing the connection is the only way to report it"
-            )
+            raise CloseConnectionError(_UNREPORTED)
         return NO_RESPONSE  # type: ignore[return-value]
-    if not waits or all(wait.over for wait in waits):
+    if not waits or all(wait.over for wait, _ in waits):
         return response
-    here.durability.wait(waits, lambda: _durable(waits, response, call))
+    here.durability.wait([wait for wait, _ in waits], lambda: _durable(waits, response, call))
     return None
 
 
-def _durable(waits: list[Wait], response: ProduceResponse, call: Call) -> None:
-    for wait in waits:
+def _durable(waits: Waits, response: ProduceResponse, call: Call) -> None:
+    for wait, result in waits:
         if wait.log.high_watermark < wait.end:
-            wait.result.base_offset = -1
+            result.base_offset = -1
             if wait.log.failed is None:  # closed: the topic was deleted
-                wait.result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
-                wait.result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-                wait.result.error_message = "The records could not be written to disk."
+                result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                result.error_message = "The records could not be written to disk."
     call.reply(response)
 
 
@@ -372,7 +370,7 @@ def _is_internal(here: ProduceNeeds, name: str) -> bool:
     return topic is not None and topic.internal
 
 
-def _append(here: ProduceNeeds, append: Append, request: ProduceRequest, waits: list[Wait], now: int) -> None:
+def _append(here: ProduceNeeds, append: Append, request: ProduceRequest, waits: Waits, now: int) -> None:
     partition_log, result = append.log, append.result
     try:
         if isinstance(append.examined, LogError):
@@ -387,7 +385,7 @@ def _append(here: ProduceNeeds, append: Append, request: ProduceRequest, waits: 
     result.log_append_time_ms = appended.log_append_time
     result.log_start_offset = partition_log.log_start_offset
     if partition_log.high_watermark < end:
-        waits.append(Wait(partition_log, end, result))
+        waits.append((Wait(partition_log, end), result))
 
 
 def check_batches(records: Buffer, version: int) -> int:
@@ -450,10 +448,6 @@ def refused(
 ) -> None:
     result.error_code = error.code
     log.traffic.refused_appends += 1
-    if error.code is ErrorCode.INVALID_TXN_STATE and here.verifier is None:
-        # No transaction can have begun here: this is Kafka's answer for a transactional id that it does not know.
-        known = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        result.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transactional_id is None else known
     if result.error_code in _KNOWN_START:
         result.log_start_offset = log.log_start_offset
     if isinstance(error, LogError) and error.record_errors:

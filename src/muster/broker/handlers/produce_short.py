@@ -17,7 +17,8 @@ from muster.broker.clock import now_ms
 from muster.broker.handlers.produce import ProduceNeeds, refused
 from muster.broker.net.calls import Fast
 from muster.errors import KafkaError
-from muster.log import FsyncPolicy, PartitionLog, validation
+from muster.log import FsyncPolicy, PartitionLog
+from muster.log.batches import validation
 from muster.model import INTERNAL_TOPICS
 from muster.protocol import framing
 from muster.protocol.messages import (
@@ -73,6 +74,8 @@ class Known:
     def read(self, frame: bytes, position: int, version: int) -> tuple[Target, bytearray] | None:
         """A request's target and its batch. None if it is too large or not simple enough for the fast path."""
         if version < ProduceRequest.FIRST_FLEXIBLE_VERSION or len(frame) < position + _NAME + HEADER_SIZE:
+            return None
+        if frame[position] != _NO_ID:  # of a transaction
             return None
         known = self._by_name if version < _BY_ID else self._by_id
         at = position + _NAME + (frame[position + _NAME] if version < _BY_ID else len(ZERO_UUID)) + 5
@@ -140,8 +143,8 @@ def fast_produce(here: ProduceNeeds) -> Fast:
 
 def _target(here: ProduceNeeds, head: bytes, version: int) -> Target | None:
     """The target of a request with these first bytes, if the fast path may serve it."""
-    transactional_id, acks, _, topics, _ = _START.unpack_from(head)
-    if transactional_id != _NO_ID or acks not in (-1, 1) or topics != _ONE or head[-5] != _ONE:
+    _, acks, _, topics, _ = _START.unpack_from(head)
+    if acks not in (-1, 1) or topics != _ONE or head[-5] != _ONE:
         return None
     topic, topic_id = head[_NAME:-5], ZERO_UUID
     if version < _BY_ID:

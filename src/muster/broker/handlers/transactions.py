@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 from muster.broker.groups.service import Groups
 from muster.broker.net.calls import Call
-from muster.broker.topics.catalogue import TopicCatalogue
-from muster.broker.topics.partitions import Partitions
-from muster.broker.transactions.markers import Marker
+from muster.broker.transactions.places import Places
 from muster.broker.transactions.service import Transactions
 from muster.broker.transactions.verification import Operation, Verifier, of_offset_commit
 from muster.coordinator.parts import Gather
@@ -24,6 +22,7 @@ from muster.coordinator.transactions.shard import fenced_error
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from muster.protocol.records.control_records import TxnMarker
 from muster.protocol.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -35,6 +34,7 @@ from muster.protocol.transaction_messages import (
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
+    EndTxnResponse,
     ListTransactionsRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -56,8 +56,7 @@ _LOADING_SINCE = 2
 class TransactionNeeds(NamedTuple):
     """What these handlers need."""
 
-    topics: TopicCatalogue
-    partitions: Partitions
+    places: Places
     groups: Groups
     transactions: Transactions
     verifier: Verifier
@@ -121,7 +120,7 @@ def _add_partitions(
     producer = Producer(asked.producer_id, asked.producer_epoch)
 
     def added(error: ErrorCode) -> None:
-        take(_result(asked, dict.fromkeys(partitions, fenced_error(error, version, _FENCED_SINCE))))
+        take(_result_for_all(asked, fenced_error(error, version, _FENCED_SINCE)))
 
     refused = _not_to_be_added(here, partitions, from_client=version < _FROM_BROKERS_SINCE)
     if refused:
@@ -145,21 +144,29 @@ def _not_to_be_added(
     for partition in partitions:
         if from_client and partition.topic in INTERNAL_TOPICS:
             refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif not 0 <= partition.partition < here.topics.partition_count(partition.topic):
+        elif not here.places.is_known(partition):
             refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return refused
+
+
+def _result_for_all(asked: AddPartitionsToTxnTransaction, error: ErrorCode) -> AddPartitionsToTxnResult:
+    topics = [
+        AddPartitionsToTxnTopicResult(
+            topic.name, [AddPartitionsToTxnPartitionResult(index, error) for index in topic.partitions]
+        )
+        for topic in asked.topics
+    ]
+    return AddPartitionsToTxnResult(asked.transactional_id, topics)
 
 
 def _result(
     asked: AddPartitionsToTxnTransaction, errors: Mapping[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
+    """Each partition with its error once, however often it was named."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
-    for topic in asked.topics:
-        found = topics.setdefault(topic.name, AddPartitionsToTxnTopicResult(topic.name))
-        found.results_by_partition += [
-            AddPartitionsToTxnPartitionResult(index, errors[TopicPartition(topic.name, index)])
-            for index in topic.partitions
-        ]
+    for (topic, index), error in sorted(errors.items()):
+        found = topics.setdefault(topic, AddPartitionsToTxnTopicResult(topic))
+        found.results_by_partition = [*found.results_by_partition, AddPartitionsToTxnPartitionResult(index, error)]
     return AddPartitionsToTxnResult(asked.transactional_id, list(topics.values()))
 
 
@@ -183,8 +190,10 @@ def _partition_of(here: TransactionNeeds, group_id: str) -> TopicPartition:
 
 def end_txn(here: TransactionNeeds, request: EndTxnRequest, call: Call) -> None:
     """Commit or abort."""
-    here.transactions.ensure()
-    here.transactions.runtime.end(request, call.version, call.reply)
+    if here.transactions.ensure():
+        here.transactions.runtime.end(request, call.version, call.reply)
+    else:
+        call.reply(EndTxnResponse(0, ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
 # ----------------------------------------------------------------------------------------------------- TxnOffsetCommit
@@ -203,14 +212,13 @@ def txn_offset_commit(here: TransactionNeeds, request: TxnOffsetCommitRequest, c
         call.reply(response)
 
     def commit(guard: int | None, error: ErrorCode) -> None:
+        here.groups.before_request()
         runtime.commit_in_transaction(request, error, guard, reply)
 
-    if not here.groups.serving:
-        here.groups.ensure()
+    here.groups.before_request()
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
-        tv2 = operation is Operation.ADD
-        guard = runtime.begin_verification(request.group_id, *producer, tv2=tv2) if request.group_id else None
+        guard = _begin_verification(here, request, producer, operation)
     except KafkaError as error:
         commit(None, error.code)
         return
@@ -220,16 +228,40 @@ def txn_offset_commit(here: TransactionNeeds, request: TxnOffsetCommitRequest, c
     where = _partition_of(here, request.group_id)
 
     def verified(errors: Mapping[TopicPartition, ErrorCode]) -> None:
-        commit(guard, errors.get(where, ErrorCode.NONE))
+        error = errors.get(where, ErrorCode.NONE)
+        commit(guard, _OF_COORDINATORS.get(error, error))
 
     here.verifier.ask(request.transactional_id, producer, frozenset((where,)), operation, verified)
+
+
+_OF_COORDINATORS = {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+"""What a client is answered that knows nothing of the question between brokers (KAFKA-16386)."""
+
+
+def _begin_verification(
+    here: TransactionNeeds, request: TxnOffsetCommitRequest, producer: Producer, operation: Operation
+) -> int | None:
+    """A guard; None if there is nothing to verify: no transaction begins with a commit that names no partition."""
+    named = (TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    if not request.group_id or not any(map(here.places.is_known, named)):
+        return None
+    tv2 = operation is Operation.ADD
+    return here.groups.runtime.begin_verification(request.group_id, *producer, tv2=tv2)
 
 
 # -------------------------------------------------------------------------------------------------- markers, describing
 
 
 def write_txn_markers(here: TransactionNeeds, request: WriteTxnMarkersRequest, call: Call) -> None:
-    """Write markers into partitions of this broker: for operators, to end a transaction that hangs (KIP-664)."""
+    """Write markers into partitions of this broker: for the coordinators of transactions in other brokers, and for
+    operators, to end a transaction that hangs (KIP-664)."""
     gather = Gather(len(request.markers), lambda found: call.reply(WriteTxnMarkersResponse(found)))
     for i, marker in enumerate(request.markers):
         _write_marker(here, marker, gather.part(i))
@@ -239,7 +271,7 @@ def _write_marker(
     here: TransactionNeeds, asked: WritableTxnMarker, take: Callable[[WritableTxnMarkerResult], None]
 ) -> None:
     places = [TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partition_indexes]
-    marker = Marker(
+    marker = TxnMarker(
         asked.producer_id,
         asked.producer_epoch,
         asked.transaction_result,
@@ -257,9 +289,7 @@ def _write_marker(
         ]
         take(WritableTxnMarkerResult(asked.producer_id, topics))
 
-    gather = Gather(len(places), done)
-    for i, place in enumerate(places):
-        here.transactions.writer.write(marker, place, gather.part(i))
+    here.transactions.writer.write_all(marker, places, done)
 
 
 def describe_transactions(here: TransactionNeeds, request: DescribeTransactionsRequest, call: Call) -> None:

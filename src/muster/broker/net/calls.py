@@ -112,7 +112,7 @@ class Worker(Protocol):
         wanted: Callable[[], bool],
         over: Callable[[], None] | None = None,
     ) -> None:
-        """Do the work when its turn comes, if it is still `wanted` then; `over` is called when the work is over."""
+        """Do the work when it comes first in the queue, if it is still `wanted`; `over` is called when it has ended."""
 
 
 class Service(NamedTuple):
@@ -192,7 +192,7 @@ class Call:
         """When its last bytes had come, by the connection's clock."""
         self.size = 0
         self.over = False
-        """Whether no answer is due any more: it was sent, or the connection has ended."""
+        """Whether an answer is no longer due: it was sent, or the connection has ended."""
 
     @property
     def peer(self) -> str:
@@ -216,7 +216,7 @@ class Call:
             self.connection.complete(self, [self.ready])
 
     def give_frame_back(self) -> None:
-        """Give the frame's memory back: the handler has no views of it any more."""
+        """Give the frame's memory back: the handler no longer has views of it."""
         frame, self.held = self.held, None
         if frame is not None:
             self.connection.intake.done(frame)

@@ -130,7 +130,7 @@ class ConnectionCore:
         self.reading = True
         """Whether the caller must read on."""
         self.ending: Ending | None = None
-        """Set once the connection must end; no request is handled any more."""
+        """Set once the connection must end; requests are no longer handled."""
         self.large: LargeFrame | None = None
         """The large frame that is coming in: the next bytes are read into `large_buffer`."""
         self.unread = 0

@@ -46,14 +46,14 @@ class Timer(Protocol):
 
 
 class Loop(Protocol):
-    """What the intake needs of an event loop."""
+    """What is needed of an event loop: calls at a later time."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
         """Call back in that many seconds."""
 
 
 class LargeFrame:
-    """A frame with memory of its own; `filled` bytes of it are there."""
+    """A frame with its own memory, of which `filled` bytes have arrived."""
 
     __slots__ = ("_given", "_memory", "filled", "length", "looked_at")
 
@@ -76,7 +76,7 @@ class LargeFrame:
         return self._given
 
     def let_go(self) -> None:
-        """The bytes of `part` have come. asyncio keeps its view while it tells of them, and so all of the memory."""
+        """The bytes of `part` have come. asyncio keeps its view, and so all of the memory, while it reports them."""
         if self._given is not None:
             # Another loop may hold the buffer itself until this call returns: then the memory is not reused.
             with contextlib.suppress(BufferError):

@@ -1,7 +1,7 @@
 """Hands the parts of answers to a socket without a copy in this process.
 
 A large range of a file is sent by the system (`sendfile`), which takes the pages that it keeps of the file, and copies
-nothing. What stands before it leaves together with the range's first bytes, so that no header is a packet of its own.
+nothing. What precedes it is sent together with the range's first bytes, so that no header takes a separate packet.
 """
 
 from __future__ import annotations

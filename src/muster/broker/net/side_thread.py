@@ -1,8 +1,8 @@
 """A thread for work that would block the event loop: it examines costly batches, one by one.
 
-A request's work is a generator that yields after each batch. After each batch it is another topic's turn, and within
-a topic another request's: so a topic that many clients write to, and that takes long, keeps another topic's request
-waiting for one batch of each other topic. A connection has at most one request here, because it waits for the answer.
+A request's work is a generator that yields after each batch. Batches are taken from the topics in rotation, and within
+a topic from its requests: so a request waits for at most one batch of each other topic, however many clients write to
+those topics. A connection has at most one request here, because it waits for the answer.
 When a connection has ended, its work is dropped, or abandoned work would pile up. The exception is a request that
 expects no answer (acks=0): up to MOST_LEFT of those are done to their end.
 """
@@ -53,7 +53,7 @@ class SideThread:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "muster-side")
         self._waiting: dict[str, dict[Job, None]] = {}
-        """By topic; the next turn is that of the first job of the first topic."""
+        """By topic; the first job of the first topic runs next."""
         self._running: Job | None = None
         self._left = 0
         self._stopped = False
@@ -72,7 +72,7 @@ class SideThread:
         self._go_on()
 
     def stop(self) -> None:
-        """End after the piece under way; the rest is dropped, and nothing is called any more."""
+        """End after the current piece; the rest is dropped, and no callback is called."""
         self._stopped = True
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)

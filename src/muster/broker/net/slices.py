@@ -47,8 +47,8 @@ class Slices:
         return len(self._waiting)
 
     def add(self, work: Work, *, wanted: Callable[[], bool], over: Callable[[], None] | None = None) -> None:
-        """Do the work when its turn comes. If it is no longer `wanted` then, it is not begun. Work that was begun is
-        done to its end, except after `stop`. `over` is called in every case, when the work is over."""
+        """Do the work when it comes first in the queue. If it is no longer `wanted` then, it is not begun. Work that
+        has begun is finished, except after `stop`. `over` is called in every case, when the work has ended."""
         self._waiting.append((work, wanted, over))
         self._soon()
         if self._stopped:
@@ -90,7 +90,7 @@ class Slices:
             self._soon()
 
     def _advance(self, work: Work, end: float) -> bool:
-        """Continue the work until it is done (returns True) or the slice is over."""
+        """Continue the work until it is done (returns True) or the slice has ended."""
         try:
             while True:
                 next(work)

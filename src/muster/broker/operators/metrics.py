@@ -23,6 +23,9 @@ from muster.metrics.families import Family, Kind, counter, gauge
 SLICE = 500
 """How many logs or groups are read in one slice."""
 
+LATE_BUFFER_MS = 300_000
+"""After `transaction.max.timeout.ms`, until a transaction that is open is late (Kafka's LATE_TRANSACTION_BUFFER_MS)."""
+
 Steps = Generator[None, None, list[Family]]
 
 STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
@@ -84,9 +87,10 @@ def of_connections(connections: Connections) -> list[Family]:
 # --------------------------------------------------------------------------------------------------- logs
 
 
-def of_logs(logs: Sequence[PartitionLog], former: Traffic) -> Steps:
-    """Sizes, offsets and traffic of the partitions, and total traffic, including that of deleted partitions
-    (`former`)."""
+def of_logs(logs: Sequence[PartitionLog], former: Traffic, late_before_ms: int) -> Steps:
+    """Sizes, offsets, traffic and open transactions of the partitions, and total traffic, including that of deleted
+    partitions (`former`). A partition has a late transaction if the oldest open one had its last batch before
+    `late_before_ms`."""
     text = "of each partition that this broker leads."
     size, segments = (
         gauge("kafka_log_log_size", f"Bytes {text}"),
@@ -94,6 +98,11 @@ def of_logs(logs: Sequence[PartitionLog], former: Traffic) -> Steps:
     )
     start = gauge("kafka_log_log_logstartoffset", f"The first readable offset, {text}")
     end = gauge("kafka_log_log_logendoffset", f"The offset of the next record, {text}")
+    unstable = gauge(
+        "kafka_cluster_partition_laststableoffsetlag", f"Records that readers of committed ones wait for, {text}"
+    )
+    in_transactions = gauge("muster_log_open_transactions", "Open transactions of each partition that has some.")
+    late = 0
     by_topic: dict[str, Traffic] = {}
     total = Traffic()
     total.add(former)
@@ -103,6 +112,11 @@ def of_logs(logs: Sequence[PartitionLog], former: Traffic) -> Steps:
         segments.add(len(log.segments), **place)
         start.add(log.log_start_offset, **place)
         end.add(log.log_end_offset, **place)
+        high_watermark = log.high_watermark
+        unstable.add(max(high_watermark - log.last_stable_offset, 0), **place)
+        if open_ones := log.open_transactions():
+            in_transactions.add(len(open_ones), **place)
+            late += open_ones[0].last_timestamp < late_before_ms
         by_topic.setdefault(log.topic_partition.topic, Traffic()).add(log.traffic)
         total.add(log.traffic)
         if not count % SLICE:
@@ -114,6 +128,9 @@ def of_logs(logs: Sequence[PartitionLog], former: Traffic) -> Steps:
         segments,
         start,
         end,
+        unstable,
+        in_transactions,
+        gauge(f"{replicas}partitionswithlatetransactionscount", "Partitions with a late transaction.").add(late),
         gauge(f"{replicas}partitioncount", "Partitions that this broker has.").add(len(logs)),
         gauge(f"{replicas}leadercount", "Partitions that this broker leads.").add(len(logs)),
         gauge(f"{replicas}underreplicatedpartitions", "Always 0: a partition has one replica.").add(0),
@@ -143,6 +160,24 @@ def of_traffic(total: Traffic, by_topic: Mapping[str, Traffic]) -> list[Family]:
             family.add(read(traffic), topic=topic)
         found.append(family)
     return found
+
+
+# --------------------------------------------------------------------------------------------------- transactions
+
+
+def of_transactions(states: Mapping[str, int], unmarked: int, refused: int, timed_out: int) -> list[Family]:
+    """Transactional ids by state, and markers."""
+    by_state = gauge("muster_transactional_ids", "Transactional ids in each state.")
+    for state, count in states.items():
+        by_state.add(count, state=state)
+    return [
+        by_state,
+        counter("muster_transactions_timed_out_total", "Transactions aborted by their timeout.").add(timed_out),
+        gauge("muster_transaction_markers_outstanding", "Markers of decided transactions still to be written.").add(
+            unmarked
+        ),
+        gauge("muster_transaction_markers_refused", "Those among them that a partition refuses for good.").add(refused),
+    ]
 
 
 # --------------------------------------------------------------------------------------------------- groups

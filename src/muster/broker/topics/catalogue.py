@@ -94,16 +94,57 @@ class TopicToCreate(NamedTuple):
     """Given by a cluster; a standalone broker generates one."""
 
 
-class TopicCatalogue:
-    """The existing topics. Also a `TopicResolver` for the coordinator."""
+class Topics:
+    """Topics, by name and by id, with most of what a coordinator asks of them (`TopicResolver`)."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+
+    def __iter__(self) -> Iterator[Topic]:
+        """All topics, by name."""
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        """A topic by its name."""
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """A topic by its id."""
+        return self._by_id.get(topic_id)
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+        return self._by_name
+
+    def partition_count(self, topic: str) -> int:
+        """A topic's number of partitions, 0 if the topic does not exist."""
+        found = self._by_name.get(topic)
+        return found.partitions if found is not None else 0
+
+    def topic_id(self, topic: str) -> bytes:
+        """A topic's id, zeros if the topic does not exist or has none."""
+        found = self._by_name.get(topic)
+        return found.topic_id if found is not None else ZERO_UUID
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+        found = self._by_id.get(topic_id)
+        return found.name if found is not None else None
+
+
+class TopicCatalogue(Topics):
+    """The existing topics, in their file."""
 
     def __init__(self, folder: Path, files: Files = DISK) -> None:
+        super().__init__()
         self.reserve = Reserve(folder, files)
         """Space reserved for removing topics and records."""
         self._path = folder / FILE
         self._files = files
-        self._by_name: dict[str, Topic] = {}
-        self._by_id: dict[bytes, Topic] = {}
         # In metric names '.' and '_' are the same: Kafka refuses a topic that differs from another only there.
         self._collisions: dict[str, str] = {}
         self._deleting: dict[str, Topic] = {}
@@ -128,21 +169,6 @@ class TopicCatalogue:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{catalogue._path} cannot be parsed: {error}") from None
         return catalogue
-
-    def __iter__(self) -> Iterator[Topic]:
-        """All topics, by name."""
-        return iter([self._by_name[name] for name in sorted(self._by_name)])
-
-    def __len__(self) -> int:
-        return len(self._by_name)
-
-    def get(self, name: str) -> Topic | None:
-        """A topic by its name."""
-        return self._by_name.get(name)
-
-    def by_id(self, topic_id: bytes) -> Topic | None:
-        """A topic by its id."""
-        return self._by_id.get(topic_id)
 
     def colliding(self, name: str) -> str | None:
         """A topic whose name differs from `name` only in '.' and '_'."""
@@ -246,27 +272,6 @@ class TopicCatalogue:
     def deleted(self, topic: Topic) -> None:
         """The topic's folders are removed. The file forgets the topic when it is written next."""
         self._deleting.pop(topic.name, None)
-
-    # What the coordinator asks.
-
-    def names(self) -> Iterable[str]:
-        """The names of all topics."""
-        return self._by_name
-
-    def partition_count(self, topic: str) -> int:
-        """A topic's number of partitions, 0 if there is no such topic."""
-        found = self._by_name.get(topic)
-        return found.partitions if found is not None else 0
-
-    def topic_id(self, topic: str) -> bytes:
-        """The topic's id, zeros if there is none of that name."""
-        found = self._by_name.get(topic)
-        return found.topic_id if found is not None else ZERO_UUID
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id."""
-        found = self._by_id.get(topic_id)
-        return found.name if found is not None else None
 
     def _put(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

@@ -13,7 +13,7 @@ from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
 from muster.errors import ErrorCode, KafkaError, MusterError
-from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node, TopicPartition
 
 log = logging.getLogger("muster.broker")
 
@@ -51,6 +51,15 @@ class TransactionsOfTopics(Protocol):
 
     def topic_deleted(self, name: str) -> None:
         """A topic is being deleted; its logs still exist."""
+
+    def followed(self, nodes: Iterable[Node]) -> None:
+        """A broker of a cluster has caught up with its image of the cluster."""
+
+    def leads(self, topic: Topic, index: int, epoch: int) -> None:
+        """This broker has become the leader of a partition of any topic; its log is open."""
+
+    def resigns(self, name: str, index: int, epoch: int) -> None:
+        """Another broker, or none, now leads a partition, under `epoch`. Its log is still open."""
 
 
 class EventsTopic(Protocol):
@@ -94,14 +103,14 @@ class RequestedTopicsElsewhere(Protocol):
 
 
 class TopicChanges:
-    """Creates and deletes topics. `groups` is set before the first change; in a cluster `elsewhere` too, which tells
-    this broker of the topics that exist."""
+    """Creates and deletes topics. `groups` is set before the first change; in a cluster `elsewhere` too, from which
+    this broker learns the existing topics."""
 
     def __init__(
         self, config: BrokerConfig, topics: TopicCatalogue, partitions: Partitions, fetches: ParkedFetches
     ) -> None:
         self.groups: GroupsOfTopics
-        self.transactions: TransactionsOfTopics | None = None
+        self.transactions: TransactionsOfTopics
         self.elsewhere: RequestedTopicsElsewhere | None = None
         self.events: EventsTopic | None = None
         """Writes events of groups; None if they are turned off."""
@@ -142,8 +151,7 @@ class TopicChanges:
             log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
             if self._partitions.is_there(topic):
                 self.groups.topic_created(topic)
-                if self.transactions is not None:
-                    self.transactions.topic_created(topic)
+                self.transactions.topic_created(topic)
         self.groups.topics_changed([topic.name for topic in topics])
         return topics
 
@@ -159,7 +167,7 @@ class TopicChanges:
         self.groups.topics_changed([topic.name for topic, _ in new])
 
     def listing(self, wanted: Sequence[TopicToCreate]) -> list[Topic]:
-        """Have topics in the catalogue that do not exist, all or none, and nothing of former ones in their place.
+        """Add topics to the catalogue, all or none, after removing what is left of former ones with the same names.
         Raises OSError if that cannot be done."""
         at_once(self.cleaning_up(new.name for new in wanted))
         for new in wanted:
@@ -202,7 +210,7 @@ class TopicChanges:
         """Create an internal topic, with its own settings."""
         if name == GROUP_METADATA_TOPIC:
             self.groups.ensure()
-        elif name == TRANSACTION_STATE_TOPIC and self.transactions is not None:
+        elif name == TRANSACTION_STATE_TOPIC:
             self.transactions.ensure()
         elif name == GROUP_EVENTS_TOPIC and self.events is not None:
             self.events.ensure()
@@ -228,8 +236,7 @@ class TopicChanges:
         groups = [topic for topic in topics if topic.name == GROUP_METADATA_TOPIC]
         for topic in topics:
             self.groups.topic_deleted(topic.name)
-            if self.transactions is not None:
-                self.transactions.topic_deleted(topic.name)
+            self.transactions.topic_deleted(topic.name)
         # The topic of the groups by itself: a group's next request creates it again, and must not wait for the rest.
         for some in (groups, [topic for topic in topics if topic not in groups]):
             clean_up = self._clean_up(some)

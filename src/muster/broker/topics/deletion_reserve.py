@@ -1,8 +1,8 @@
 """Space that is kept for deletions: on a full disk they need some before they free any.
 
-The file's bytes are written, so the disk has given them; they are random, as file systems that compress would keep
-nothing for zeros. A deletion that finds the disk full removes the file and is
-tried once more; with the next housekeeping or start the file is there again, if there is space by then.
+The file's bytes are written, so that the disk has allocated them, and are random, as a file system that compresses
+would allocate nothing for zeros. A deletion that finds the disk full removes the file and tries once more. The next
+housekeeping or start creates the file again, if there is space by then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Reserve:
         self._files = files
 
     def fill(self) -> None:
-        """Have the file there, if the disk has space for it."""
+        """Create the file if it is missing and the disk has space for it."""
         if not self._path.exists():
             with contextlib.suppress(OSError):
                 put_whole(self._files, self._path, os.urandom(SIZE), sync=False)

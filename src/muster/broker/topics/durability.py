@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from muster.broker.clock import now_ms
 from muster.log import CompactionStopped, FlushResult, FsyncPolicy, LogStore, PartitionLog
@@ -39,7 +39,19 @@ class Waiting(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether the wait is over."""
+        """Whether the record is durable, or never will be."""
+
+
+class Wait(NamedTuple):
+    """An append that must be durable before it is acknowledged."""
+
+    log: PartitionLog
+    end: int
+
+    @property
+    def over(self) -> bool:
+        """Whether the records are durable, or never will be."""
+        return self.log.high_watermark >= self.end or self.log.failed is not None or self.log.closed
 
 
 class Durability:
@@ -93,7 +105,7 @@ class Durability:
         self._settle()
 
     def wait(self, what: Sequence[Waiting], done: Callable[[], None]) -> None:
-        """Call `done` when all of `what` is over."""
+        """Call `done` when every wait in `what` is over."""
         self._waiting.append((what, done))
         self._wanted.set()
 
@@ -123,8 +135,8 @@ class Durability:
                 self._noting.set()
 
     async def _note_new(self) -> None:
-        """Have new logs noted soon after their first sync, and those of many syncs together: the checkpoint of all logs
-        is written for them."""
+        """Add new logs to the checkpoints soon after their first sync, those of several syncs together: each time, the
+        checkpoint of all logs is written."""
         loop = asyncio.get_running_loop()
         while True:
             await self._noting.wait()

@@ -1,6 +1,6 @@
 """Parked fetches, which wait for more bytes or for their timeout.
 
-A fetch that would get less than min_bytes is parked until appends bring that much, or until max_wait_ms is over.
+A fetch that would get less than min_bytes is parked until appends bring that much, or until max_wait_ms has passed.
 
 Appends count in bytes once they are below the high watermark. A read_committed fetch cannot read them while a
 transaction is open, and a marker releases more bytes than its own. So once the last stable offset of one of its
@@ -10,9 +10,9 @@ partitions lags behind the high watermark, such a fetch measures its logs instea
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Protocol
 
 from muster.broker.net.calls import Call, at_once
+from muster.broker.net.intake import Loop, Timer
 from muster.broker.topics.fetch_sessions import FetchPlan
 from muster.broker.topics.log_reads import Reader
 from muster.errors import KafkaError
@@ -29,20 +29,6 @@ MOST_KEPT = 100_000
 immediately."""
 
 PartitionKey = tuple[str, int]
-
-
-class Timer(Protocol):
-    """What a loop returns for a call in the future."""
-
-    def cancel(self) -> None:
-        """Cancel the call."""
-
-
-class Loop(Protocol):
-    """What fetches need of an event loop."""
-
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
-        """Call back in that many seconds."""
 
 
 class ParkedFetch:
@@ -219,6 +205,8 @@ class ParkedFetches:
         for key, appends in appended.items():
             log = partition(*key)
             readable = log.high_watermark if log is not None else 0
+            if not self._large and key not in self._by_partition and appends[-1][0] <= readable:
+                continue
             size = sum(size for end, size in appends if end <= readable)
             later = [(end, size) for end, size in appends if end > readable]
             if later and log is not None:

@@ -12,7 +12,8 @@ from muster.broker.identity import uuid_text
 from muster.broker.settings import Value
 from muster.broker.topics import settings as topic_settings
 from muster.broker.topics.catalogue import Topic, TopicCatalogue
-from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic, epochs
+from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic
+from muster.log.segments import epochs
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
 
@@ -101,8 +102,8 @@ class Partitions:
             self.configure(topic)  # its settings may have been changed meanwhile
 
     def opened(self, topic: Topic, index: int) -> int:
-        """Have a partition's log there, to be led; returns the newest epoch under which this broker knows to have led
-        it, -1 if it has not. Raises OSError if something else is in its place, or it cannot be read."""
+        """Prepare to lead a partition; returns the newest epoch under which this broker is known to have led it, -1 if
+        none. Raises OSError if something else is in its place, or it cannot be read."""
         partition = TopicPartition(topic.name, index)
         log = self._store.get(partition)
         if log is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import IntEnum
 from typing import NamedTuple
@@ -106,6 +106,21 @@ def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str,
     Raises:
         ConfigError: an operation that the setting has no use for, an unknown name or a wrong value, in Kafka's words.
     """
+
+    def refusal(change: Change) -> Exception:
+        return ConfigError(f"Can't {change.operation.name} to key {change.name} because its type is not LIST.")
+
+    return check(apply(settings, changes, SETTINGS, refusal).items())
+
+
+def apply(
+    settings: Mapping[str, str],
+    changes: Iterable[Change],
+    known: Mapping[str, Setting],
+    refusal: Callable[[Change], Exception],
+) -> dict[str, str]:
+    """Settings after some operations. Raises a `refusal` of one that a `known` setting, or an unknown one, has no use
+    for."""
     found = dict(settings)
     for change in changes:
         name, operation, value = change
@@ -114,11 +129,11 @@ def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str,
         elif operation is Operation.SET:
             found[name] = value
         else:
-            setting = SETTINGS.get(name)
+            setting = known.get(name)
             if setting is None or setting.kind is not Kind.LIST:
-                raise ConfigError(f"Can't {operation.name} to key {name} because its type is not LIST.")
+                raise refusal(change)
             found[name] = joined(found.get(name, show(setting.default) or ""), operation, value)
-    return check(found.items())
+    return found
 
 
 def joined(text: str, operation: Operation, value: str) -> str:

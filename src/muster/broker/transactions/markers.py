@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from muster.broker.clock import now_ms
 from muster.broker.groups.service import Groups
-from muster.broker.topics.durability import Durability
+from muster.broker.net.slices import Slices
+from muster.broker.topics.durability import Durability, Wait
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
+from muster.broker.transactions.places import Places
+from muster.coordinator.parts import Gather
 from muster.coordinator.transactions.effects import Markers
 from muster.errors import ErrorCode
-from muster.log import PartitionLog
 from muster.model import GROUP_METADATA_TOPIC, TopicPartition
+from muster.protocol.records.control_records import TxnMarker
 
 log = logging.getLogger("muster.transactions")
 
@@ -24,28 +27,6 @@ RETRY_S = 0.1
 """Seconds after which a marker that a partition cannot take now is sent again."""
 
 Done = Callable[[ErrorCode], None]
-
-
-class Marker(NamedTuple):
-    """What is written into a partition."""
-
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    coordinator_epoch: int
-    transaction_version: int
-
-
-class _Wait(NamedTuple):
-    """A marker that must be durable before it counts."""
-
-    log: PartitionLog
-    end: int
-
-    @property
-    def over(self) -> bool:
-        """Whether it is, or never will be."""
-        return self.log.high_watermark >= self.end or self.log.failed is not None or self.log.closed
 
 
 _NOT_READY = frozenset(
@@ -64,18 +45,35 @@ class MarkerWriter:
     def __init__(
         self,
         partitions: Partitions,
+        places: Places,
         groups: Groups,
         durability: Durability,
         fetches: ParkedFetches,
         written: Callable[[], None],
     ) -> None:
         self._partitions = partitions
+        self._places = places
         self._groups = groups
         self._durability = durability
         self._fetches = fetches
-        self._written = written
+        self._slices = Slices(asyncio.get_running_loop(), written)
 
-    def write(self, marker: Marker, where: TopicPartition, done: Done) -> None:
+    def write_all(
+        self, marker: TxnMarker, places: Sequence[TopicPartition], done: Callable[[list[ErrorCode]], None]
+    ) -> None:
+        """Write a marker into each of these, a slice at a time: a transaction may have thousands of partitions, and
+        other requests are answered in between. `done` is called with an error for each, as for `write`."""
+        gather = Gather(len(places), done)
+        self._slices.add(self._writing(marker, places, gather), wanted=lambda: True)
+
+    def _writing(
+        self, marker: TxnMarker, places: Sequence[TopicPartition], gather: Gather
+    ) -> Generator[None, None, None]:
+        for i, where in enumerate(places):
+            self.write(marker, where, gather.part(i))
+            yield
+
+    def write(self, marker: TxnMarker, where: TopicPartition, done: Done) -> None:
         """Write a marker; `done` is called once it is durable, or with the reason why not. Offsets of groups that were
         part of the transaction are committed, or dropped, before that (KAFKA-17507)."""
         if where.topic == GROUP_METADATA_TOPIC:
@@ -85,49 +83,35 @@ class MarkerWriter:
         if found is None:
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-        result = found.append_marker(
-            marker.producer_id,
-            marker.producer_epoch,
-            commit=marker.committed,
-            coordinator_epoch=marker.coordinator_epoch,
-            transaction_version=marker.transaction_version,
-            now=now_ms(),
-        )
+        result = found.append_marker(marker, now=now_ms())
         if result.error is not ErrorCode.NONE:
             done(result.error)
             return
         end = result.base_offset + 1
         self._fetches.appended(*where, result.size, end)
-        wait = _Wait(found, end)
+        wait = Wait(found, end)
         if wait.over:
             self._durable(wait, done)
         else:
             self._durability.wait([wait], partial(self._durable, wait, done))
-        self._written()
 
     @staticmethod
-    def _durable(wait: _Wait, done: Done) -> None:
+    def _durable(wait: Wait, done: Done) -> None:
         if wait.log.high_watermark >= wait.end:
             done(ErrorCode.NONE)
         else:
             done(ErrorCode.KAFKA_STORAGE_ERROR if wait.log.failed is not None else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _write_for_groups(self, marker: Marker, where: TopicPartition, done: Done) -> None:
+    def _write_for_groups(self, marker: TxnMarker, where: TopicPartition, done: Done) -> None:
         def reply(error: ErrorCode) -> None:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_READY else error)
 
-        if self._partitions.get(*where) is None or not self._groups.serving:
+        is_there = self._places.is_slot(where) or self._partitions.get(*where) is not None
+        if not is_there or not self._groups.serving:
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-        self._groups.runtime.write_marker(
-            where.partition,
-            marker.producer_id,
-            marker.producer_epoch,
-            commit=marker.committed,
-            coordinator_epoch=marker.coordinator_epoch,
-            transaction_version=marker.transaction_version,
-            reply=reply,
-        )
+        self._groups.before_request()
+        self._groups.runtime.write_marker(where.partition, marker, reply)
 
 
 class Coordinator(Protocol):
@@ -140,54 +124,90 @@ class Coordinator(Protocol):
     def epoch_of(self, transactional_id: str) -> int: ...
 
 
-GONE_FOR_GOOD = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
-"""A partition that refuses a marker so has seen a newer one: repeating it cannot help."""
+WRITTEN = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
+        # The transaction has ended there: an operator did it, or a power failure has taken the coordinator's last
+        # records. In Kafka the transactional id would stay blocked.
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
 
-WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
+
+Write = Callable[[TxnMarker, Iterable[TopicPartition], Callable[[Mapping[TopicPartition, ErrorCode]], None]], None]
+"""Has a marker written into partitions, wherever they are (marker_routes.py)."""
 
 
 class MarkerSender:
     """The ticket of `Markers`: has each of them written until every partition has its own."""
 
-    def __init__(self, writer: MarkerWriter, exists: Callable[[TopicPartition], bool]) -> None:
+    def __init__(self, write: Write) -> None:
         self.coordinator: Coordinator
+        self._refused: dict[tuple[str, TopicPartition], Markers] = {}
         self._loop = asyncio.get_running_loop()
-        self._writer = writer
-        self._exists = exists
+        self._write_to = write
 
     def __call__(self, due: Any) -> None:
         """The decision is durable; or it was lost with its shard, which is loaded again."""
         if isinstance(due, Markers):
-            self._loop.call_soon(self._send, due)
+            self._send(due)
+
+    @property
+    def refused(self) -> int:
+        """Markers that a partition has refused for good and that are still needed. Their transactional ids stay as they
+        are until the coordinator loads them again, as in Kafka (`TransactionMarkerRequestCompletionHandler`)."""
+        self._refused = {key: due for key, due in self._refused.items() if self.coordinator.awaits(due, key[1])}
+        return len(self._refused)
 
     def _send(self, due: Markers) -> None:
-        marker = Marker(
-            due.producer_id,
-            due.producer_epoch,
-            due.committed,
-            self.coordinator.epoch_of(due.transactional_id),
-            due.client_version,
-        )
-        if not due.partitions:
+        epoch = self.coordinator.epoch_of(due.transactional_id)
+        marker = TxnMarker(due.producer_id, due.producer_epoch, due.committed, epoch, due.client_version)
+        if due.partitions:
+            self._write_to(marker, sorted(due.partitions), partial(self._written, due, marker))
+        else:
             self.coordinator.marked(due, frozenset())
-        for partition in sorted(due.partitions):
-            self._write(due, marker, partition)
 
-    def _write(self, due: Markers, marker: Marker, partition: TopicPartition) -> None:
+    def _write_again(self, due: Markers, marker: TxnMarker, partitions: Iterable[TopicPartition]) -> None:
+        if self.coordinator.epoch_of(due.transactional_id) != marker.coordinator_epoch:
+            return  # the id was loaded again under a newer epoch, and its markers were sent anew
+        awaited = [partition for partition in partitions if self.coordinator.awaits(due, partition)]
+        for partition in awaited:
+            self._refused.pop((due.transactional_id, partition), None)
+        self._write_to(marker, awaited, partial(self._written, due, marker))
+
+    def _written(self, due: Markers, marker: TxnMarker, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+        written = [partition for partition, error in errors.items() if error in WRITTEN]
+        if written:
+            self.coordinator.marked(due, frozenset(written))
+        later = []
+        for partition, error in errors.items():
+            if error is ErrorCode.INVALID_PRODUCER_EPOCH:
+                log.error(
+                    "%s refuses the marker of the transaction of %s (producer %d, epoch %d) with %s: it has ended",
+                    partition,
+                    due.transactional_id,
+                    due.producer_id,
+                    due.producer_epoch,
+                    error.name,
+                )
+            elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                self._is_refused(due, partition, error)
+            elif error not in WRITTEN:
+                later.append(partition)
+        if later:
+            self._loop.call_later(RETRY_S, self._write_again, due, marker, later)
+
+    def _is_refused(self, due: Markers, partition: TopicPartition, error: ErrorCode) -> None:
         if self.coordinator.awaits(due, partition):
-            self._writer.write(marker, partition, partial(self._written, due, marker, partition))
-
-    def _written(self, due: Markers, marker: Marker, partition: TopicPartition, error: ErrorCode) -> None:
-        if error in WRITTEN or not self._exists(partition):
-            self.coordinator.marked(due, frozenset((partition,)))
-        elif error in GONE_FOR_GOOD:
+            self._refused[due.transactional_id, partition] = due
             log.error(
-                "the transaction of %s stays unfinished: %s refuses the marker of producer %d, epoch %d with %s",
+                "the transaction of %s stays unfinished until this broker starts again: %s refuses the marker of"
+                " producer %d, epoch %d with %s",
                 due.transactional_id,
                 partition,
                 due.producer_id,
                 due.producer_epoch,
                 error.name,
             )
-        else:
-            self._loop.call_later(RETRY_S, self._write, due, marker, partition)

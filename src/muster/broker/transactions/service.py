@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.clock import SteadyClock
 from muster.broker.config import BrokerConfig
 from muster.broker.groups.coordination import Coordination
 from muster.broker.groups.on_loop import ShardsOnLoop
+from muster.broker.links.links import Links
 from muster.broker.topics.catalogue import Topic
 from muster.broker.topics.partitions import Partitions
-from muster.broker.transactions.markers import Marker, MarkerSender, MarkerWriter
+from muster.broker.transactions.hanging import HangingTransactions, Journals
+from muster.broker.transactions.marker_routes import MarkerRoutes
+from muster.broker.transactions.markers import MarkerSender, MarkerWriter
+from muster.broker.transactions.places import Places
 from muster.coordinator.transaction_runtime import TransactionRuntime
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.effects import TransactionEvent, TransactionTimedOut
 from muster.errors import ErrorCode, KafkaError
 from muster.log import OpenTransaction
 from muster.model import Node, TopicPartition
+from muster.protocol.records.control_records import TxnMarker
 
 log = logging.getLogger("muster.transactions")
 
-RECONCILE_AGAIN_S = 0.2
-"""Seconds after which to look again whether all transactions are loaded."""
+ABORT_AGAIN_S = 0.2
+"""Seconds after which a transaction that hangs is aborted again, if its partition's groups were still being read."""
 
 
 class Transactions(ShardsOnLoop):
     """Coordinates transactions on the running loop.
 
     Args:
+        writer: writes markers into the partitions here; `places` and `links` lead to those of other brokers.
         take_id: gives an unused producer id; raises OSError if there is none now.
-        exists: whether there is such a partition, here or on another broker.
     """
 
     def __init__(
@@ -38,31 +43,30 @@ class Transactions(ShardsOnLoop):
         config: BrokerConfig,
         clock: SteadyClock,
         coordination: Coordination,
+        partitions: Partitions,
+        groups: Journals,
         writer: MarkerWriter,
+        places: Places,
+        links: Links,
         on_written: Callable[[], None],
         take_id: Callable[[], int],
-        exists: Callable[[TopicPartition], bool],
     ) -> None:
-        super().__init__(clock, on_written)
-        self.serving = False
-        """Whether the coordinator serves: its topic exists."""
+        super().__init__(clock, coordination, on_written)
         self._config = config
         self.writer = writer
-        self._coordination = coordination
         self._take_id = take_id
-        sender = MarkerSender(writer, exists)
-        self._shards = self.runtime = sender.coordinator = TransactionRuntime(
+        self.timed_out = 0
+        """Transactions aborted because they lasted longer than their timeout."""
+        self._links = links
+        self.sender = MarkerSender(MarkerRoutes(writer, places, links).write)
+        self._shards = self.runtime = self.sender.coordinator = TransactionRuntime(
             _config(config),
             coordination.store(),
-            clock=clock,
-            on_event=_log_event,
+            self._host(self._on_event),
             new_id=self.new_id,
-            send_markers=sender,
-            schedule_flush=self._schedule_flush,
-            on_deadline_moved=self._deadline_moved,
-            later=self._load_later,
-            wall_clock=now_ms,
+            send_markers=self.sender,
         )
+        self._hanging = HangingTransactions(partitions, groups, places, links, self.runtime, self._abort_hanging)
 
     @property
     def verifies(self) -> bool:
@@ -70,88 +74,57 @@ class Transactions(ShardsOnLoop):
         return self._config.flag("transaction.partition.verification.enable")
 
     def new_id(self) -> int:
-        """An unused producer id. Raises KafkaError if there is none now."""
+        """An unused producer id.
+
+        Raises:
+            KafkaError: COORDINATOR_LOAD_IN_PROGRESS, as in Kafka: no block of ids is reserved. After
+                COORDINATOR_NOT_AVAILABLE Java's idempotent producer looks up the coordinator of a transactional id that
+                it does not have, and logs an uncaught error.
+        """
         try:
             return self._take_id()
         except OSError as error:
             log.error("could not reserve a block of producer ids: %s", error)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
 
     def start(self) -> None:
-        """Serve the transactional ids that this broker coordinates."""
-        self._coordination.start(self)
-        self._load_at_once()
+        """As `ShardsOnLoop.start`."""
+        super().start()
+        self._hanging.look_soon()
 
     def stop(self) -> None:
-        """Stop the deadlines; write the pending records."""
-        self._stop()
+        """As `ShardsOnLoop.stop`."""
+        self._hanging.stop()
+        self._links.close()
+        super().stop()
 
-    def ensure(self) -> bool:
-        """Create the topic if need be. Returns whether it exists; without it every request is refused."""
-        return self.serving or self._coordination.ensure()
+    def _on_event(self, event: TransactionEvent) -> None:
+        self.timed_out += isinstance(event, TransactionTimedOut)
+        _log_event(event)
 
-    def coordinator(self, transactional_id: str) -> Node | None:
-        """The broker that coordinates an id, None while none does."""
-        return self._coordination.coordinator(transactional_id)
-
-    # ------------------------------------------------------------------------------------- slots (coordination.Slots)
-
-    def serve(self, slots: int) -> None:
-        """As `Slots.serve`."""
-        self.runtime.config.transaction_state_log_num_partitions = slots
-        self.runtime.take_none()
-        self.serving = True
-
-    def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
-        """As `Slots.serve_all`."""
-        self.runtime.config.transaction_state_log_num_partitions = slots
-        self.runtime.load_all(written, epoch)
-        self.serving = True
-
-    def lead(self, slot: int, epoch: int) -> None:
-        """Coordinate the ids of a slot."""
-        self.runtime.load(slot, epoch)
-
-    def resign(self, slot: int, epoch: int | None = None) -> None:
-        """Stop coordinating the ids of a slot."""
-        self.runtime.unload(slot, epoch)
-
-    def is_rebalancing(self, slot: int) -> bool:
-        """As `Slots.is_rebalancing`: nothing that another coordinator would not know."""
-        return False
-
-    def release_durable(self) -> None:
-        """As `Slots.release_durable`."""
-        self.runtime.release_durable()
-        self._deadline_moved()
+    # ------------------------------------------------------------------------------------- slots, topics
 
     def leave(self) -> None:
-        """All ids are gone with their topic."""
-        self.serving = False
-        self.runtime.unload_all()
+        """As `ShardsOnLoop.leave`."""
+        super().leave()
+        self._hanging.look_soon()
 
-    def topic_created(self, topic: Topic) -> None:
-        """A standalone broker has created a topic."""
-        self._coordination.topic_created(topic)
+    def followed(self, nodes: Iterable[Node]) -> None:
+        """A broker of a cluster has caught up with its image of the cluster, which has these brokers."""
+        self._coordination.followed()
+        self._links.keep(nodes)
+        self._hanging.coordinators_changed()
 
-    def topic_deleted(self, name: str) -> None:
-        """A topic is being deleted; its logs still exist."""
-        self._coordination.topic_deleted(name)
+    def leads(self, topic: Topic, index: int, epoch: int) -> None:
+        """As `Coordination.leads`."""
+        self._coordination.leads(topic, index, epoch)
+        self._hanging.look_soon()
+
+    def resigns(self, name: str, index: int, epoch: int) -> None:
+        """As `Coordination.resigns`."""
+        self._coordination.resigns(name, index, epoch)
 
     # ------------------------------------------------------------------------------------- after a crash
-
-    def reconcile(self, partitions: Partitions) -> None:
-        """After a start: a transaction that is open in a partition, and that no transactional id has, would hold the
-        partition's readers up forever: it is aborted. A power failure may leave one behind where not every write was
-        synced."""
-        if self.serving and not self.runtime.is_all_loaded:
-            self._loop.call_later(RECONCILE_AGAIN_S, self.reconcile, partitions)
-            return
-        for found in partitions.led():
-            for each in found.open_transactions():
-                where = found.topic_partition
-                if not self.runtime.has_open(each.producer_id, where):
-                    self._abort_hanging(each, where)
 
     def _abort_hanging(self, each: OpenTransaction, where: TopicPartition) -> None:
         log.warning(
@@ -161,17 +134,18 @@ class Transactions(ShardsOnLoop):
             where,
             each.first_offset,
         )
-        marker = Marker(each.producer_id, each.producer_epoch, False, max(each.coordinator_epoch, 0), 0)
+        marker = TxnMarker(each.producer_id, each.producer_epoch, False, max(each.coordinator_epoch, 0), 0)
         self._write_abort(marker, where)
 
-    def _write_abort(self, marker: Marker, where: TopicPartition) -> None:
-        def done(error: ErrorCode) -> None:
+    def _write_abort(self, marker: TxnMarker, where: TopicPartition) -> None:
+        def done(errors: list[ErrorCode]) -> None:
+            [error] = errors
             if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:  # its groups are still loading
-                self._loop.call_later(RECONCILE_AGAIN_S, self._write_abort, marker, where)
+                self._loop.call_later(ABORT_AGAIN_S, self._write_abort, marker, where)
             elif error is not ErrorCode.NONE:
                 log.error("the transaction of producer %d in %s: %s", marker.producer_id, where, error.name)
 
-        self.writer.write(marker, where, done)
+        self.writer.write_all(marker, [where], done)
 
 
 def _log_event(event: TransactionEvent) -> None:

@@ -4,18 +4,28 @@ whether the transaction has that partition; or, for producers of `transaction.ve
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 
 from muster.broker.config import BrokerConfig
+from muster.broker.links.links import Links, Purpose
+from muster.broker.transactions.places import Places
 from muster.broker.transactions.service import Transactions
 from muster.coordinator.transactions.rules import Producer
-from muster.errors import ErrorCode
+from muster.errors import ErrorCode, error_code
 from muster.model import TopicPartition
+from muster.protocol.transaction_messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 
 Errors = Mapping[TopicPartition, ErrorCode]
+
+OLDEST_VERSION = 4
+"""Of AddPartitionsToTxn: the oldest that brokers send."""
 
 
 class Operation(Enum):
@@ -37,10 +47,12 @@ def of_offset_commit(version: int) -> Operation:
 
 
 class Verifier:
-    """Asks the coordinator, which here is in the same process."""
+    """Asks the coordinator, in this broker or in another."""
 
-    def __init__(self, config: BrokerConfig, transactions: Transactions) -> None:
+    def __init__(self, config: BrokerConfig, transactions: Transactions, places: Places, links: Links) -> None:
         self._transactions = transactions
+        self._places = places
+        self._links = links
         self._loop = asyncio.get_running_loop()
         self._backoff_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1e3
         self._longest_s = config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1e3
@@ -60,7 +72,7 @@ class Verifier:
         if operation is not Operation.ADD and not self._transactions.verifies:
             done({})
             return
-        until = time.monotonic() + self._longest_s if patient and operation is Operation.ADD else 0.0
+        until = self._loop.time() + self._longest_s if patient and operation is Operation.ADD else 0.0
         self._ask(transactional_id, producer, partitions, operation, done, until)
 
     def _ask(
@@ -72,26 +84,56 @@ class Verifier:
         done: Callable[[Errors], None],
         until: float,
     ) -> None:
-        runtime = self._transactions.runtime
-        if not self._transactions.ensure():
-            done(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        elif operation is not Operation.ADD:
-            runtime.verify_partitions(
-                transactional_id, producer, partitions, lambda found: done(_told(found, operation))
+        again = partial(self._ask, transactional_id, producer, partitions, operation, done, until)
+
+        def answered(errors: Errors) -> None:
+            if ErrorCode.CONCURRENT_TRANSACTIONS in errors.values() and self._loop.time() < until:
+                self._loop.call_later(self._backoff_s, again)
+            else:
+                done(_refusals(errors, operation))
+
+        is_there = self._transactions.ensure()
+        node = self._transactions.coordinator(transactional_id) if is_there else None
+        if node is None:
+            answered(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        elif not self._places.is_here(node):
+            request = _request(transactional_id, producer, partitions, operation)
+            self._links.ask(node, Purpose.VERIFICATION, request, OLDEST_VERSION, partial(_read, partitions, answered))
+        elif operation is Operation.ADD:
+            self._transactions.runtime.add_partitions(
+                transactional_id, producer, partitions, 2, lambda error: answered(dict.fromkeys(partitions, error))
             )
         else:
-            again = partial(self._ask, transactional_id, producer, partitions, operation, done, until)
-
-            def added(error: ErrorCode) -> None:
-                if error is ErrorCode.CONCURRENT_TRANSACTIONS and time.monotonic() < until:
-                    self._loop.call_later(self._backoff_s, again)
-                else:
-                    done(_told(dict.fromkeys(partitions, error), operation))
-
-            runtime.add_partitions(transactional_id, producer, partitions, 2, added)
+            self._transactions.runtime.verify_partitions(transactional_id, producer, partitions, answered)
 
 
-def _told(found: Errors, operation: Operation) -> Errors:
+def _request(
+    transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition], operation: Operation
+) -> AddPartitionsToTxnRequest:
+    topics: dict[str, AddPartitionsToTxnTopic] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, AddPartitionsToTxnTopic(topic)).partitions.append(index)
+    asked = AddPartitionsToTxnTransaction(
+        transactional_id, *producer, operation is not Operation.ADD, list(topics.values())
+    )
+    return AddPartitionsToTxnRequest([asked])
+
+
+def _read(
+    partitions: frozenset[TopicPartition],
+    done: Callable[[Errors], None],
+    response: AddPartitionsToTxnResponse | None,
+) -> None:
+    error = ErrorCode.NETWORK_EXCEPTION if response is None else error_code(response.error_code)
+    errors = dict.fromkeys(partitions, error or ErrorCode.UNKNOWN_SERVER_ERROR)
+    for transaction in response.results_by_transaction if response is not None else ():
+        for topic in transaction.topic_results:
+            for each in topic.results_by_partition:
+                errors[TopicPartition(topic.name, each.partition_index)] = error_code(each.partition_error_code)
+    done({where: errors[where] for where in partitions})
+
+
+def _refusals(found: Errors, operation: Operation) -> Errors:
     return {each: _error(error, operation) for each, error in found.items() if error is not ErrorCode.NONE}
 
 

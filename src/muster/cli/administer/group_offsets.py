@@ -17,7 +17,7 @@ from pathlib import Path
 from muster.cli.administer import reset_plan
 from muster.cli.administer.asking import add_yes, confirm, some
 from muster.cli.administer.reset_plan import Facts, Form, NewOffset
-from muster.cli.common import FILES, completed, print_json, report_errors
+from muster.cli.common import FILES, completed, partitions_of, print_json, report_errors
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription
@@ -174,7 +174,9 @@ def _plan(
     elif arguments.all_topics:
         places = {group: sorted(committed[group]) for group in groups}
     else:
-        places = dict.fromkeys(groups, _partitions(admin, reset_plan.named_partitions(arguments.topic)))
+        places = dict.fromkeys(
+            groups, partitions_of(admin, reset_plan.named_partitions(arguments.topic), ". Nothing was changed.")
+        )
     wanted = sorted({place for some in places.values() for place in some})
     facts = _facts(admin, wanted, _timestamp(arguments, form))
     plan: list[NewOffset] = []
@@ -201,18 +203,6 @@ def _committed(admin: Admin, groups: list[str]) -> dict[str, Offsets]:
                 raise MusterError(f"group {group}: {committed}. Nothing was changed.")
             found[group][place] = committed.offset
     return found
-
-
-def _partitions(admin: Admin, named: dict[str, list[int] | None]) -> list[TopicPartition]:
-    """The named partitions, and all partitions of topics named without any."""
-    places: list[TopicPartition] = []
-    for topic, found in admin.describe_topics(named, raise_errors=False).items():
-        numbers = named[topic]
-        if isinstance(found, KafkaError):
-            raise MusterError(f"topic {topic}: {found.code.name}. Nothing was changed.")
-        known = [part.partition for part in found.partitions]
-        places += [TopicPartition(topic, number) for number in (known if numbers is None else numbers)]
-    return sorted(places)
 
 
 def _facts(admin: Admin, places: list[TopicPartition], timestamp: int | None) -> dict[TopicPartition, Facts]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import sys
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from muster.cli.common import (
     spark_options,
 )
 from muster.cli.logs import set_up_log
+from muster.cli.times import positive_ms
 from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig
 from muster.errors import ConfigError, MusterError
@@ -31,29 +31,11 @@ if TYPE_CHECKING:
     from muster.history.doctor import HistoryEngine
     from muster.history.report import Report
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-_LENGTH = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d|w)")
-
-
-def duration_ms(text: str) -> int:
-    """`90s`, `2h`, `1d12h` in milliseconds, for argparse."""
-    if not text or _LENGTH.sub("", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 90s, 15m, 2h or 1d12h")
-    return int(sum(float(number) * _UNITS_MS[unit] for number, unit in _LENGTH.findall(text)))
-
-
-def positive_ms(text: str) -> int:
-    """The same, but zero is an error."""
-    found = duration_ms(text)
-    if found <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive duration")
-    return found
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster doctor`."""
     parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")
-    parser.add_argument("--since", type=duration_ms, metavar="TIME", help="only the last TIME: 90s, 2h, 1d12h")
+    parser.add_argument("--since", type=positive_ms, metavar="TIME", help="only the last TIME: 90s, 2h, 1d12h")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
     shape.add_argument("--html", metavar="FILE", help="write an HTML page to this file")

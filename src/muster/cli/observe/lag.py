@@ -21,11 +21,11 @@ from muster.cli.common import (
     reaching,
 )
 from muster.cli.logs import set_up_log
-from muster.cli.observe.doctor import positive_ms
+from muster.cli.times import positive_ms
 from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig, ClientConfig
 from muster.errors import ConfigError, MusterError
-from muster.history.lag.groups import GroupLag, Look, PartitionLag, as_json, families
+from muster.history.lag.groups import GroupLag, LagSnapshot, PartitionLag, as_json, families
 from muster.history.sources.cluster_lag import LagWatch
 from muster.metrics import exposition
 from muster.metrics.exposition import Page, check_port, text_page
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 # --- printed ---------------------------------------------------------------------------------------------------------
 
 
-def _show(look: Look, arguments: argparse.Namespace) -> int:
+def _show(look: LagSnapshot, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(as_json(look))
     else:
@@ -93,7 +93,7 @@ def _follow(watch: LagWatch, arguments: argparse.Namespace) -> int:
     """Repeat until Ctrl-C. A failure is reported once, until a reading succeeds again."""
     failing = _Failing(arguments.interval)
     with reaching(arguments.bootstrap):
-        look: Look | None = watch.look()
+        look: LagSnapshot | None = watch.look()
     while True:
         begun = time.monotonic()
         if look is not None:
@@ -103,7 +103,7 @@ def _follow(watch: LagWatch, arguments: argparse.Namespace) -> int:
         look = failing.look(watch)
 
 
-def table(look: Look) -> list[str]:
+def table(look: LagSnapshot) -> list[str]:
     """A line for each partition of each group; a group without partitions gets one line too."""
     rows: list[tuple[str, ...]] = [_HEADS]
     for group in look.groups:
@@ -140,7 +140,7 @@ class _Failing:
         self.why = ""
         self._interval_ms = interval_ms
 
-    def look(self, watch: LagWatch) -> Look | None:
+    def look(self, watch: LagWatch) -> LagSnapshot | None:
         """One reading; None if it failed."""
         try:
             found = watch.look()
@@ -162,7 +162,7 @@ class Exporter:
         self._watch = watch
         self._interval_s = interval_ms / 1_000
         self._failing = _Failing(interval_ms)
-        self._look: Look | None = None
+        self._look: LagSnapshot | None = None
         self._reported: set[str] = set()
 
     def metrics(self, accept: str) -> Page:

@@ -9,7 +9,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +18,7 @@ from muster.cli.main import give_up_output
 from muster.errors import ConfigError
 from muster.local import jars
 from muster.local.broker import LocalBroker
-from muster.local.cluster import LocalCluster
+from muster.local.cluster import LocalCluster, check_kazoo
 from muster.local.java import find_java
 from muster.local.kept import Kept
 from muster.local.ports import LOOPBACK
@@ -132,8 +131,7 @@ def _check(arguments: argparse.Namespace) -> dict[str, str]:
         if not 0 < arguments.metrics_port <= 65_536 - arguments.brokers:
             raise ConfigError(f"--metrics-port {arguments.metrics_port}: the brokers' ports must be 1 to 65535")
         check_installed()
-    if find_spec("kazoo") is None:
-        raise ConfigError("muster cluster needs kazoo: pip install 'muster-kafka[zookeeper]'")
+    check_kazoo()
     settings = pairs(arguments.settings, "-o")
     for name in OWN_SETTINGS:
         if name in settings:

@@ -1,4 +1,4 @@
-"""`AsyncAdmin`: topics, groups, offsets and settings of a cluster, for asyncio.
+"""`AsyncAdmin`: topics, groups, offsets, transactions and settings of a cluster, for asyncio.
 
 A call about several items (topics, groups, partitions) raises `AdminError` if any of them failed: the error of the
 first, with the outcomes of all. With `raise_errors=False` it returns the outcome of each: a value, or the KafkaError
@@ -17,6 +17,7 @@ from muster.client.admin.cluster import ClusterPart
 from muster.client.admin.groups import GroupsPart
 from muster.client.admin.partitions import PartitionsPart
 from muster.client.admin.topics import TopicsPart
+from muster.client.admin.transactions import TransactionsPart
 from muster.client.config import AdminConfig
 from muster.client.net import forks
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from muster.client.typed_settings import AdminKeywords
 
 
-class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, ClusterPart, forks.StaysHere):
+class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, TransactionsPart, ClusterPart, forks.StaysHere):
     """Administers a cluster, from asyncio. Settings are those of `AdminConfig`.
 
     async with AsyncAdmin(bootstrap_servers="localhost:9092") as admin:

@@ -27,6 +27,7 @@ from muster.errors import (
     UnsupportedVersionError,
 )
 from muster.model import Node
+from muster.protocol.api import CoordinatorType
 from muster.protocol.messages import (
     Coordinator,
     FindCoordinatorRequest,
@@ -115,17 +116,17 @@ class BrokerCalls:
         known = self._metadata.controller_id
         return known if known in self._metadata.brokers else LEAST_LOADED
 
-    async def coordinators(self, group_ids: list[str]) -> dict[str, Node | KafkaError]:
-        """The coordinator of each group, or why it is unknown."""
-
-        def build(version: int) -> FindCoordinatorRequest:
-            return FindCoordinatorRequest(coordinator_keys=group_ids)
+    async def coordinators(
+        self, keys: list[str], kind: CoordinatorType = CoordinatorType.GROUP
+    ) -> dict[str, Node | KafkaError]:
+        """The coordinator of each group or transactional id, or why it is unknown."""
+        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=keys)
 
         try:
-            answer = await self.send(LEAST_LOADED, FindCoordinatorRequest, build)
+            answer = await self.ask(LEAST_LOADED, request)
             found = answer.coordinators
         except UnsupportedVersionError:
-            found = [await self._coordinator(group_id) for group_id in group_ids]
+            found = [await self._coordinator(key, kind) for key in keys]
         nodes: dict[str, Node | KafkaError] = {}
         for answered in found:
             error = rules.failure(answered.error_code, answered.error_message)
@@ -135,34 +136,35 @@ class BrokerCalls:
             nodes[answered.key] = error or node
         return nodes
 
-    async def _coordinator(self, group_id: str) -> Coordinator:
-        """The same for one group, for brokers before Kafka 3.0."""
-        answer = await self.ask(LEAST_LOADED, FindCoordinatorRequest(key=group_id))
-        return Coordinator(group_id, answer.node_id, answer.host, answer.port, answer.error_code, answer.error_message)
+    async def _coordinator(self, key: str, kind: CoordinatorType) -> Coordinator:
+        """The same for one of them, for brokers before Kafka 3.0."""
+        answer = await self.ask(LEAST_LOADED, FindCoordinatorRequest(key=key, key_type=kind))
+        return Coordinator(key, answer.node_id, answer.host, answer.port, answer.error_code, answer.error_message)
 
     # --- trying again ------------------------------------------------------------------------------------------------
 
-    async def for_groups(
+    async def of_coordinators(
         self,
-        group_ids: Iterable[str],
+        keys: Iterable[str],
         ask: Callable[[Node, list[str]], Awaitable[dict[str, V | KafkaError]]],
         retry: frozenset[ErrorCode],
+        kind: CoordinatorType = CoordinatorType.GROUP,
     ) -> dict[str, V | KafkaError]:
-        """Ask each group's coordinator, with one request for all groups of a coordinator."""
+        """Ask the coordinator of each group or transactional id, with one request for all of a coordinator."""
 
         async def attempt(pending: list[str]) -> dict[str, V | KafkaError]:
             found: dict[str, V | KafkaError] = {}
             by_node: dict[Node, list[str]] = {}
-            for group_id, node in (await self.coordinators(pending)).items():
+            for key, node in (await self.coordinators(pending, kind)).items():
                 if isinstance(node, KafkaError):
-                    found[group_id] = node
+                    found[key] = node
                 else:
-                    by_node.setdefault(node, []).append(group_id)
+                    by_node.setdefault(node, []).append(key)
             for node, asked in by_node.items():
                 found |= await ask(node, asked)
             return found
 
-        return await self.settle(group_ids, attempt, retry)
+        return await self.settle(keys, attempt, retry)
 
     async def settle(
         self,

@@ -85,8 +85,8 @@ class ClusterPart(AdminPart):
             found: dict[ConfigResource, dict[str, ConfigEntry] | KafkaError] = {}
             by_node: dict[int, list[ConfigResource]] = {}
             for resource in pending:
-                own = resource.resource_type is ConfigResourceType.BROKER and resource.name.isdecimal()
-                by_node.setdefault(int(resource.name) if own else LEAST_LOADED, []).append(resource)
+                own = admin_configs.own_node(resource)
+                by_node.setdefault(LEAST_LOADED if own is None else own, []).append(resource)
             await self._calls.controller()  # waits until the brokers are known
             for node_id, asked in by_node.items():
                 request = DescribeConfigsRequest(
@@ -185,9 +185,7 @@ class ClusterPart(AdminPart):
             KafkaError: the broker does not exist or does not answer.
         """
         wanted = admin_replicas.wanted_dirs(log_dirs)
-        await self._calls.controller()  # waits until the brokers are known
-        if broker not in {known.node_id for known in (await self._calls.describe([])).brokers}:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not in the cluster now")
+        await self._check_broker(broker)
         request = admin_replicas.alter_log_dirs_request(wanted)
         return checked(
             admin_replicas.altered_log_dirs(await self._calls.retried(lambda: self._calls.ask(broker, request))),

@@ -35,6 +35,12 @@ class AdminPart:
     _config: AdminConfig
     _calls: BrokerCalls
 
+    async def _check_broker(self, broker: int) -> None:
+        """Raises KafkaError (BROKER_NOT_AVAILABLE) if the cluster does not have this broker now."""
+        await self._calls.controller()  # waits until the brokers are known
+        if broker not in {known.node_id for known in (await self._calls.describe([])).brokers}:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not in the cluster now")
+
     async def _of_leaders(
         self,
         partitions: Iterable[TopicPartition],

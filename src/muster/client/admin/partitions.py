@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, overload
 
 from muster.client.admin.part import AdminPart, checked
@@ -48,8 +49,8 @@ class PartitionsPart(AdminPart):
         isolation_level: str = "read_uncommitted",
         raise_errors: bool = True,
     ) -> dict[TopicPartition, Any]:
-        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None if there is no such
-        record."""
+        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None if no record is as
+        recent."""
         wanted = check_timestamps(timestamps)
         isolation = READ_COMMITTED if isolation_level == "read_committed" else READ_UNCOMMITTED
 
@@ -89,26 +90,31 @@ class PartitionsPart(AdminPart):
 
     @overload
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, raise_errors: Literal[True] = True
+        self, partitions: Iterable[TopicPartition], *, broker: int | None = None, raise_errors: Literal[True] = True
     ) -> dict[TopicPartition, list[ProducerState]]: ...
 
     @overload
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, raise_errors: Literal[False]
+        self, partitions: Iterable[TopicPartition], *, broker: int | None = None, raise_errors: Literal[False]
     ) -> dict[TopicPartition, list[ProducerState] | KafkaError]: ...
 
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
+        self, partitions: Iterable[TopicPartition], *, broker: int | None = None, raise_errors: bool = True
     ) -> dict[TopicPartition, Any]:
-        """The idempotent producers that the leader of each partition knows (KIP-664)."""
+        """The idempotent and transactional producers that the leader of each partition knows (KIP-664), or a replica on
+        this broker."""
 
         async def ask(
-            leader: int, places: list[TopicPartition]
+            node: int, places: list[TopicPartition]
         ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
             request = admin_partitions.describe_producers_request(places)
-            return admin_partitions.described_producers(await self._calls.ask(leader, request))
+            return admin_partitions.described_producers(await self._calls.ask(node, request))
 
-        return checked(await self._of_leaders(check_partitions(partitions), ask, LIST_OFFSETS_AGAIN), raise_errors)
+        places = check_partitions(partitions)
+        if broker is None:
+            return checked(await self._of_leaders(places, ask, LIST_OFFSETS_AGAIN), raise_errors)
+        await self._check_broker(broker)
+        return checked(await self._calls.settle(places, partial(ask, broker), LIST_OFFSETS_AGAIN), raise_errors)
 
     async def elect_leaders(
         self,

@@ -366,7 +366,7 @@ class ConcurrentEngine(RebalanceListener):
         self._pump()
 
     async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """The partitions belong to others: nothing that is finished here counts any more."""
+        """The partitions belong to others: what is finished here no longer counts."""
         self.core.give_up(partitions)
         self._workers.cancel(self._jobs_of(partitions))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from muster.client.concurrent.engine import ConcurrentEngine
 from muster.client.concurrent.options import Choices, consumer_config
 from muster.client.concurrent.processes import ProcessCall
-from muster.client.concurrent.workers import Call, DirectCall, OnEnd, ThreadWorkers, reading
+from muster.client.concurrent.workers import DirectCall, HandlerCall, OnEnd, ThreadWorkers, reading
 from muster.client.core.concurrent.rules import Order, Retry
 from muster.client.net import forks
 from muster.client.serde import Deserializers, GivenDeserializer
@@ -98,7 +98,7 @@ class ConcurrentConsumer(forks.StaysHere):
         ).options(config)
 
         def make_workers(on_end: OnEnd) -> ThreadWorkers:
-            make_call: Callable[[], Call] = partial(DirectCall, reading(handler, deserializers))
+            make_call: Callable[[], HandlerCall] = partial(DirectCall, reading(handler, deserializers))
             if workers == "processes":
                 make_call = partial(ProcessCall, handler, *given)
             return ThreadWorkers(concurrency, make_call, on_end)

@@ -10,7 +10,6 @@ from typing import Any
 from muster.client.concurrent.engine import Options
 from muster.client.config import ConsumerConfig
 from muster.client.core.checks import as_pattern
-from muster.client.core.concurrent.encoding import DEFAULT_LIMIT
 from muster.client.core.concurrent.rules import Order, Retry, Rules, check_whole
 from muster.errors import ConfigError
 
@@ -28,8 +27,6 @@ class Choices:
     commit_interval_ms: int = 1_000
     drain_timeout_ms: int = 30_000
     max_buffered: int | None = None
-    max_buffered_bytes: int = 64 << 20
-    metadata_limit: int = DEFAULT_LIMIT
     handle_signals: bool = True
 
     def options(self, config: ConsumerConfig) -> Options:
@@ -67,10 +64,8 @@ class Choices:
             order=self.order,
             concurrency=self.concurrency,
             max_buffered=buffered,
-            max_buffered_bytes=self.max_buffered_bytes,
             retry=self.retry,
             dead_letters=self.dead_letter_topic is not None,
-            metadata_limit=self.metadata_limit,
         )
 
 

@@ -121,7 +121,7 @@ def _returned(task: asyncio.Task[Any]) -> ConfigError | None:
     return None
 
 
-class Call(Protocol):
+class HandlerCall(Protocol):
     """How one thread handles a record."""
 
     def __call__(self, record: ConsumerRecord) -> Failure | None:
@@ -138,14 +138,14 @@ class ThreadWorkers:
     """Threads that take jobs from a queue. They are daemons: a handler that never ends does not keep the program
     alive."""
 
-    def __init__(self, size: int, make_call: Callable[[], Call], on_end: OnEnd) -> None:
+    def __init__(self, size: int, make_call: Callable[[], HandlerCall], on_end: OnEnd) -> None:
         self._size = size
         self._make_call = make_call
         self._on_end = on_end
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._under_way = 0
         self._threads: list[threading.Thread] = []
-        self._running: dict[Job, Call] = {}
+        self._running: dict[Job, HandlerCall] = {}
         self._unwanted: set[Job] = set()
         """Jobs that were cancelled and may not have started yet."""
         self._ended: deque[tuple[Job, Outcome]] = deque()

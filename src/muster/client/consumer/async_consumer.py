@@ -313,7 +313,7 @@ class AsyncConsumer(Questions):
 
         Raises:
             ConfigError: pyarrow is not installed.
-            ValueError: there is no such column.
+            ValueError: a column does not exist.
         """
         reader = self._arrow_reader(columns)
 
@@ -396,7 +396,7 @@ class AsyncConsumer(Questions):
         """Make the current poll raise a WakeupError, or else the next one. No record is lost.
 
         As with Kafka's client, `commit`, `committed`, `position` and look-ups of offsets raise it too, if they have to
-        wait. The commit may succeed all the same.
+        wait. The commit may still succeed.
 
         Call it from the event loop's thread; `Consumer.wakeup` may be called from any thread and from a signal
         handler.
@@ -501,7 +501,7 @@ class AsyncConsumer(Questions):
             CommitFailedError: the group has moved on. With code REBALANCE_IN_PROGRESS the next polls complete the
                 rebalance; after that the partitions that are still assigned can be committed.
             KafkaTimeoutError: not finished in `timeout_ms` (`default_api_timeout_ms` if None).
-            WakeupError: `wakeup` was called; the commit may succeed all the same.
+            WakeupError: `wakeup` was called; the commit may still succeed.
         """
         await self.start()
         outcome: asyncio.Future[MusterError | None] = asyncio.get_running_loop().create_future()

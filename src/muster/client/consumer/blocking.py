@@ -7,9 +7,9 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
 from muster.client.consumer.handout import Records
@@ -21,6 +21,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -33,31 +34,88 @@ class Reader(Protocol):
         """Returns whether it is closed now; it is not if a callback of its close calls this."""
         ...
 
-    async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records: ...
+    async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
+        """Wait for records for at most `timeout_ms`, and return up to `max_poll_records` of them, or none."""
+        ...
 
     async def poll_arrow(
         self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
-    ) -> dict[TopicPartition, pa.Table]: ...
+    ) -> dict[TopicPartition, pa.Table]:
+        """`poll` without an object for each record: everything that has arrived, as a `pyarrow.Table` for each
+        partition.
+
+        `AsyncConsumer.poll_arrow` describes the columns and what must be installed.
+        """
+        ...
 
     def wakeup(self) -> None: ...
 
-    def assignment(self) -> set[TopicPartition]: ...
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions currently assigned to this consumer."""
+        ...
 
-    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None: ...
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Continue reading at an offset."""
 
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None: ...
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Start reading at the oldest record, by default in all assigned partitions."""
 
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None: ...
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Read only new records, by default in all assigned partitions."""
 
-    async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int: ...
+    async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """The offset of the next record; waits if it has to be looked up."""
+        ...
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until `resume`."""
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
 
-    def paused(self) -> set[TopicPartition]: ...
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        ...
 
-    async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None: ...
+    async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
+        """Commit offsets, by default the caller's position in every partition."""
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingReader, P], T]:
+    """A coroutine method of the consumer for asyncio, as a blocking one."""
+
+    @wraps(method)
+    def call(self: BlockingReader, /, *args: P.args, **more: P.kwargs) -> T:
+        own: Callable[P, Coroutine[Any, Any, T]] = getattr(self._consumer, method.__name__)
+        return self._run(own, *args, **more)
+
+    return call
+
+
+def in_loop(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[BlockingReader, P], T]:
+    """A plain method of the consumer for asyncio, called in the loop's thread."""
+
+    @wraps(method)
+    def call(self: BlockingReader, /, *args: P.args, **more: P.kwargs) -> T:
+        own: Callable[P, T] = getattr(self._consumer, method.__name__)
+        return self._do(own, *args, **more)
+
+    return call
+
+
+def _reading(
+    method: Callable[Concatenate[Reader, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingReader, P], T]:
+    """`blocking` for a method that hands out records."""
+
+    @wraps(method)
+    def call(self: BlockingReader, /, *args: P.args, **more: P.kwargs) -> T:
+        own: Callable[P, Coroutine[Any, Any, T]] = getattr(self._consumer, method.__name__)
+        return self._read(own, *args, **more)
+
+    return call
 
 
 class BlockingReader(forks.StaysHere):
@@ -116,19 +174,8 @@ class BlockingReader(forks.StaysHere):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
-        """Wait for records for at most `timeout_ms`, and return up to `max_poll_records` of them, or none."""
-        return self._read(self._consumer.poll, timeout_ms, max_records=max_records)
-
-    def poll_arrow(
-        self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
-    ) -> dict[TopicPartition, pa.Table]:
-        """`poll` without an object for each record: everything that has arrived, as a `pyarrow.Table` for each
-        partition.
-
-        `AsyncConsumer.poll_arrow` describes the columns and what must be installed.
-        """
-        return self._read(self._consumer.poll_arrow, timeout_ms, columns=columns)
+    poll = _reading(Reader.poll)
+    poll_arrow = _reading(Reader.poll_arrow)
 
     def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
         """`poll` that does not wait by default."""
@@ -143,43 +190,17 @@ class BlockingReader(forks.StaysHere):
     def __iter__(self) -> Self:
         return self
 
-    # --- where to read -----------------------------------------------------------------------------------------------
+    # --- where to read, and committing -------------------------------------------------------------------------------
 
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions currently assigned to this consumer."""
-        return self._do(self._consumer.assignment)
-
-    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
-        """Continue reading at an offset."""
-        self._do(self._consumer.seek, partition, offset)
-
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Start reading at the oldest record, by default in all assigned partitions."""
-        self._do(self._consumer.seek_to_beginning, partitions)
-
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read only new records, by default in all assigned partitions."""
-        self._do(self._consumer.seek_to_end, partitions)
-
-    def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """The offset of the next record; waits if it has to be looked up."""
-        return self._run(self._consumer.position, partition, timeout_ms)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until `resume`."""
-        self._do(self._consumer.pause, partitions)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo `pause`."""
-        self._do(self._consumer.resume, partitions)
-
-    def paused(self) -> set[TopicPartition]:
-        """The paused partitions."""
-        return self._do(self._consumer.paused)
-
-    def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
-        """Commit offsets, by default the caller's position in every partition."""
-        self._run(self._consumer.commit, offsets, timeout_ms)
+    assignment = in_loop(Reader.assignment)
+    seek = in_loop(Reader.seek)
+    seek_to_beginning = in_loop(Reader.seek_to_beginning)
+    seek_to_end = in_loop(Reader.seek_to_end)
+    position = blocking(Reader.position)
+    pause = in_loop(Reader.pause)
+    resume = in_loop(Reader.resume)
+    paused = in_loop(Reader.paused)
+    commit = blocking(Reader.commit)
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -229,7 +250,7 @@ class BlockingReader(forks.StaysHere):
 
 
 def _returned() -> Call[Any]:
-    """A finished call that stands in before the first one."""
+    """The placeholder before the first call: a finished one."""
     call: Call[Any] = Call(_nothing)
     call.returned = True
     return call

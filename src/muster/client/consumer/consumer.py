@@ -7,27 +7,18 @@ in the caller's thread, inside the call, as in Kafka's own client. Records are p
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, AsyncConsumer, OffsetsToCommit
-from muster.client.consumer.blocking import BlockingReader
-from muster.client.consumer.listener import RebalanceListener
-from muster.client.consumer.pump import CommitCallback
+from muster.client.consumer.blocking import BlockingReader, blocking, in_loop
 from muster.client.core.checks import check_timeout
 from muster.client.hooks import ConsumerHooks
-from muster.client.metrics import Metrics
 from muster.client.net.loop import LoopThread, in_caller
 from muster.client.serde import GivenDeserializer
 from muster.errors import ClosedError
 from muster.model import (
     ConsumerRecord,
-    GroupMetadata,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    PartitionInfo,
-    TopicPartition,
 )
 
 if TYPE_CHECKING:
@@ -84,28 +75,10 @@ class Consumer(BlockingReader):
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 
-    def subscribe(
-        self,
-        topics: Iterable[str] | str | None = None,
-        *,
-        pattern: str | re.Pattern[str] | None = None,
-        listener: RebalanceListener | None = None,
-    ) -> None:
-        """Subscribe to topics, or to all topics whose whole name matches the pattern; the group assigns the
-        partitions."""
-        self._do(self._consumer.subscribe, topics, pattern=pattern, listener=listener)
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign partitions manually; replaces an earlier manual assignment."""
-        self._do(self._consumer.assign, partitions)
-
-    def unsubscribe(self) -> None:
-        """Give up all partitions, call the listener, and leave the group."""
-        self._run(self._consumer.unsubscribe)
-
-    def subscription(self) -> set[str]:
-        """The subscribed topics; for a pattern those that match it now."""
-        return self._do(self._consumer.subscription)
+    subscribe = in_loop(AsyncConsumer.subscribe)
+    assign = in_loop(AsyncConsumer.assign)
+    unsubscribe = blocking(AsyncConsumer.unsubscribe)
+    subscription = in_loop(AsyncConsumer.subscription)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -126,69 +99,30 @@ class Consumer(BlockingReader):
             if record is not None:
                 return record
 
-    def current_lag(self, partition: TopicPartition) -> int | None:
-        """How many records are left to read; None before the first fetch."""
-        return self._do(self._consumer.current_lag, partition)
+    current_lag = in_loop(AsyncConsumer.current_lag)
 
     # --- committing --------------------------------------------------------------------------------------------------
 
-    def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting and without retries."""
-        self._do(self._consumer.commit_async, offsets, callback)
+    commit_async = in_loop(AsyncConsumer.commit_async)
 
     def store_offsets(self, offsets: OffsetsToCommit | ConsumerRecord) -> None:
         """Store offsets for the next commit, or the offset after a handled record: with
         `enable_auto_offset_store` off nothing else is committed."""
         self._consumer.store_offsets(offsets)  # called for each record: not in the loop's thread
 
-    def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
-        """The positions after the records that the caller has handled, as a commit would write them."""
-        return self._do(self._consumer.handled, handed_out=handed_out)
-
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None for a partition without one."""
-        return self._run(self._consumer.committed, partitions, timeout_ms)
+    handled = in_loop(AsyncConsumer.handled)
+    committed = blocking(AsyncConsumer.committed)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
-        """The oldest offsets that can be read."""
-        return self._run(self._consumer.beginning_offsets, partitions, timeout_ms)
-
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
-        """The offsets of the next records to be written."""
-        return self._run(self._consumer.end_offsets, partitions, timeout_ms)
-
-    def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int], timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offsets at or after timestamps (milliseconds since the epoch)."""
-        return self._run(self._consumer.offsets_for_times, timestamps, timeout_ms)
-
-    def partitions_for(self, topic: str, timeout_ms: int | None = None) -> list[PartitionInfo]:
-        """The partitions of a topic, and where they are."""
-        return self._run(self._consumer.partitions_for, topic, timeout_ms)
-
-    def list_topics(self, timeout_ms: int | None = None) -> dict[str, list[PartitionInfo]]:
-        """All topics that this client may see, with their partitions."""
-        return self._run(self._consumer.list_topics, timeout_ms)
-
-    def metrics(self) -> Metrics:
-        """What this consumer has done, by Kafka's names (docs/reference/metrics.md)."""
-        return self._do(self._consumer.metrics)
+    beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
+    end_offsets = blocking(AsyncConsumer.end_offsets)
+    offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
+    partitions_for = blocking(AsyncConsumer.partitions_for)
+    list_topics = blocking(AsyncConsumer.list_topics)
+    metrics = in_loop(AsyncConsumer.metrics)
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
-    def group_metadata(self) -> GroupMetadata:
-        """This consumer's current member id and generation."""
-        return self._do(self._consumer.group_metadata)
-
-    def enforce_rebalance(self, reason: str = "rebalance enforced by user") -> None:
-        """Trigger a rebalance of the group at the next poll (KIP-568)."""
-        self._do(self._consumer.enforce_rebalance, reason)
+    group_metadata = in_loop(AsyncConsumer.group_metadata)
+    enforce_rebalance = in_loop(AsyncConsumer.enforce_rebalance)

@@ -190,7 +190,7 @@ class Handout:
         self._runs = []
         self._tables = {}
 
-    # --- where the user stands ---------------------------------------------------------------------------------------
+    # --- positions of the user ---------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record to hand out; None if the core knows it."""
@@ -205,9 +205,9 @@ class Handout:
         """The offset to commit, for partitions where it is not the core's position."""
         tables = {partition: place for partition, (state, place) in self._tables.items() if state.assigned}
         places = self._places(handled=True) | tables
-        stands = self._subscription.all_consumed()
+        consumed = self._subscription.all_consumed()
         # The position is after what was taken, unless the log has lost its end.
-        return {p: place for p, place in places.items() if p not in stands or place.offset < stands[p].offset}
+        return {p: place for p, place in places.items() if p not in consumed or place.offset < consumed[p].offset}
 
     def _places(self, *, handled: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         places: dict[TopicPartition, OffsetAndMetadata] = {}

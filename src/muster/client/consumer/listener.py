@@ -15,7 +15,7 @@ class RebalanceListener:
     still this consumer's while `on_partitions_revoked` runs, so its offsets can be committed there. The group
     waits for it, at most for `max_poll_interval_ms`.
 
-    An exception is raised from the current call; the rebalance continues all the same.
+    An exception is raised from the current call; the rebalance continues regardless.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:

@@ -159,7 +159,7 @@ class ConsumerPump:
             self._put_errors_aside()
             try:
                 await self.handle_events()
-            except Exception as error:  # from the listener: the group is left all the same
+            except Exception as error:  # from the listener: the member leaves its group regardless
                 raised = raised or error
             if not await self.wait(lambda: left.is_set() or bool(self.core.events), until):
                 break

@@ -119,10 +119,17 @@ def check_timestamps(timestamps: Mapping[Any, Any]) -> dict[TopicPartition, int]
     """Timestamps at which offsets are looked up, in milliseconds."""
     return {
         (p := check_partition(partition)): check_number(f"the timestamp of {p}", at_ms, _LEAST_TIMESTAMP, MAX_OFFSET)
-        for partition, at_ms in timestamps.items()
+        for partition, at_ms in _check_mapping("the timestamps", timestamps).items()
     }
 
 
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Offsets to be committed."""
-    return {(p := check_partition(partition)): check_offset(p, offset) for partition, offset in offsets.items()}
+    given = _check_mapping("the offsets", offsets)
+    return {(p := check_partition(partition)): check_offset(p, offset) for partition, offset in given.items()}
+
+
+def _check_mapping(what: str, given: Any) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise IllegalArgumentError(f"{what} are {given!r}; they must be a mapping with TopicPartition keys")
+    return given

@@ -25,9 +25,9 @@ from muster.client.core.checks import check_offsets, check_partitions
 from muster.client.core.consume.fetcher import Fetcher
 from muster.client.core.consume.offsets import OffsetLookup
 from muster.client.core.consume.validation import PositionValidation
+from muster.client.core.coordinator_lookup import CoordinatorLookup
 from muster.client.core.events import DEBUG, WARNING, Event, EventStream, Fatal, Note
 from muster.client.core.group.commits import Commits, Committed, Offsets
-from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.member_state import MemberState
 from muster.client.core.group.membership import Membership
 from muster.client.core.metadata import ClusterMetadata

@@ -18,7 +18,7 @@ stay: they identify an answer that is older than what was known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from muster.client.config import ClientConfig
@@ -80,6 +80,9 @@ class ClusterMetadata:
         """How many Metadata answers came. Unlike `version`, leaders learned from other answers do not change it."""
         self.rebootstraps = 0
         """How often the brokers were forgotten."""
+        self.features_epoch = -1
+        self.features: dict[str, int] = {}
+        """The levels of the cluster's finalized features."""
         self.allow_auto_topic_creation = allow_auto_topic_creation
         self.last_error: MusterError | None = None
         """Why the last request failed; None once one succeeds."""
@@ -246,6 +249,11 @@ class ClusterMetadata:
         if known is None or (known.host, known.port) != (node.host, node.port):
             self.brokers[node.node_id] = node
             self.version += 1
+
+    def learn_features(self, epoch: int, levels: Mapping[str, int]) -> None:
+        """What a broker says of the cluster's finalized features (KIP-584); an older epoch changes nothing."""
+        if epoch > self.features_epoch:
+            self.features_epoch, self.features = epoch, dict(levels)
 
     def rebootstrap(self, now: int) -> None:
         """Forget the brokers and start over from the bootstrap addresses (KIP-899, KIP-1102)."""

@@ -77,16 +77,62 @@ PRODUCER_ENDS = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""After these an idempotent producer cannot continue."""
+"""Produce: after these an idempotent producer cannot continue."""
+
+TRANSACTION_ENDS = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""AddPartitionsToTxn: a transactional producer cannot continue. After any other error that is not retriable it can,
+once it has aborted the transaction."""
+
+OFFSETS_ABORT = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""AddOffsetsToTxn, TxnOffsetCommit: the transaction must be aborted. After any other error that is not retriable the
+producer cannot continue."""
+
+COMMIT_ABORTS = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.TRANSACTION_ABORTABLE})
+"""EndTxn with a commit, as `OFFSETS_ABORT`. An abort that is refused ends the producer in any case: trying again would
+go round in circles."""
+
+INIT_AGAIN = frozenset(
+    {
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+"""FindCoordinator, InitProducerId for a producer without an id: the caller may try again. Any other error that is not
+retriable ends the producer."""
 
 LIMITS = {
     ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes (without it the broker's message.max.bytes)",
     ErrorCode.RECORD_LIST_TOO_LARGE: "the topic's segment.bytes (without it the broker's log.segment.bytes)",
 }
 """Which setting a batch exceeds: the response of Kafka's brokers has neither its name nor the size."""
+
+EPOCH_IS_OLD = (
+    "another producer with the same transactional_id was started, or the transaction took longer than "
+    "transaction_timeout_ms"
+)
+"""What a broker means by an epoch that is not the latest: its response has no text."""
 
 NOT_WRITTEN = PRODUCER_ENDS | {
     ErrorCode.CORRUPT_MESSAGE,
@@ -124,10 +170,13 @@ RECORDS_AGAIN = LIST_OFFSETS_AGAIN | {ErrorCode.REQUEST_TIMED_OUT}
 CONFIGS_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
 """IncrementalAlterConfigs."""
 
-GROUPS_AGAIN = frozenset(
+COORDINATORS_AGAIN = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
-"""Any request to a group's coordinator."""
+"""Any request to the coordinator of a group or of a transactional id."""
 
-OFFSETS_AGAIN = GROUPS_AGAIN | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
+OFFSETS_AGAIN = COORDINATORS_AGAIN | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
 """OffsetFetch and OffsetCommit for a group of which the caller is not a member."""
+
+FENCE_AGAIN = COORDINATORS_AGAIN | {ErrorCode.CONCURRENT_TRANSACTIONS}
+"""InitProducerId for others: the transaction of the fenced producer is still being aborted."""

@@ -139,6 +139,11 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the driver ----------------------------------------------------------------------------------------------
 
     @property
+    def features(self) -> tuple[int, dict[str, int]]:
+        """The epoch and the levels of the finalized features that the broker has named."""
+        return self._handshake.features_epoch, self._handshake.features
+
+    @property
     def load(self) -> int:
         """The number of requests that it holds."""
         return len(self._queue) + len(self._in_flight) + len(self._unwritten)
@@ -295,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed_when_asked = self.state is ConnectionState.HANDSHAKE
         refused = why_refused(exc) if isinstance(exc, ssl.SSLError) else None
         if refused is not None:
-            # With TLS 1.3 the broker checks the client's certificate when the handshake is over for the client.
+            # With TLS 1.3 the broker checks the client's certificate after the client has finished its handshake.
             place = f"{self.node.host}:{self.node.port}"
             self.close(Failure(FailureKind.AUTHENTICATION, f"no connection to {place}: {refused}"))
             return

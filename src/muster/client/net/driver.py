@@ -163,7 +163,7 @@ class Driver:
     def _submit(self, send: AnySend, deadline: int) -> Connection | None:
         found = self._route(send)
         if isinstance(found, Failure):
-            self._event_loop().call_soon(self._deliver_and_wake, send, found)
+            self._event_loop().call_soon(self.deliver, send, found)
             return None
         found.submit(send, deadline)
         may_go_elsewhere = send.node_id == LEAST_LOADED and self.now() < found.slow_at
@@ -334,13 +334,11 @@ class Driver:
             self.on_error(error)
         self.wakeup()
 
-    def _deliver_and_wake(self, send: AnySend, answer: Failure) -> None:
-        self.deliver(send, answer)
-
     def on_ready(self, connection: Connection) -> None:
         """The handshake has finished: the address works, and waiting requests can be sent."""
         address = self._addresses[connection.node.host, connection.node.port]
         address.connected()
+        self._metadata.learn_features(*connection.features)
         self.measures.made += 1
         connection.flush()
         self._drop_bootstrap()

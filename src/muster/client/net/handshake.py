@@ -70,6 +70,10 @@ class Handshake:
     def __init__(self, newest: int = ApiVersionsRequest.MAX_VERSION, proof: Proof | None = None) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
         """The version range of each API of the broker, once known."""
+        self.features_epoch = -1
+        """The age of `features`, as the cluster counts it; -1 while nothing is known (KIP-584)."""
+        self.features: dict[str, int] = {}
+        """The level of each of the cluster's finalized features."""
         self._newest = newest
         self._lowered = False
         self._proof = proof
@@ -147,6 +151,8 @@ class Handshake:
             newest = ranges.get(ApiVersionsRequest.API_KEY, (0, 0))[1]
             self._newest = max(0, min(newest, ApiVersionsRequest.MAX_VERSION))
         elif code is ErrorCode.NONE:
+            self.features_epoch = answer.finalized_features_epoch
+            self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
             self._know(ranges)
         else:
             raise RefusedError(f"refused the version handshake: {code.name}")

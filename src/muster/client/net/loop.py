@@ -7,7 +7,7 @@ An exception that ends the wait early, such as Ctrl-C, may be raised between any
 thread, even right after a queue has given up its item or a function its result. So nothing is kept in the caller's
 thread alone. The loop's thread writes the outcome of a call into its `Call`. The queue at which the caller waits only
 says "look again", and losing such an item loses nothing. A caller that is interrupted sets `abandoned`, has the
-coroutine cancelled, and leaves without waiting, so it cannot hang. The call may have succeeded all the same: a
+coroutine cancelled, and leaves without waiting, so it cannot hang. The call may still have succeeded: a
 face that needs to know (`Consumer`, about records) checks that in the loop's thread before its next call.
 """
 

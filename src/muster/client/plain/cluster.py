@@ -2,8 +2,8 @@
 
 One `Cluster` is kept for each process and its settings (`connect`), so that tasks of a reused worker find its
 connections open. Every request is repeated, at another broker if need be, until its time is up: a restart of a broker
-only makes a task wait. Of brokers that did not answer, the one that failed last is asked last: a broker that stands
-still takes a request's whole time.
+only makes a task wait. Of brokers that did not answer, the one that failed last is asked last: a broker that hangs
+takes a request's whole time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from muster.errors import (
     ProtocolError,
     error_code,
 )
-from muster.model import TopicPartition
+from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.messages import (
     DescribeGroupsRequest,
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
     FindCoordinatorRequest,
+    ListGroupsRequest,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -62,15 +63,15 @@ class Leader:
 
 
 class RetryTime:
-    """The time that a question may take, and always a second try: one broker that stands still takes all the time of
-    the first. `reset` after progress."""
+    """The time that a question may take, and always a second try: one broker that hangs takes all the time of the
+    first. `reset` after progress."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: something worked."""
+        """Restart the clock: something worked."""
         self._until = time.monotonic() + self._timeout_s
         self._backoff_s = BACKOFF_S
         self._tries = 0
@@ -157,7 +158,7 @@ class Cluster:
             self._failed_at[address] = time.monotonic()
 
     def _askable(self) -> list[tuple[str, int]]:
-        """Where to ask for metadata, the bootstrap addresses behind the known brokers (KIP-899)."""
+        """Where to ask for metadata, the bootstrap addresses after the known brokers (KIP-899)."""
         known = list(self._nodes.values())
         if not known or self._config.rebootstraps:
             known += self._bootstrap
@@ -317,9 +318,10 @@ class Cluster:
             else:
                 found[partition] = -1 if answer is None else answer.offset
 
-    def committed(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """What a group has committed of these partitions; those without a commit are left out."""
-        request = fetch_request(_OFFSET_FETCH_BY_NAME, group_id, partitions)
+    def committed(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed of these partitions; those without a commit are left out. Offsets of a transaction
+        that is open are waited for."""
+        request = fetch_request(_OFFSET_FETCH_BY_NAME, group_id, partitions, require_stable=True)
         return self._retry(lambda: self._committed(group_id, request))
 
     def describe(self, group_id: str) -> tuple[str, int]:
@@ -334,6 +336,23 @@ class Cluster:
 
         return self._retry(step)
 
+    def groups(self) -> list[str]:
+        """The names of all groups.
+
+        Raises:
+            KafkaError, KafkaConnectionError: a broker does not say.
+        """
+        return self._retry(self._groups)
+
+    def _groups(self) -> list[str]:
+        self._metadata([])
+        names: list[str] = []
+        for address in self._nodes.values():
+            response = self._ask(address, lambda connection: connection.ask(ListGroupsRequest()))
+            _refuse(error_code(response.error_code), "the groups cannot be listed")
+            names += [group.group_id for group in response.groups]
+        return names
+
     def _coordinator(self, group_id: str) -> tuple[str, int]:
         self._metadata([])
         finding = FindCoordinatorRequest(key=group_id)
@@ -341,16 +360,16 @@ class Cluster:
         _refuse(error_code(found.error_code), f"group {group_id} has no coordinator")
         return found.host, found.port
 
-    def _committed(self, group_id: str, request: OffsetFetchRequest) -> dict[TopicPartition, int]:
+    def _committed(self, group_id: str, request: OffsetFetchRequest) -> dict[TopicPartition, OffsetAndMetadata]:
         address = self._coordinator(group_id)
         response = self._ask(address, lambda connection: connection.ask(request, _OFFSET_FETCH_BY_NAME))
         refused, answers = fetch_answers(response)
         _refuse(refused, f"the offsets of group {group_id} cannot be had")
-        committed: dict[TopicPartition, int] = {}
+        committed: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, (code, position) in answers.items():
             _refuse(code, f"the committed offset of {partition} cannot be had")
             if position is not None:
-                committed[partition] = position.offset
+                committed[partition] = position
         return committed
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The executor's side: reads a fixed range of one partition, as Arrow record batches.
 
-It knows nothing of groups (rule 10 of `claims`): every task that reads the range reads the same records. The request
-for what follows is on its way while a fetch is decoded. The topic is named by its id if that is known: a topic that was
+It knows nothing of groups (rule 10 of `claims`): every task that reads the range reads the same records. The next
+fetch is under way while the current one is decoded. The topic is named by its id if that is known: a topic that was
 deleted and created again has other records at the same offsets. A leader that an answer names (KIP-951) is asked at
 once. After other transient errors (a broker that restarts) the reader waits and tries again; the wait is bounded, and
 counts from the last progress.
@@ -41,13 +41,13 @@ log = logging.getLogger("muster.spark")
 
 _NEWEST_BY_NAME = 12  # from 13 on topics go by id
 _OTHERS = 5
-"""How often in a row brokers have to say that the topic has another id, with pauses as between other tries."""
+"""How many answers in a row must say that the topic has another ID. Pauses between tries are the usual ones."""
 
 MAX_BYTES = 8 * 1024 * 1024
 
 
 class NoTopicError(RetriableError):
-    """The topic or partition does not exist. A broker that is just starting says so, too."""
+    """The topic or partition does not exist, or the broker is just starting."""
 
 
 class MovedError(RetriableError):
@@ -55,7 +55,7 @@ class MovedError(RetriableError):
 
 
 class AnotherTopicError(RetriableError):
-    """The topic of this name is another one than the query has read. A broker that lags behind says so, too."""
+    """The topic with this name is not the one that the query has read. A broker with old metadata says so, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def data_loss(what: str, *, by_retention: bool = False) -> DataLossError:
     """The error for a loss; `what` is a sentence without its full stop. `by_retention`: a longer one would have helped,
     as it does not where a log was cut off, or its topic deleted."""
     longer = ", or lengthen the topic's retention so that records live until they are read" if by_retention else ""
-    error = DataLossError(f"{what}. Set failOnDataLoss to false to read on without what is gone{longer}")
+    error = DataLossError(f"{what}. Set failOnDataLoss to false to continue without what is gone{longer}")
     error.what = what
     return error
 
@@ -123,7 +123,7 @@ class RangeReader:
         self._others = 0
 
     def begin(self) -> None:
-        """Send the first request ahead. What goes wrong is met again when its answer is needed."""
+        """Send the first request ahead. A retriable error is ignored: it recurs when the answer is needed."""
         if self._in_flight is None and self._position < self._end:
             with contextlib.suppress(RetriableError):
                 self._in_flight = self._send()
@@ -144,7 +144,7 @@ class RangeReader:
                 try:
                     data = self._fetch()
                 except MovedError:
-                    continue  # each hint is newer than what was known, so there is an end of them
+                    continue  # each hint is newer than what was known, so they come to an end
                 except RetriableError as error:
                     self.close()
                     self._cluster.forget_leader(self._partition)
@@ -233,7 +233,7 @@ class RangeReader:
         except CorruptRecordError as error:
             self._position = start
             self._before_damage(records, aborted, error)
-        self._retry.reset()  # what the caller did with the records, however long, is none of the waiting
+        self._retry.reset()  # the time that the caller spent on the records does not count as waiting
 
     def _begin_decoding(self, records: Buffer, aborted: list[tuple[int, int]] | None) -> Fetched:
         decoded = self._decoder.decode(records, self._position, self._end, aborted, self._settings.check_crcs)
@@ -266,7 +266,7 @@ class RangeReader:
         """
         found = self._find_damage(records)
         if found is None:  # the bytes are not batches at all: nothing says where the next one begins
-            raise CorruptRecordError(f"{self._partition} is damaged behind offset {self._position}: {error}") from error
+            raise CorruptRecordError(f"{self._partition} is damaged after offset {self._position}: {error}") from error
         position, header, following = found
         first, last = max(header.base_offset, self._position), following - 1
         self._lose_damaged(f"offsets {first} to {last} of {self._partition} are damaged ({error})", error)
@@ -275,7 +275,7 @@ class RangeReader:
         return good, Fetched(decoded.batches, min(following, self._end))
 
     def _find_damage(self, records: Buffer) -> tuple[int, BatchHeader, int] | None:
-        """The first damaged batch: where it is, its header, and the offset behind it."""
+        """The first damaged batch: where it is, its header, and the offset after it."""
         found: tuple[int, BatchHeader] | None = None
         try:
             for position, header in iter_headers(records):
@@ -284,7 +284,7 @@ class RangeReader:
                 if self._is_damaged(memoryview(records)[position : position + header.size]):
                     found = position, header
         except CorruptRecordError:
-            pass  # behind the damaged one, if there is one
+            pass  # after the damaged one, if there is one
         # Only its own header tells where it ends, and that may be damaged itself.
         return None if found is None else (*found, max(found[1].next_offset, found[1].base_offset + 1))
 
@@ -298,8 +298,8 @@ class RangeReader:
 
     def _lose_damaged(self, what: str, error: CorruptRecordError) -> None:
         if self._settings.fail_on_data_loss:
-            raise CorruptRecordError(f"{what}; set failOnDataLoss to false to read on behind them") from error
-        log.warning("%s; reading on behind them, since failOnDataLoss is false", what)
+            raise CorruptRecordError(f"{what}; set failOnDataLoss to false to continue after them") from error
+        log.warning("%s; reading continues after them, since failOnDataLoss is false", what)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class RangeReader:
             leader = self._cluster.leader(self._partition)
         except KafkaError as error:
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise NoTopicError(f"{self._partition} does not exist any more") from error
+                raise NoTopicError(f"{self._partition} no longer exists") from error
             raise
         now = self._cluster.topic_id(self._partition.topic)
         if ZERO_UUID not in (now, self._topic_id) and now != self._topic_id:
@@ -350,7 +350,7 @@ class RangeReader:
     # --- records that are gone ---------------------------------------------------------------------------------------
 
     def _out_of_range(self) -> None:
-        """The log begins behind the range, or ends before it."""
+        """The log begins after the position, or ends before it."""
         first = self._cluster.list_offsets({self._partition: EARLIEST_TIMESTAMP})[self._partition]
         if first <= self._position:
             last = self._cluster.list_offsets({self._partition: LATEST_TIMESTAMP})[self._partition]
@@ -360,7 +360,7 @@ class RangeReader:
         self._lose(f"{gone}: {LOG_BEGINS} {first} now", min(first, self._end), by_retention=True)
 
     def _behind(self, log_end: int) -> None:
-        """The log ends before the range does: a broker that lost its tail, or one that is still finding it again."""
+        """The log ends before the range does: a broker that lost its tail, or is still recovering it."""
         missing = f"{self._partition} ends at offset {log_end}, and offsets up to {self._end} were there before"
         try:
             self._retry.pause(RetriableError(missing))
@@ -370,6 +370,6 @@ class RangeReader:
     def _lose(self, what: str, position: int, *, by_retention: bool = False) -> None:
         if self._settings.fail_on_data_loss:
             raise data_loss(what, by_retention=by_retention)
-        log.warning("%s; reading on without them, since failOnDataLoss is false", what)
+        log.warning("%s; reading continues without them, since failOnDataLoss is false", what)
         self._position = position
         self._retry.reset()

@@ -31,7 +31,7 @@ _API_VERSIONS = 2  # every broker of today answers this version; it does not car
 
 
 class PlainConnection:
-    """One connection. A failure raises OSError or ProtocolError; then the connection cannot be used any more."""
+    """One connection. A failure raises OSError or ProtocolError; then the connection can no longer be used."""
 
     def __init__(self, host: str, port: int, config: ClientConfig, access: Access) -> None:
         proof = access.proof()

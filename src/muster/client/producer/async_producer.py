@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from muster.client.config import ProducerConfig
 from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
+from muster.client.core.produce.transactions import TransactionCall, Transactions
 from muster.client.delivery import Headers, OnDelivery, Receipt
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
@@ -21,23 +22,21 @@ from muster.client.producer.producer_engine import (
     check_callable,
     patience_ms,
 )
+from muster.client.producer.transaction_blocks import AsyncTransaction
 from muster.client.serde import GivenSerializer, Serializers
 from muster.errors import ClosedError, KafkaTimeoutError
-from muster.model import PartitionInfo, RecordMetadata
+from muster.model import GroupMetadata, OffsetAndMetadata, PartitionInfo, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from muster.client.typed_settings import ProducerKeywords
 
 
 class AsyncProducer(forks.StaysHere):
-    """Writes records to Kafka, from asyncio.
+    """Writes records to Kafka, from asyncio. `Producer` documents the settings and most methods.
 
-    Settings are those of `ProducerConfig`, as keywords or in a mapping with Kafka's own dotted names. By default the
-    producer is idempotent and waits for all in-sync replicas.
-
-        async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:
-            future = await producer.send("flights", b"...", key=b"N14228")
-            metadata = await future
+    async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:
+        future = await producer.send("flights", b"...", key=b"N14228")
+        metadata = await future
     """
 
     def __init__(
@@ -95,6 +94,7 @@ class AsyncProducer(forks.StaysHere):
             KafkaTimeoutError: there was no room in time.
             KafkaError: MESSAGE_TOO_LARGE, or the error that made the producer unusable.
             ClosedError: the producer is closed.
+            IllegalStateError: the producer has a `transactional_id`, and no transaction is open.
         """
         if self._loop is None or self._closed or self._forks != forks.count:
             await self._ready()
@@ -138,22 +138,55 @@ class AsyncProducer(forks.StaysHere):
         return await future
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Send all waiting records now, and wait until every record sent so far is acknowledged or has failed.
-
-        Raises:
-            KafkaTimeoutError: it took longer than `timeout_ms`.
-        """
+        """As `Producer.flush`."""
         if timeout_ms is not None:
             check_timeout(timeout_ms)
         await self._ready()
         await self._engine.flush(timeout_ms)
 
-    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic, and where they are; waits for it for `max_block_ms`.
+    # --- transactions ------------------------------------------------------------------------------------------------
 
-        Raises:
-            KafkaTimeoutError: no broker knew the topic in time.
-        """
+    async def init_transactions(self, *, timeout_ms: int | None = None) -> None:
+        """As `Producer.init_transactions`."""
+        await self._complete(Transactions.initialize, timeout_ms)
+
+    async def begin_transaction(self) -> None:
+        """As `Producer.begin_transaction`."""
+        await self._ready()
+        self._engine.transactions.begin()
+
+    async def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """As `Producer.commit_transaction`."""
+        await self._complete(Transactions.commit, timeout_ms)
+
+    async def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """As `Producer.abort_transaction`."""
+        await self._complete(Transactions.abort, timeout_ms)
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group_metadata: GroupMetadata,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """As `Producer.send_offsets_to_transaction`."""
+        await self._ready()
+        await self._engine.send_offsets(offsets, group_metadata, timeout_ms)
+
+    def transaction(self) -> AsyncTransaction[AsyncProducer]:
+        """`async with producer.transaction():` begins a transaction, which the end of the block commits;
+        an exception that leaves the block aborts it. What the commit raises, the block raises."""
+        return AsyncTransaction(self, self._engine.transactions)
+
+    async def _complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+        await self._ready()
+        await self._engine.complete(start, timeout_ms)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """As `Producer.partitions_for`."""
         await self._ready()
         return await self._engine.partitions_for(topic)
 
@@ -162,7 +195,8 @@ class AsyncProducer(forks.StaysHere):
         return self._engine.measured(self._engine.core.buffered_bytes)
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError.
+        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError. An open
+        transaction is aborted.
 
         A record that was not delivered is reported by its future and its callback; without a callback, and if the
         future is never read, by a warning in the log.

@@ -6,16 +6,17 @@ not report single records: the next call raises the first failure, which ends th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingBatch
+from muster.client.core.produce.transactions import TransactionCall, Transactions
 from muster.client.net import forks
 from muster.client.net.loop import LoopThread
 from muster.client.producer.producer_loop import ProducerLoop
 from muster.errors import ClosedError, MusterError
-from muster.model import TopicPartition
+from muster.model import GroupMetadata, TopicPartition
 
 _IN_HASTE_MS = 1_000
 
@@ -41,7 +42,19 @@ class _Engine(ProducerLoop):
             if completion.error is not None and self.failure is None:
                 reason = next(iter(completion.record_errors.values()), completion.error)
                 self.failure = NotWrittenError(completion.partition, reason)
-                self._in_haste = True
+
+    def _ends_flush(self) -> bool:
+        return self.failure is not None
+
+    async def begin(self) -> None:
+        """Begin a transaction."""
+        self.transactions.begin()
+        self.failure = None
+
+    async def end(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+        """Commit or abort; a failure belongs to its transaction."""
+        await self.complete(start, timeout_ms)
+        self.failure = None
 
     def check(self) -> None:
         """Raise the first failure."""
@@ -82,7 +95,8 @@ class BatchProducer(forks.StaysHere):
     """Writes batches from one thread; its own thread sends them concurrently. Settings are those of `ProducerConfig`.
 
     `linger_ms` has no effect: each batch is sent as it comes. `max_block_ms` bounds the wait for a topic, but not the
-    wait for room in `buffer_memory`.
+    wait for room in `buffer_memory`. With a `transactional_id` its transactions are those of `Producer`; after a
+    failure `abort_transaction` makes it usable again.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -119,8 +133,31 @@ class BatchProducer(forks.StaysHere):
         """Wait until everything is written. Raises as `put`."""
         self._call(self._engine.flush)
 
+    def init_transactions(self, *, timeout_ms: int | None = None) -> None:
+        """As `Producer.init_transactions`."""
+        self._call(self._engine.complete, Transactions.initialize, timeout_ms)
+
+    def begin_transaction(self) -> None:
+        """As `Producer.begin_transaction`."""
+        self._call(self._engine.begin)
+
+    def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """As `Producer.commit_transaction`."""
+        self._call(self._engine.end, Transactions.commit, timeout_ms)
+
+    def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """As `Producer.abort_transaction`."""
+        self._call(self._engine.end, Transactions.abort, timeout_ms)
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[Any, Any], group_metadata: GroupMetadata, *, timeout_ms: int | None = None
+    ) -> None:
+        """As `Producer.send_offsets_to_transaction`."""
+        self._call(self._engine.send_offsets, offsets, group_metadata, timeout_ms)
+
     def close(self) -> None:
-        """Close without waiting for unwritten batches. Safe to call twice."""
+        """Close without waiting for unwritten batches. Safe to call twice. An open transaction is left to its
+        timeout."""
         self._thread.close(_IN_HASTE_MS)
 
     def _call(self, function: Any, *arguments: Any) -> Any:

@@ -18,17 +18,19 @@ import atexit
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
+from muster.client.core.produce.transactions import TransactionCall, Transactions
 from muster.client.net import forks
 from muster.client.net.loop import LoopThread
 from muster.client.producer.producer_engine import UNCLOSED_MS, ProducerEngine
 from muster.client.serde import Serializers
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
-from muster.model import PartitionInfo
+from muster.model import GroupMetadata, PartitionInfo
 
 log = logging.getLogger("muster.client.producer")
 
@@ -128,6 +130,21 @@ class Outbox:
         self.check_usable()
         if self._started:
             self._thread.call(self._flush, timeout_ms)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction."""
+        self.start()
+        self._thread.call(self._begin_transaction)
+
+    def complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+        """Carry out a call of the producer's transactions, with all records accepted so far."""
+        self.start()
+        self._thread.call(self._complete, start, timeout_ms)
+
+    def send_offsets(self, offsets: Mapping[Any, Any], group_metadata: GroupMetadata, timeout_ms: int | None) -> None:
+        """Commit offsets in the transaction."""
+        self.start()
+        self._thread.call(self._send_offsets, offsets, group_metadata, timeout_ms)
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic."""
@@ -287,6 +304,22 @@ class Outbox:
         await self._begun()
         self._drain()
         await self.engine.flush(timeout_ms)
+
+    async def _begin_transaction(self) -> None:
+        await self._begun()
+        self._drain()
+        self.engine.transactions.begin()
+
+    async def _complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+        await self._begun()
+        self._drain()
+        await self.engine.complete(start, timeout_ms)
+
+    async def _send_offsets(
+        self, offsets: Mapping[Any, Any], group_metadata: GroupMetadata, timeout_ms: int | None
+    ) -> None:
+        await self._begun()
+        await self.engine.send_offsets(offsets, group_metadata, timeout_ms)
 
     async def _partitions_for(self, topic: str) -> list[PartitionInfo]:
         await self._begun()

@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from muster.client.config import ProducerConfig
 from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
+from muster.client.core.produce.transactions import Transactions
 from muster.client.delivery import DeliveryFuture, Headers, OnDelivery, Receipt
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.net import forks
 from muster.client.producer.outbox import Outbox
 from muster.client.producer.producer_engine import check_callable, patience_ms
+from muster.client.producer.transaction_blocks import Transaction
 from muster.client.serde import GivenSerializer, Serializers
-from muster.model import PartitionInfo, RecordMetadata
+from muster.model import GroupMetadata, OffsetAndMetadata, PartitionInfo, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from muster.client.typed_settings import ProducerKeywords
 
 
 class Producer(forks.StaysHere):
-    """Writes records to Kafka, from any thread: `AsyncProducer` with blocking calls.
+    """Writes records to Kafka, from any thread.
+
+    Settings are those of `ProducerConfig`, as keywords or in a mapping with Kafka's own dotted names. By default the
+    producer is idempotent and waits for all in-sync replicas.
 
     `on_delivery` callbacks run in the producer's background thread: they must not block. The only method of the
     producer that they may call is `send`, which there raises KafkaTimeoutError immediately instead of waiting for room.
@@ -56,6 +61,7 @@ class Producer(forks.StaysHere):
         self._hook = producer_hooks(hooks)
         self._outbox = Outbox(config, Serializers(key_serializer, value_serializer), partitioner)
         self._engine = self._outbox.engine
+        self._transactions = self._engine.core.transactions
 
     def start(self) -> None:
         """Start the background thread. `send` does this too."""
@@ -82,7 +88,10 @@ class Producer(forks.StaysHere):
             KafkaTimeoutError: there was no room in time.
             KafkaError: MESSAGE_TOO_LARGE.
             ClosedError: the producer is closed.
+            IllegalStateError: the producer has a `transactional_id`, and no transaction is open.
         """
+        if self._transactions is not None:
+            self._transactions.check_send()
         if on_delivery is not None:
             check_callable("on_delivery", on_delivery)
         hooked: Hooked | None = None
@@ -126,6 +135,77 @@ class Producer(forks.StaysHere):
             check_timeout(timeout_ms)
         self._outbox.flush(timeout_ms)
 
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    def init_transactions(self, *, timeout_ms: int | None = None) -> None:
+        """Prepare the producer for transactions: call it once, before the first one.
+
+        It ends what an earlier producer with this `transactional_id` has begun, and fences that producer. `timeout_ms`
+        here and below is `max_block_ms` if None.
+
+        Raises:
+            ConfigError: `transactional_id` is not set.
+            KafkaTimeoutError: no answer in time. The work continues: call it again to wait longer.
+            KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT.
+        """
+        self._outbox.complete(Transactions.initialize, timeout_ms)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on belongs to it.
+
+        Raises:
+            IllegalStateError: a transaction is open, or the outcome of the last one was not seen.
+            ProducerFencedError: another producer has taken this one's `transactional_id`.
+        """
+        self._outbox.begin_transaction()
+
+    def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """Send what is left, and commit once every record is acknowledged: readers see all of it, or nothing.
+
+        Raises:
+            KafkaTimeoutError: not done in time. The commit continues: call it again to learn its outcome.
+            ProducerFencedError: another producer has taken this one's `transactional_id`, or the transaction took
+                longer than `transaction_timeout_ms`.
+            MusterError: with `abortable`, a record or the offsets were not written: call `abort_transaction`. With
+                `fatal`, close the producer.
+        """
+        self._outbox.complete(Transactions.commit, timeout_ms)
+
+    def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+        """Abort: readers see nothing of it. Records that were not sent yet fail with TransactionAbortedError.
+
+        Raises:
+            KafkaTimeoutError: not done in time. The abort continues: call it again to wait longer.
+            ProducerFencedError: as `commit_transaction`.
+        """
+        self._outbox.complete(Transactions.abort, timeout_ms)
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group_metadata: GroupMetadata,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit a group's offsets as part of the transaction, for records that were read and processed in it.
+
+        `offsets` are those of the next records to read; `group_metadata` is the consumer's own (`group_metadata()`),
+        taken after the poll that returned the records: a member that the group has moved on from is refused (KIP-447).
+
+        Raises:
+            KafkaTimeoutError: not done in time. The producer keeps retrying; abort to give up.
+            CommitFailedError: the group has reassigned the partitions: abort, and poll.
+            MusterError: as `commit_transaction`.
+        """
+        self._outbox.send_offsets(offsets, group_metadata, timeout_ms)
+
+    def transaction(self) -> Transaction[Producer]:
+        """`with producer.transaction():` begins a transaction, which the end of the block commits; an exception that
+        leaves the block aborts it. What the commit raises, the block raises."""
+        return Transaction(self, self._engine.transactions)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic, and where they are; waits for it for `max_block_ms`.
 
@@ -139,7 +219,8 @@ class Producer(forks.StaysHere):
         return self._engine.measured(self._outbox.buffered_bytes)
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError.
+        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError. An open
+        transaction is aborted.
 
         An interrupt ends the wait immediately. A record that was not delivered is reported by its future and its
         callback; without a callback, and if the future is never read, by a warning in the log.

@@ -144,8 +144,10 @@ class ProducerEngine(ProducerLoop):
                 self._give_up(MusterError(f"the producer failed: {error!r}"))
 
     async def close(self) -> None:
-        """Flush until `hurry` is called, give up the rest, and close the connections."""
+        """Flush until `hurry` is called, give up the rest, and close the connections. A transaction is not flushed but
+        aborted."""
         try:
+            await self.end_transactions()
             await self.flush()
         except Exception:
             log.debug("the last flush of a producer failed", exc_info=True)
@@ -182,7 +184,7 @@ class ProducerEngine(ProducerLoop):
         self._on_told()
 
     def _tell(self, receipt: _Future | Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
-        """Settle a record. If a user's callback raises, the other records are settled all the same."""
+        """Settle a record. If a user's callback raises, the other records are still settled."""
         future = receipt.future if isinstance(receipt, Receipt) else receipt
         try:
             if metadata is not None:
@@ -206,7 +208,8 @@ class ProducerEngine(ProducerLoop):
             asyncio.get_running_loop().call_soon(_raise, raised)  # raised in the caller's loop, after all are reported
 
     def _on_failed(self, future: _Future, error: MusterError, told: bool) -> None:
-        if told and not self._giving_up:
+        # What fails in a transaction is reported by its commit.
+        if self.core.transactions is not None or (told and not self._giving_up):
             if not isinstance(future, DeliveryFuture):
                 future.exception()  # otherwise asyncio would log that it was never retrieved
             return

@@ -1,18 +1,25 @@
-"""A producer's core in an event loop, with what every face needs: accepting records, flushing, a topic's partitions."""
+"""A producer's core in an event loop, with what every face needs: accepting records, flushing, transactions, a topic's
+partitions."""
 
 from __future__ import annotations
 
+import logging
 import random
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from muster.client.config import ProducerConfig
-from muster.client.core.checks import check_topic
+from muster.client.core.checks import check_offsets, check_timeout, check_topic
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.produce.accumulator import Outgoing
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.producer import ProducerCore
+from muster.client.core.produce.transactions import TransactionCall, Transactions
 from muster.client.net.driver import CoreLoop, Driver
-from muster.errors import ClosedError, KafkaTimeoutError, MusterError
-from muster.model import PartitionInfo
+from muster.errors import ClosedError, ConfigError, IllegalArgumentError, KafkaTimeoutError, MusterError
+from muster.model import GroupMetadata, PartitionInfo
+
+log = logging.getLogger("muster.client.producer")
 
 
 class ProducerLoop:
@@ -23,12 +30,23 @@ class ProducerLoop:
         self.metadata = ClusterMetadata(config, on_demand=True, seed=random.getrandbits(31))
         self.core = ProducerCore(config, self.metadata, partitioner, seed=random.getrandbits(31))
         self.driver = Driver(config, self.metadata)
-        self.loop = CoreLoop(self.driver, [self.metadata, self.core], lambda now: self._tell_all())
+        self.loop = CoreLoop(self.driver, [self.metadata, self.core], lambda now: self._on_turn())
         self._in_haste = False
 
     def _tell_all(self) -> None:
         """Take the core's events; called after each round."""
         raise NotImplementedError
+
+    def _on_turn(self) -> None:
+        coordination = self.core.coordination
+        if coordination is not None and coordination.events:
+            for event in coordination.events.take():
+                self.loop.attend(event, log)
+        self._tell_all()
+
+    def _ends_flush(self) -> bool:
+        """Whether a flush ends although records are not settled."""
+        return self._in_haste
 
     def append(self, record: Outgoing, now: int) -> bool:
         """Pass a record or an encoded batch to the core. Returns whether the core has work now. Raises the error that
@@ -51,12 +69,61 @@ class ProducerLoop:
         """
         done = self.core.begin_flush()
         try:
-            if not await self.loop.wait_for(lambda: done() or self._in_haste, timeout_ms):
+            if not await self.loop.wait_for(lambda: done() or self._ends_flush(), timeout_ms):
                 raise KafkaTimeoutError(f"not all records were acknowledged within {timeout_ms} ms")
             if not done():
                 raise ClosedError("the producer was closed before all records were acknowledged")
         finally:
             self.core.end_flush()
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    @property
+    def transactions(self) -> Transactions:
+        """The producer's transactions.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        if self.core.transactions is None:
+            raise ConfigError("transactional_id is not set: transactions need a name of the producer")
+        return self.core.transactions
+
+    async def complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+        """Start a call, or find it under way, and wait for its outcome; None is `max_block_ms`.
+
+        Raises:
+            KafkaTimeoutError: there is none yet. The work continues, and the same call waits for it again.
+            MusterError: it failed.
+        """
+        limit = self.config.max_block_ms if timeout_ms is None else check_timeout(timeout_ms)
+        call = start(self.transactions)
+        if not await self.loop.wait_for(lambda: call.done or self._in_haste, limit):
+            why = call.refusal or self.metadata.last_error
+            further = "abort to give it up" if call.refusal else "call it again to wait longer"
+            raise KafkaTimeoutError(f"{call.name} was not done within {limit} ms{f': {why}' if why else ''}; {further}")
+        if not call.done:
+            raise ClosedError(f"the producer was closed during {call.name}")
+        call.result()
+
+    async def send_offsets(
+        self, offsets: Mapping[Any, Any], group_metadata: GroupMetadata, timeout_ms: int | None
+    ) -> None:
+        """Commit offsets in the transaction."""
+        if not isinstance(group_metadata, GroupMetadata):
+            raise IllegalArgumentError(f"{group_metadata!r} is not what consumer.group_metadata() returns")
+        checked = check_offsets(offsets)
+        await self.complete(lambda current: current.send_offsets(checked, group_metadata), timeout_ms)
+
+    async def end_transactions(self) -> None:
+        """Abort an open transaction and wait for the end of the last, until `hurry` is called."""
+        current = self.core.transactions
+        if current is not None:
+            if current.is_open:
+                current.abort()
+            await self.loop.wait_for(lambda: not current.is_ending or self._in_haste)
+
+    # --- topics ------------------------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic, waiting for it for `max_block_ms`."""

@@ -77,7 +77,7 @@ class Tokens:
         self._refresh_at = 0
         self._failures = 0
         self._failure: AuthenticationError | None = None
-        """The latest token."""
+        """Of the latest fetch that failed."""
 
     def get(self) -> str:
         """A valid token.
@@ -100,14 +100,14 @@ class Tokens:
             if self._failure is not None and self._failures > failures:
                 raise AuthenticationError(str(self._failure), self._failure.retriable) from self._failure.__cause__
             token = self._fetched()
+            if token.expires_at_ms is not None and token.expires_at_ms <= self._clock():
+                raise AuthenticationError("the OAuth token has already expired")
         except AuthenticationError:
             # Fetching takes time: a token that was valid before may have expired.
             if self._token is not None and self._clock() < (self._token.expires_at_ms or 0):
                 return
             raise
         now = self._clock()
-        if token.expires_at_ms is not None and token.expires_at_ms <= now:
-            raise AuthenticationError("the OAuth token has already expired")
         self._token = token
         lifetime_ms = 0 if token.expires_at_ms is None else token.expires_at_ms - now
         self._refresh_at = now + int(lifetime_ms * _REFRESH_AT)
@@ -218,7 +218,7 @@ _ADVICE: Final = {
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the client's secret goes only to the address in the settings."""
+    """Does not follow redirects: the client's secret goes only to the address in the settings."""
 
     def redirect_request(self, *args: Any, **more: Any) -> None:
         return None

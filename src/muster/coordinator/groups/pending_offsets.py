@@ -37,6 +37,12 @@ class PendingOffsets:
             places[commits.group, commits.topic, partition] = self._order, value
             topic.setdefault(partition, set()).add(producer_id)
 
+    def add_void(self, producer_id: int, place: Place) -> None:
+        """A producer's commit that a later one has voided."""
+        group, topic, partition = place
+        self.by_producer.setdefault(producer_id, {})[place] = None
+        self._open.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(producer_id)
+
     def supersede(self, group: str, topic: str, partitions: Iterable[int]) -> None:
         """A commit without a transaction: it counts instead of all before it."""
         open_here = self._open.get(group, {}).get(topic, {})
@@ -70,7 +76,7 @@ class PendingOffsets:
                 self.by_producer[producer_id][place] = None
 
     def _close(self, group: str, topic: str, partition: int, producer_id: int | None = None) -> None:
-        """No transaction (of this producer) is open there any more."""
+        """No transaction (of this producer) is open there now."""
         topics = self._open.get(group, {})
         partitions = topics.get(topic, {})
         left = partitions.get(partition, set())

@@ -12,23 +12,25 @@ joined.
     classic           all joined -> answers to JoinGroup -> leader's SyncGroup -> record -> answers to SyncGroup
     server-assigned   all joined -> assignment -> record -> answers to JoinGroup -> SyncGroup answered at once
 
-- *The leader* is `COORDINATOR_LEADS`, an id that no member has: so each client acts as a follower, sends an empty
-SyncGroup, and reads its assignment from the answer. Kafka, too, sometimes names a leader that has left (KIP-345). -
-*One record* has the members with their assignments. It is durable before any JoinGroup is answered, as every answer
-waits for what was decided before it. If it cannot be written, the JoinGroups fail as SyncGroups do in a classic group.
-The group passes through COMPLETING_REBALANCE in one step, so no request sees that state. - *Strategies* are `range` and
-`roundrobin`, by name. The others need what only clients have: the sticky ones need what the members own. A member that
-supports neither is refused (A7: a new strategy on the server means a new server; the server cannot run a client's own
-strategy). Members count as eager: a client that lists a cooperative strategy together with an eager one behaves eagerly
-(KIP-429). - *Of a subscription* only the topics are kept. Clients also put in their owned partitions and generation;
-these change with each rebalance, and would look like another subscription. An invalid subscription is refused with its
-JoinGroup, so that one bad member cannot stop the others. - *What is assigned* are the partitions that have a leader
-(H6): the others cannot be read. They return to the assignment with their leader. Members beyond the number of
-partitions are idle (H7). - *The coordinator watches*. When topics, partitions or leaders appear or disappear, it is
-notified, and compares the partitions in the group's assignments with those that it would assign now. If they differ,
-that group rebalances, and no other. It also compares after loading the record, to find changes made in the meantime. -
-*A setting that was changed* over a restart shows in the leader of the loaded record. The group then rebalances once, to
-get a leader or to do without one.
+- *The leader* is `COORDINATOR_LEADS`, an id that no member has. So each client acts as a follower, sends an empty
+  SyncGroup, and reads its assignment from the answer. Kafka, too, sometimes names a leader that has left (KIP-345).
+- *One record* has the members with their assignments. It is durable before any JoinGroup is answered, as every answer
+  waits for what was decided before it. If it cannot be written, the JoinGroups fail as SyncGroups do in a classic
+  group. The group passes through COMPLETING_REBALANCE in one step, so no request sees that state.
+- *Strategies* are `range` and `roundrobin`, by name. The sticky ones need what only clients have: the partitions that
+  each member owns. A member that supports neither is refused (A7: a new strategy on the server means a new server; the
+  server cannot run a client's own strategy). Members count as eager: a client that lists a cooperative strategy
+  together with an eager one behaves eagerly (KIP-429).
+- *Of a subscription* only the topics are kept. Clients also put in their owned partitions and generation; these change
+  with each rebalance, and would look like another subscription. An invalid subscription is refused with its JoinGroup,
+  so that one bad member cannot stop the others.
+- *What is assigned* are the partitions that have a leader (H6): the others cannot be read, and return to the assignment
+  with their leader. Members beyond the number of partitions are idle (H7).
+- *The coordinator watches*. When topics, partitions or leaders appear or disappear, it compares the partitions in the
+  group's assignments with those that it would assign now. If they differ, that group rebalances, and no other. It also
+  compares after loading the record, to find changes made in the meantime.
+- *A changed setting* shows in the leader of the loaded record. The group then rebalances once, to get a leader or to do
+  without one.
 """
 
 from __future__ import annotations

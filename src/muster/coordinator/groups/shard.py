@@ -32,6 +32,7 @@ from muster.protocol.group_records import (
     GroupMetadataRecord,
     OffsetCommitRecord,
     OffsetCommits,
+    UnknownRecord,
     Written,
     append_records,
     decode_coordinated,
@@ -350,18 +351,25 @@ class GroupShard:
 
     # -------------------------------------------------------------------------------------------- records and loading
 
-    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Apply a record of the log, its times shifted by `shift` ms."""
-        self.apply(shifted(decode_coordinated(key, value), shift))
+    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> bool:
+        """Apply a record of the log, its times shifted by `shift` ms. Returns False for one of an unknown kind."""
+        record = decode_coordinated(key, value)
+        self.apply(shifted(record, shift))
+        return type(record) is not UnknownRecord
 
-    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> None:
+    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> bool:
         """As `replay`, for a record of a transaction."""
         record = shifted(decode_coordinated(key, value), shift)
-        if isinstance(record, OffsetCommitRecord) and record.value is not None:
-            (group_id, topic, partition), of = (record.key.group, record.key.topic, record.key.partition), record.value
+        if not isinstance(record, OffsetCommitRecord):
+            return False
+        group_id, topic, partition, of = record.key.group, record.key.topic, record.key.partition, record.value
+        if of is None:
+            self.pending.add_void(producer_id, (group_id, topic, partition))
+        else:
             times = (of.commit_timestamp, of.expire_timestamp)
             kept = (of.offset, of.leader_epoch, of.metadata, *times, of.topic_id)
             self.apply_transactional(producer_id, OffsetCommits(group_id, topic, [(partition, kept)]))
+        return True
 
     def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Add records to a batch, their times shifted by `shift` ms."""

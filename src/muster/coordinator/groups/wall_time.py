@@ -6,7 +6,7 @@ record is written to the log, and back when it is read; `clocks.shift_between` s
 
 from __future__ import annotations
 
-from muster.coordinator.shards.clocks import NO_TIMESTAMP
+from muster.coordinator.shards.clocks import shift_time
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, OffsetCommits, Written
 from muster.protocol.messages import GroupMetadataValue, OffsetCommitValue
 
@@ -17,7 +17,7 @@ def shifted(record: Written, by: int) -> Written:
         return record
     if isinstance(record, OffsetCommits):
         values = [
-            (partition, (offset, epoch, metadata, _moved(at, by), _moved(expires, by), topic_id))
+            (partition, (offset, epoch, metadata, shift_time(at, by), shift_time(expires, by), topic_id))
             for partition, (offset, epoch, metadata, at, expires, topic_id) in record.values
         ]
         return OffsetCommits(record.group, record.topic, values)
@@ -26,7 +26,7 @@ def shifted(record: Written, by: int) -> Written:
     if isinstance(record, GroupMetadataRecord) and record.value is not None:
         old = record.value
         fields = {name: getattr(old, name) for name in GroupMetadataValue.__slots__}
-        fields["current_state_timestamp"] = _moved(old.current_state_timestamp, by)
+        fields["current_state_timestamp"] = shift_time(old.current_state_timestamp, by)
         return GroupMetadataRecord(record.key, GroupMetadataValue(**fields))
     return record
 
@@ -36,11 +36,7 @@ def _shifted_commit(value: OffsetCommitValue, by: int) -> OffsetCommitValue:
         value.offset,
         value.leader_epoch,
         value.metadata,
-        _moved(value.commit_timestamp, by),
-        _moved(value.expire_timestamp, by),
+        shift_time(value.commit_timestamp, by),
+        shift_time(value.expire_timestamp, by),
         value.topic_id,
     )
-
-
-def _moved(time: int, by: int) -> int:
-    return time if time == NO_TIMESTAMP else min(max(time + by, 0), (1 << 63) - 1)

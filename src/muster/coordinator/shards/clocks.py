@@ -15,3 +15,8 @@ TOLERATED_MS = 100
 def shift_between(steady: int, wall: int) -> int:
     """Milliseconds to add to a monotonic time to get the time of day."""
     return wall - steady if abs(wall - steady) >= TOLERATED_MS else 0
+
+
+def shift_time(time: int, by: int) -> int:
+    """A time that is `by` ms later, as an int64 can hold it; an unset time stays unset."""
+    return time if time == NO_TIMESTAMP else min(max(time + by, 0), NEVER)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic
 
 from muster.coordinator.shards.served_shard import S
-from muster.coordinator.shards.store import Journal
+from muster.coordinator.shards.store import Journal, Stored
+
+Replay = Callable[[bytes | None, bytes | None, int], bool]
+
+
+def last_of_each_key(records: Sequence[Stored]) -> Sequence[Stored]:
+    """Of records with the same key the last, in their order: what a compaction would leave."""
+    found: dict[object, Stored] = {}
+    for record in reversed(records):
+        found.setdefault(record[1] or record[0], record)
+    return [*reversed(found.values())]
 
 
 class Loading(Generic[S]):
@@ -32,20 +43,33 @@ class Loading(Generic[S]):
         """Apply about `most` records, or those that are left. Returns whether there was anything to read: if not, the
         store is still fetching it. Raises what the store raises."""
         piece = self.journal.read(most)
-        replay, shift = self.shard.replay, self._shift
+        replay: Replay = self.shard.replay
         if piece.producer_id is not None:
             replay = partial(self.shard.replay_transactional, producer_id=piece.producer_id)
         if piece.marker is not None:
-            self.shard.end_transaction(*piece.marker)
-        for where, key, value in piece.records:
-            try:
-                replay(key, value, shift)
-            except Exception as error:
-                self._skip(where, error)
+            self.shard.end_transaction(piece.marker.producer_id, piece.marker.committed)
+        records = last_of_each_key(piece.records)
+        for record in records:
+            if not self._replay(replay, record) and len(records) < len(piece.records):
+                self._replay_an_earlier(replay, piece.records, record)
         if piece.skipped is not None:
             self._skip(*piece.skipped)
         self.is_complete = piece.is_last
         return not piece.is_empty
+
+    def _replay(self, replay: Replay, record: Stored) -> bool:
+        """Apply a record. Returns whether the shard has taken it."""
+        try:
+            return replay(record[1], record[2], self._shift)
+        except Exception as error:
+            self._skip(record[0], error)
+            return False
+
+    def _replay_an_earlier(self, replay: Replay, records: Sequence[Stored], last: Stored) -> None:
+        """A record counts for nothing: then the one before it with its key does."""
+        for each in reversed(records[: records.index(last)]):
+            if each[1] and each[1] == last[1] and self._replay(replay, each):
+                return
 
     def _skip(self, where: object, error: Exception) -> None:
         self.skipped += 1

@@ -6,14 +6,14 @@ leader's: so a coordinator that has lost the partition without noticing finds ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
-from muster.coordinator.shards.store import FencedError, Marker, Piece, Stored
+from muster.coordinator.shards.store import FencedError, Piece, Stored
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError
 from muster.protocol.primitives import Buffer
-from muster.protocol.records.control_records import read_marker
+from muster.protocol.records.control_records import TxnMarker, read_marker
 from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, check_batch, iter_headers, read_records
 
 READ_BYTES = 4 * 1024 * 1024
@@ -21,7 +21,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """A batch that would be larger when decompressed is not the coordinator's, and is skipped."""
 
 SLICE = 256
-"""How many records of a large batch are returned at a time."""
+"""How many records are returned at a time, of a large batch or of many small ones."""
 
 Skipped = tuple[object, Exception]
 Found = list[Stored] | Skipped | Piece
@@ -72,18 +72,10 @@ class TransactionalLog(Log, Protocol):
     ) -> int | None:
         """A guard for the first batch of a producer's transaction; None if one is open."""
 
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-        transaction_version: int,
-        now: int,
-        leader_epoch: int | None = None,
-    ) -> Any:
+    def append_marker(self, marker: TxnMarker, *, now: int, leader_epoch: int | None = None) -> Any:
         """Returns an object with `error`, `base_offset` and `message`."""
+
+    def open_transactions(self) -> Sequence[object]: ...
 
 
 class ShardLogStore:
@@ -162,7 +154,7 @@ class LogJournal:
         if self._refusal is not None:
             raise self._refusal
         try:
-            epoch = max(self.epoch, self._newest_epoch)
+            epoch = max(self.epoch, self._newest_epoch)  # a property would be one call more for each write
             appended = self.log.append(batch.build(), now=now, leader_epoch=epoch, origin="coordinator")
         except KafkaError as error:
             raise self._refused(error) from None
@@ -206,32 +198,19 @@ class LogJournal:
         end: int = appended.last_offset + 1
         return end
 
-    def write_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-        transaction_version: int,
-        now: int,
-    ) -> int:
+    def write_marker(self, marker: TxnMarker, now: int) -> int:
         """As `write`, for the marker that ends a producer's transaction."""
         if self._refusal is not None:
             raise self._refusal
-        result = self._transactional.append_marker(
-            producer_id,
-            producer_epoch,
-            commit=commit,
-            coordinator_epoch=coordinator_epoch,
-            transaction_version=transaction_version,
-            now=now,
-            leader_epoch=self.writing_epoch,
-        )
+        result = self._transactional.append_marker(marker, now=now, leader_epoch=self.writing_epoch)
         if result.error is not ErrorCode.NONE:
             raise self._refused(KafkaError(result.error, result.message))
         end: int = result.base_offset + 1
         return end
+
+    def open_transactions(self) -> Sequence[object]:
+        """As `PartitionLog.open_transactions`."""
+        return self._transactional.open_transactions()
 
     # ----------------------------------------------------------------------------------------------------------- read
 
@@ -266,20 +245,42 @@ class LogJournal:
             offset = read.next_offset
 
     def _batches(self, data: Buffer, offset: int) -> Iterator[Found]:
+        plain: list[Stored] = []
+        problem: CorruptRecordError | None = None
         try:
             for position, header in iter_headers(data):
                 offset = header.base_offset
-                if self._is_of_a_fenced_epoch(header):
-                    yield offset, FencedError(f"written under epoch {header.partition_leader_epoch} after a newer one")
-                elif header.is_control:
-                    yield from self._marker(data, position, header)
+                found = self._batch(data, position, header)
+                if isinstance(found, list) and not header.is_transactional:
+                    plain += found
+                    if len(plain) < SLICE:
+                        continue
+                yield from _slices(plain)
+                plain = []
+                if isinstance(found, tuple):
+                    yield found
                 elif header.is_transactional:
-                    for found in self._records(data, position, header):
-                        yield Piece(found, producer_id=header.producer_id) if isinstance(found, list) else found
-                else:
-                    yield from self._records(data, position, header)
+                    yield from (Piece(some, producer_id=header.producer_id) for some in _slices(found))
         except CorruptRecordError as error:
-            yield offset, error  # a damaged header: where the next batch begins is unknown
+            problem = error  # a damaged header: where the next batch begins is unknown
+        yield from _slices(plain)
+        if problem is not None:
+            yield offset, problem
+
+    def _batch(self, data: Buffer, position: int, header: BatchHeader) -> list[Stored] | Skipped | Piece:
+        """What a batch says; nothing if it is a control batch that ends no transaction."""
+        if self._is_of_a_fenced_epoch(header):
+            epoch = header.partition_leader_epoch
+            return header.base_offset, FencedError(f"written under epoch {epoch} after a newer one")
+        try:
+            if header.is_control:
+                marker = read_marker(data, position, header)
+                return [] if marker is None else Piece((), marker=marker)
+            check_batch(data, position, header)
+            records = read_records(data, position, header, MAX_BATCH_BYTES)
+        except CorruptRecordError as error:
+            return header.base_offset, error
+        return [(record.offset, record.key, record.value) for record in records]
 
     def _is_of_a_fenced_epoch(self, header: BatchHeader) -> bool:
         epoch = header.partition_leader_epoch
@@ -289,22 +290,8 @@ class LogJournal:
         self._newest_epoch = max(epoch, self._newest_epoch)
         return is_fenced
 
-    def _marker(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[Found]:
-        try:
-            marker = read_marker(data, position, header)
-        except CorruptRecordError as error:
-            yield header.base_offset, error
-            return
-        if marker is not None:
-            yield Piece((), marker=Marker(header.producer_id, marker.commit))
 
-    def _records(self, data: Buffer, position: int, header: BatchHeader) -> Iterator[list[Stored] | Skipped]:
-        try:
-            check_batch(data, position, header)
-            found = read_records(data, position, header, MAX_BATCH_BYTES)
-            records: list[Stored] = [(record.offset, record.key, record.value) for record in found]
-        except CorruptRecordError as error:
-            yield header.base_offset, error
-            return
-        for start in range(0, len(records), SLICE):
-            yield records[start : start + SLICE]
+def _slices(records: list[Stored]) -> Iterator[list[Stored]]:
+    if len(records) <= SLICE:
+        return iter((records,) if records else ())
+    return (records[start : start + SLICE] for start in range(0, len(records), SLICE))

@@ -43,11 +43,13 @@ class Shard(Protocol):
     first_alarm: int
     """A time no later than the next deadline, NEVER if there is none; exact after a call of `next_deadline`."""
 
-    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Apply a record of the store, its times shifted by `shift` ms. Raises if the record cannot be decoded."""
+    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> bool:
+        """Apply a record of the store, its times shifted by `shift` ms. Returns False for one of a kind or version that
+        it passes over. Raises if the record cannot be decoded."""
 
-    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> None:
-        """As `replay`, for a record of a producer's transaction: it counts only if that is committed."""
+    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> bool:
+        """As `replay`, for a record of a producer's transaction: it counts only if that is committed. `value` None: a
+        later record has superseded it, and only the transaction is open there."""
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """A producer's transaction ended in this slot."""

@@ -42,13 +42,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from muster.coordinator.shards.clocks import NEVER, shift_between
 from muster.coordinator.shards.loading import Loading
 from muster.coordinator.shards.served_shard import Answer, Decision, Reply, S, ServedShard
 from muster.coordinator.shards.store import PRODUCER_ERRORS, FencedError, Store
 from muster.errors import ErrorCode, KafkaError, MusterError
+from muster.protocol.group_partitions import group_partition
 from muster.protocol.records.record_batch import BatchBuilder
 
 log = logging.getLogger("muster.groups")
@@ -56,7 +57,7 @@ log = logging.getLogger("muster.groups")
 MAX_BATCH_BYTES = 1024 * 1024
 """A batch that reaches this size is written before the turn ends."""
 
-LOAD_RECORDS = 256
+LOAD_RECORDS = 512
 """How many records are read at a time: a few milliseconds of work."""
 
 RELOAD_AFTER_MS = 1_000
@@ -67,44 +68,43 @@ _BY_SLOT = attrgetter("slot")
 _FIRST_ALARM = attrgetter("first_alarm")
 
 
+class Host(NamedTuple):
+    """What shards need of the program that they run in."""
+
+    clock: Callable[[], int]
+    """Milliseconds since the epoch by a clock that never jumps: sessions are measured with it."""
+    on_event: Callable[[Any], None]
+    """Called with each event, for the broker's log and for operators."""
+    schedule_flush: Callable[[], None] | None = None
+    """Called when there is something to flush, at most once until `flush` is called. Without it every request flushes
+    immediately."""
+    on_deadline_moved: Callable[[], None] | None = None
+    """Called when a deadline earlier than the one `next_deadline` last returned appears."""
+    later: Callable[[Callable[[], None]], None] | None = None
+    """Calls a function in one of the next turns of the event loop. Without it shards are read in one go."""
+    wall_clock: Callable[[], int] | None = None
+    """The time of day, for the times in records; `clock` by default."""
+
+
 class Shards(Generic[S]):
     """The shards of one topic that this broker coordinates; a slot is a partition of it.
 
     Args:
-        topic: the topic's name, for log messages; `partitions` returns how many it has. new_shard: makes an empty
-        shard. store: where the shards are kept. clock: milliseconds since the epoch by a clock that never jumps.
-        Sessions are measured with it. on_event: called with each event, for the broker's log and for operators.
-        schedule_flush: called when there is something to flush, at most once until `flush` is called. Without it every
-        request flushes immediately. on_deadline_moved: called when a deadline earlier than the one `next_deadline` last
-        returned appears. later: calls a function in one of the next turns of the event loop. Without it shards are read
-        in one go. wall_clock: the time of day, for the times in records; `clock` by default.
+        topic: the topic's name, for log messages.
+        slot_count: how many partitions it has.
+        new_shard: makes an empty shard.
+        store: where the shards are kept.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        partitions: Callable[[], int],
-        new_shard: Callable[[], S],
-        store: Store,
-        *,
-        clock: Callable[[], int],
-        on_event: Callable[[Any], None],
-        schedule_flush: Callable[[], None] | None = None,
-        on_deadline_moved: Callable[[], None] | None = None,
-        later: Callable[[Callable[[], None]], None] | None = None,
-        wall_clock: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, topic: str, slot_count: int, new_shard: Callable[[], S], store: Store, host: Host) -> None:
+        self.slot_count = slot_count
+        """How many slots there are, those of other coordinators included."""
         self._topic = topic
-        self._partitions = partitions
         self._new_shard = new_shard
         self._store = store
-        self._clock = clock
-        self._wall_clock = wall_clock or clock
-        self._on_event = on_event
-        self._schedule_flush = schedule_flush
-        self._on_deadline_moved = on_deadline_moved
+        self._clock, self._on_event, self._schedule_flush, self._on_deadline_moved, self._later, wall_clock = host
+        self._wall_clock = wall_clock or host.clock
         self._announced_deadline = 0
-        self._later = later
         self._served: dict[int, ServedShard[S]] = {}
         self._loading: dict[int, Loading[S]] = {}
         self._unavailable: dict[int, int] = {}  # slots whose store failed, with the time to read them again
@@ -116,6 +116,10 @@ class Shards(Generic[S]):
         self._load_is_due = False
         self._state_error: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
+    def partition_for(self, name: str) -> int:
+        """The slot that keeps a group or a transactional id: the partition of the topic."""
+        return group_partition(name, self.slot_count)
+
     # ----------------------------------------------------------------------------------------------- loading, closing
 
     def load_all(self, slots: Iterable[int] | None = None, epoch: int = 0) -> None:
@@ -124,7 +128,7 @@ class Shards(Generic[S]):
         The others are read when they are first needed. Until this or `load` is called, every request is answered
         COORDINATOR_LOAD_IN_PROGRESS. Members' sessions start when their shard is loaded.
         """
-        everything = range(self._partitions())
+        everything = range(self.slot_count)
         wanted = everything if slots is None else slots
         self._state_error = ErrorCode.NONE
         self._epochs = dict.fromkeys(everything, epoch)
@@ -142,7 +146,7 @@ class Shards(Generic[S]):
         if known == epoch:
             self._begin_to_load(slot)
         elif self._state_error is ErrorCode.COORDINATOR_NOT_AVAILABLE or epoch <= self._newest_epoch(slot):
-            log.info("partition %d of %s not loaded: epoch %d is over", slot, self._topic, epoch)
+            log.info("partition %d of %s not loaded: epoch %d has ended", slot, self._topic, epoch)
             return False
         else:
             self._state_error = ErrorCode.NONE
@@ -198,11 +202,6 @@ class Shards(Generic[S]):
         loading = self._loading.pop(slot)
         loading.journal.close()
         loading.shard.unload(ErrorCode.NOT_COORDINATOR)
-
-    @property
-    def is_all_loaded(self) -> bool:
-        """Whether every shard that was to be read could be, and is loaded."""
-        return self._state_error is ErrorCode.NONE and not self._loading and not self._unavailable
 
     @property
     def is_loading(self) -> bool:
@@ -394,6 +393,10 @@ class Shards(Generic[S]):
         for served in sorted(dirty, key=_BY_SLOT):
             self._write(served)
 
+    def _flush_unless_scheduled(self) -> None:
+        if self._dirty and self._schedule_flush is None:
+            self.flush()
+
     def _write(self, served: ServedShard[S]) -> None:
         batch, served.batch = served.batch, BatchBuilder()
         if not batch.count:
@@ -461,5 +464,4 @@ class Shards(Generic[S]):
         for slot, at in list(self._unavailable.items()):
             if at <= now:
                 self._begin_to_load(slot)
-        if self._dirty and self._schedule_flush is None:
-            self.flush()
+        self._flush_unless_scheduled()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from muster.errors import ErrorCode, KafkaError
+from muster.protocol.records.control_records import TxnMarker
 from muster.protocol.records.record_batch import BatchBuilder
 
 Stored = tuple[object, bytes | None, bytes | None]
@@ -28,7 +29,6 @@ PRODUCER_ERRORS = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        ErrorCode.UNSUPPORTED_VERSION,
     }
 )
 """What a store refuses a transaction's producer with, or its coordinator: the slot is not affected."""
@@ -41,13 +41,6 @@ class FencedError(KafkaError):
         super().__init__(ErrorCode.FENCED_LEADER_EPOCH, message)
 
 
-class Marker(NamedTuple):
-    """The end of a producer's transaction in a slot."""
-
-    producer_id: int
-    committed: bool
-
-
 class Piece(NamedTuple):
     """Some of a slot's contents: `records`, then perhaps something that was skipped, with its place and the error.
 
@@ -58,7 +51,7 @@ class Piece(NamedTuple):
     skipped: tuple[object, Exception] | None = None
     is_last: bool = False
     producer_id: int | None = None
-    marker: Marker | None = None
+    marker: TxnMarker | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -95,6 +88,26 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """The shard is unloaded: it is no longer read or written."""
+
+
+class TransactionalJournal(Journal, Protocol):
+    """One with records of transactions, which producers begin and coordinators of transactions end."""
+
+    def begin_verification(self, producer_id: int, producer_epoch: int, *, tv2: bool, now: int) -> int | None:
+        """A guard for the first records of a producer's transaction, which have to be verified; None if the transaction
+        is open here. `tv2`: the client knows transaction version 2. Raises KafkaError for an older epoch."""
+
+    def write_transactional(
+        self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
+    ) -> int:
+        """As `write`, for records of a producer's transaction. Raises what a producer is refused with, too."""
+
+    def write_marker(self, marker: TxnMarker, now: int) -> int:
+        """As `write`, for the marker that ends a producer's transaction. Raises what a coordinator is refused with,
+        too."""
+
+    def open_transactions(self) -> Sequence[object]:
+        """Those that no marker has ended."""
 
 
 class Store(Protocol):

@@ -12,11 +12,10 @@ only while the transaction that used up the epochs is being finished, and in its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from muster.coordinator.shards.clocks import NO_TIMESTAMP
+from muster.coordinator.shards.clocks import NO_TIMESTAMP, shift_time
 from muster.model import TopicPartition
 from muster.protocol.transaction_messages import PartitionsSchema, TransactionLogValue
 
@@ -26,6 +25,7 @@ LAST_EPOCH = 32_766
 """The last epoch that a producer is given."""
 NO_TIMEOUT_MS = 2**31 - 1
 """A transaction with this timeout never times out."""
+NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 EPOCH_BUMPS_SINCE = 2
 """The `transaction.version` from which on each transaction has an epoch of its own."""
 
@@ -69,8 +69,7 @@ BEFORE: Mapping[TransactionState, frozenset[TransactionState]] = {
 """The states from which each may be reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """A transactional id. A change makes another value, which is written and then takes its place.
 
     `previous_producer_id` is the id before the last change, whatever that changed: so a retry over a rotation of the
@@ -84,7 +83,7 @@ class Transaction:
     timeout_ms: int
     last_update_ms: int
     state: TransactionState = EMPTY
-    partitions: frozenset[TopicPartition] = frozenset()
+    partitions: frozenset[TopicPartition] = NO_PARTITIONS
     start_ms: int = NO_TIMESTAMP
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
@@ -107,7 +106,7 @@ class Transaction:
     def _changed(self, state: TransactionState, now: int, **changes: Any) -> Transaction:
         if self.state not in BEFORE[state]:
             raise ValueError(f"a transaction cannot go from {self.state.kafka_name} to {state.kafka_name}")
-        return replace(self, state=state, last_update_ms=now, previous_producer_id=self.producer_id, **changes)
+        return self._replace(state=state, last_update_ms=now, previous_producer_id=self.producer_id, **changes)
 
     def initialized(self, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now: int) -> Transaction:
         """A producer has (again) asked for its ids."""
@@ -156,21 +155,22 @@ class Transaction:
 
     def value(self, shift: int = 0) -> TransactionLogValue:
         """As it is written, its times shifted by `shift` ms."""
-        topics: dict[str, list[int]] = {}
+        topics: dict[str, PartitionsSchema] = {}
         for topic, partition in sorted(self.partitions):
-            topics.setdefault(topic, []).append(partition)
+            topics.setdefault(topic, PartitionsSchema(topic)).partition_ids.append(partition)
+        updated, started = self.last_update_ms, self.start_ms
+        if shift:
+            updated, started = shift_time(updated, shift), shift_time(started, shift)
         return TransactionLogValue(
             producer_id=self.producer_id,
             previous_producer_id=self.previous_producer_id,
             next_producer_id=self.next_producer_id,
             producer_epoch=self.producer_epoch,
             transaction_timeout_ms=self.timeout_ms,
-            transaction_status=int(self.state),
-            transaction_partitions=None
-            if self.state is EMPTY
-            else [PartitionsSchema(topic, partitions) for topic, partitions in topics.items()],
-            transaction_last_update_timestamp_ms=_shifted(self.last_update_ms, shift),
-            transaction_start_timestamp_ms=_shifted(self.start_ms, shift),
+            transaction_status=self.state,
+            transaction_partitions=None if self.state is EMPTY else [*topics.values()],
+            transaction_last_update_timestamp_ms=updated,
+            transaction_start_timestamp_ms=started,
             client_transaction_version=self.client_version,
             last_producer_epoch=self.last_producer_epoch,
         )
@@ -178,24 +178,19 @@ class Transaction:
     @classmethod
     def of(cls, value: TransactionLogValue, shift: int = 0) -> Transaction:
         """What a record says. Raises ValueError for a state that is never written."""
+        topics = value.transaction_partitions
         return cls(
-            producer_id=value.producer_id,
-            producer_epoch=value.producer_epoch,
-            timeout_ms=value.transaction_timeout_ms,
-            last_update_ms=_shifted(value.transaction_last_update_timestamp_ms, shift),
-            state=TransactionState(value.transaction_status),
-            partitions=frozenset(
-                TopicPartition(topic.topic, partition)
-                for topic in value.transaction_partitions or ()
-                for partition in topic.partition_ids
-            ),
-            start_ms=_shifted(value.transaction_start_timestamp_ms, shift),
-            previous_producer_id=value.previous_producer_id,
-            next_producer_id=value.next_producer_id,
-            last_producer_epoch=value.last_producer_epoch,
-            client_version=value.client_transaction_version,
+            value.producer_id,
+            value.producer_epoch,
+            value.transaction_timeout_ms,
+            shift_time(value.transaction_last_update_timestamp_ms, shift),
+            TransactionState(value.transaction_status),
+            frozenset([TopicPartition(each.topic, index) for each in topics for index in each.partition_ids])
+            if topics
+            else NO_PARTITIONS,
+            shift_time(value.transaction_start_timestamp_ms, shift),
+            value.previous_producer_id,
+            value.next_producer_id,
+            value.last_producer_epoch,
+            value.client_transaction_version,
         )
-
-
-def _shifted(time: int, by: int) -> int:
-    return time if time == NO_TIMESTAMP else min(max(time + by, 0), (1 << 63) - 1)

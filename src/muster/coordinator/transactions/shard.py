@@ -10,7 +10,6 @@ transaction. A shard that is loaded with undecided markers gives them all again:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
@@ -28,6 +27,7 @@ from muster.coordinator.transactions.effects import (
     Written,
 )
 from muster.coordinator.transactions.entry import ENDING, NO_TIMEOUT_MS, ONGOING, PREPARE_COMMIT, Transaction
+from muster.coordinator.transactions.id_pattern import IdPattern
 from muster.coordinator.transactions.rules import NewId, Outcome, Producer
 from muster.errors import NONE, ErrorCode, KafkaError, ProtocolError
 from muster.model import TopicPartition
@@ -64,8 +64,10 @@ class TransactionShard:
         self._send_markers = send_markers
         # Partitions without a marker, of transactions that are being ended.
         self._unmarked: dict[str, set[TopicPartition]] = {}
-        # (time, transactional id): when to look for each transaction's timeout. Outdated entries are skipped.
+        # (time, transactional id): when to look for a transaction's timeout. An id's alarm counts if its time is in
+        # `_armed`. It may be that of an earlier transaction, and is then set again when it comes.
         self._alarms: list[tuple[int, str]] = []
+        self._armed: dict[str, int] = {}
         self._expiry_check_at = NEVER
         self.first_alarm = NEVER
         """A time no later than the next deadline; exact after a call of `next_deadline`."""
@@ -158,23 +160,24 @@ class TransactionShard:
         states: frozenset[str],
         producer_ids: frozenset[int],
         longer_than_ms: int,
-        pattern: re.Pattern[str] | None,
+        pattern: IdPattern | None,
         now: int,
     ) -> list[ListTransactionsResponseTransactionState]:
-        """The ids that pass all filters of a ListTransactions; an empty one passes all."""
+        """The ids that pass all filters of a ListTransactions; an empty one passes all. As in Kafka, an id that has
+        never had a transaction counts as one of any duration: its start is -1, in milliseconds since 1970."""
         return [
             ListTransactionsResponseTransactionState(transactional_id, each.producer_id, each.state.kafka_name)
             for transactional_id, each in self.entries.items()
             if (not producer_ids or each.producer_id in producer_ids)
             and (not states or each.state.kafka_name in states)
-            and (longer_than_ms < 0 or now - each.start_ms > longer_than_ms)
-            and (pattern is None or pattern.fullmatch(transactional_id))
+            and (longer_than_ms < 0 or each.start_ms == NO_TIMESTAMP or now - each.start_ms > longer_than_ms)
+            and (pattern is None or pattern.matches(transactional_id))
         ]
 
     # -------------------------------------------------------------------------------------------------------- markers
 
     def marked(self, markers: Markers, partitions: Iterable[TopicPartition], now: int) -> Effects:
-        """These partitions have their marker, or need none any more. Ignored if the transaction is not the one that the
+        """These partitions have their marker, or no longer need one. Ignored if the transaction is not the one that the
         markers were for (KAFKA-16352)."""
         effects = Effects()
         transactional_id = markers.transactional_id
@@ -197,18 +200,16 @@ class TransactionShard:
         ids = (transactional_id, entry.producer_id, entry.producer_epoch, entry.state is PREPARE_COMMIT)
         effects.reply(self._send_markers, Markers(*ids, entry.client_version, frozenset(unmarked)))
 
+    @property
+    def unmarked_count(self) -> int:
+        """Markers that are not written yet."""
+        return sum(map(len, self._unmarked.values()))
+
     def awaits(self, markers: Markers, partition: TopicPartition) -> bool:
         """Whether the transaction still needs this marker."""
         found = self.entries.get(markers.transactional_id)
         unmarked = self._unmarked.get(markers.transactional_id, ())
         return found is not None and partition in unmarked and self._is_of(found, markers)
-
-    def has_open(self, producer_id: int, partition: TopicPartition) -> bool:
-        """Whether a transaction of this producer, not marked there yet, has the partition."""
-        return any(
-            each.producer_id == producer_id and partition in self._unmarked.get(name, each.partitions)
-            for name, each in self.entries.items()
-        )
 
     # -------------------------------------------------------------------------------------------- records and loading
 
@@ -232,14 +233,16 @@ class TransactionShard:
         else:
             self.entries[transactional_id] = entry
 
-    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> None:
-        """Apply a record of the log, its times shifted by `shift` ms."""
+    def replay(self, key: bytes | None, value: bytes | None, shift: int) -> bool:
+        """Apply a record of the log, its times shifted by `shift` ms. Returns False for one of an unknown kind."""
         record = decode_record(key, value)
-        if record is not None:
-            entry = None if record.value is None else Transaction.of(record.value, shift)
-            self._apply(record.key.transactional_id, entry)
+        if record is None:
+            return False
+        entry = None if record.value is None else Transaction.of(record.value, shift)
+        self._apply(record.key.transactional_id, entry)
+        return True
 
-    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> None:
+    def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> bool:
         """Nothing in this topic is part of a transaction."""
         raise ProtocolError("a record of __transaction_state is in a transaction itself")
 
@@ -262,6 +265,8 @@ class TransactionShard:
             if entry.state in ENDING:
                 self._send(transactional_id, entry, effects)
             elif entry.state is ONGOING:
+                if entry.start_ms > now:  # the clock was set back since: without this, readers would wait until then
+                    entry = self.entries[transactional_id] = entry._replace(start_ms=now)
                 self._arm(transactional_id, entry)
         self._expiry_check_at = now + self.config.transaction_remove_expired_transaction_cleanup_interval_ms
         self.next_deadline()
@@ -282,13 +287,24 @@ class TransactionShard:
             interval = max(self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms, 1)
             at = entry.start_ms + entry.timeout_ms + 1
             at += -at % interval  # one look for all that time out in between, as in Kafka
+            self._set_alarm(at, transactional_id)
+
+    def _set_alarm(self, at: int, transactional_id: str) -> None:
+        if at < self._armed.get(transactional_id, NEVER):
+            self._armed[transactional_id] = at
             heappush(self._alarms, (at, transactional_id))
             self.first_alarm = min(self.first_alarm, at)
+
+    def _take_alarm(self) -> str:
+        at, transactional_id = heappop(self._alarms)
+        if self._armed.get(transactional_id) == at:
+            del self._armed[transactional_id]
+        return transactional_id
 
     def next_deadline(self) -> int | None:
         """When to call `on_deadline`; nothing is due before."""
         while self._alarms and self.entries.get(self._alarms[0][1], _NOTHING).state is not ONGOING:
-            heappop(self._alarms)
+            self._take_alarm()
         self.first_alarm = min(self._alarms[0][0] if self._alarms else NEVER, self._expiry_check_at)
         return None if self.first_alarm == NEVER else self.first_alarm
 
@@ -297,7 +313,7 @@ class TransactionShard:
         effects = Effects()
         due = set()
         while self._alarms and self._alarms[0][0] <= now:
-            due.add(heappop(self._alarms)[1])
+            due.add(self._take_alarm())
         for transactional_id in sorted(due):
             self._time_out(transactional_id, now, effects)
         if self._expiry_check_at <= now:
@@ -308,13 +324,15 @@ class TransactionShard:
         return effects
 
     def _time_out(self, transactional_id: str, now: int, effects: Effects) -> None:
-        found = self.entries.get(transactional_id)
-        if found is None or not found.has_timed_out(now):
+        found = self.entries.get(transactional_id, _NOTHING)
+        if not found.has_timed_out(now):
+            if found.state is ONGOING:  # it began after that of the alarm
+                self._arm(transactional_id, found)
             return
         try:
             fenced = rules.fence(found, self.config.transaction_version, self._new_id, now)
         except KafkaError:  # no producer id now
-            heappush(self._alarms, (now + RETRY_MS, transactional_id))
+            self._set_alarm(now + RETRY_MS, transactional_id)
             return
         ids = (found.producer_id, found.producer_epoch, found.timeout_ms)
         effects.events.append(TransactionTimedOut(transactional_id, *ids))

@@ -17,7 +17,7 @@ from muster.demo.data.flights import airlines
 from muster.demo.judge import results
 from muster.demo.judge.ledger import BatchRead, Judgement, judge, read_claims, read_member
 from muster.demo.judge.results import Compared
-from muster.demo.run.job import READER, Run
+from muster.demo.run.job import READER, DemoRun
 from muster.demo.show.picture import Box
 from muster.demo.show.report import DelayRow, DemoReport, Figure, render
 from muster.history.show import page as doctor
@@ -37,7 +37,7 @@ class Outcome:
     dead: Compared
 
 
-def compare(run: Run) -> Outcome:
+def compare(run: DemoRun) -> Outcome:
     """Compare the run's files with the truth."""
     expected = run.truth
     rows = list(_lines(run.collected / "shared.jsonl"))
@@ -68,7 +68,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in lines if line.startswith('{"topic":') and line.endswith("\n"))
 
 
-def books(run: Run, spark_rows: Iterable[Mapping[str, Any]]) -> Judgement:
+def books(run: DemoRun, spark_rows: Iterable[Mapping[str, Any]]) -> Judgement:
     """Judge the shared group by its members' files."""
     ownerships = []
     for name, path in run.member_files.items():
@@ -98,7 +98,7 @@ def claims(checkpoint: Path, topic: str) -> list[BatchRead]:
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
-def figures(run: Run, outcome: Outcome) -> dict[str, Figure]:
+def figures(run: DemoRun, outcome: Outcome) -> dict[str, Figure]:
     """The table that is printed, on the page, and in the last line."""
     judged, story = outcome.books, run.story
     longest = max((rebalance.duration_ms for rebalance in story.rebalances), default=0)
@@ -145,7 +145,7 @@ def _said(compared: Compared, otherwise: str) -> str:
     return otherwise + (f"; {compared.repeated} of them again" if compared.repeated else "")
 
 
-def _causes(run: Run) -> Figure:
+def _causes(run: DemoRun) -> Figure:
     """How many of the steps were found in the history of the groups, each with its cause."""
     assert run.examination is not None
     found = run.examination.found
@@ -154,7 +154,7 @@ def _causes(run: Run) -> Figure:
     return Figure(right, not wrong, "; ".join(wrong) or ", ".join(map(str, found)))
 
 
-def _differences(run: Run) -> Figure:
+def _differences(run: DemoRun) -> Figure:
     assert run.examination is not None
     differ = run.examination.disagreements
     return Figure(len(differ), not differ, _some(differ) or f"{run.examination.rebalances} rebalances of all groups")
@@ -165,13 +165,13 @@ def _some(items: Iterable[object]) -> str:
     return ", ".join(listed[:3]) + (" …" if len(listed) > 3 else "")
 
 
-def _outages(run: Run) -> str:
+def _outages(run: DemoRun) -> str:
     return ", ".join(
         f"{outage.cause} ({(outage.end_ms - outage.start_ms) / 1000:.1f} s)" for outage in run.course.outages
     )
 
 
-def conclude(run: Run, console: Console) -> bool:
+def conclude(run: DemoRun, console: Console) -> bool:
     """Check, print, and write the pages; returns whether all checks passed."""
     outcome = compare(run)
     table = figures(run, outcome)
@@ -190,7 +190,7 @@ def conclude(run: Run, console: Console) -> bool:
     return ok
 
 
-def print_rebalances(run: Run, console: Console) -> None:
+def print_rebalances(run: DemoRun, console: Console) -> None:
     """Each rebalance with its cause and duration."""
     table = Table(title="Rebalances of the shared group", title_justify="left")
     for column in ("generation", "took", "cause"):
@@ -211,7 +211,7 @@ def print_figures(table: dict[str, Figure], console: Console) -> None:
     console.print(shown)
 
 
-def last_line(run: Run, outcome: Outcome, ok: bool) -> dict[str, Any]:
+def last_line(run: DemoRun, outcome: Outcome, ok: bool) -> dict[str, Any]:
     """The figures for programs."""
     judged = outcome.books
     compared = {name: getattr(outcome, name) for name in ("sent", "table", "topic", "joined", "dead")}
@@ -246,7 +246,7 @@ def last_line(run: Run, outcome: Outcome, ok: bool) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------- page
 
 
-def report(run: Run, outcome: Outcome, table: dict[str, Figure]) -> DemoReport:
+def report(run: DemoRun, outcome: Outcome, table: dict[str, Figure]) -> DemoReport:
     """The page's contents: the pipeline with its figures, the results, and the story."""
     rows = list(_lines(run.collected / "delays.jsonl"))
     return DemoReport(
@@ -266,7 +266,7 @@ def report(run: Run, outcome: Outcome, table: dict[str, Figure]) -> DemoReport:
     )
 
 
-def boxes(run: Run, outcome: Outcome) -> dict[str, Box]:
+def boxes(run: DemoRun, outcome: Outcome) -> dict[str, Box]:
     """The boxes in the picture of the pipeline."""
     course, names = run.course, run.options.names
     written = {

@@ -77,7 +77,7 @@ class Options:
 
 
 @dataclass
-class Run:
+class DemoRun:
     """What a run leaves for the judgement and the report."""
 
     options: Options
@@ -129,7 +129,7 @@ class Job:
         self._failed: DemoError | None = None
         """A query of a Spark program has ended with an error."""
         self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.run_record = Run(options, Story(options.group, has_events=options.way is None))
+        self.run_record = DemoRun(options, Story(options.group, has_events=options.way is None))
 
     @property
     def _story(self) -> Story:
@@ -139,7 +139,7 @@ class Job:
     def _course(self) -> Course:
         return self.run_record.course
 
-    async def run(self) -> Run:
+    async def run(self) -> DemoRun:
         """Run the demo to its end."""
         started = time.monotonic()
         async with self._stack:

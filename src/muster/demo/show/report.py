@@ -14,7 +14,7 @@ from html import escape
 from muster.demo.course import Course, Outage
 from muster.demo.show.picture import KINDS, Box, picture
 from muster.history.show.page import moment
-from muster.pages.charts import Band, Bar, Marker, Shade, bar_chart, clock, column_chart, line_chart, timeline
+from muster.pages.charts import Band, Bar, NumberedLine, Shade, bar_chart, clock, column_chart, line_chart, timeline
 from muster.pages.document import document, scroll, section, table, tiles, value
 
 UNIT = "min"
@@ -131,7 +131,7 @@ def _timeline(report: DemoReport) -> str:
         for span in report.spans
     ]
     markers = [
-        Marker(number, item.at_ms, item.at_ms + item.duration_ms, f"generation {item.generation}, {item.cause}")
+        NumberedLine(number, item.at_ms, item.at_ms + item.duration_ms, f"generation {item.generation}, {item.cause}")
         for number, item in enumerate(report.rebalances, 1)
     ]
     shades = [Shade(outage.start_ms, outage.end_ms, outage.cause) for outage in report.outages]

@@ -12,21 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from muster.history.model import Chunk, Commits, Entry, Place, TopicPartition
+from muster.history.model import Chunk, Commits, Entry, How, Place, TopicPartition
+from muster.history.sink_groups import SINK_METADATA
+from muster.history.tables import ENTRIES, completed
 
 if TYPE_CHECKING:
     from muster.history.model import Int64s
 
 
 def chunks(entries: pa.Table | pa.RecordBatch, now_ms: int | None) -> Iterator[Chunk]:
-    """A chunk for each group of a table of schema ENTRIES, in the order in which the groups first occur.
+    """A chunk for each group of a table of schema ENTRIES, in the order in which the groups first occur. The table may
+    be one that an earlier version wrote, with fewer columns.
 
     `now_ms` is passed on in each of them.
     """
     if not entries.num_rows:
         return
-    table = entries if isinstance(entries, pa.Table) else pa.Table.from_batches([entries])
-    table = table.combine_chunks()
+    table = completed(entries, ENTRIES).combine_chunks()
     groups = table.column("group").combine_chunks().dictionary_encode()
     codes = _numbers(groups.indices)
     names = [str(name) for name in groups.dictionary.to_pylist()]
@@ -64,13 +66,14 @@ class _AllCommits:
 
     def __init__(self, table: pa.Table, codes: Int64s, marked: np.ndarray) -> None:
         self._part = _Part(codes, marked)
-        sorted_ = table.select(["topic", "partition", *_COLUMNS])
+        sorted_ = table.select(["topic", "partition", "is_transactional", *_COLUMNS])
         sorted_ = sorted_.take(self._part.rows).combine_chunks()
         topics = sorted_.column("topic").combine_chunks().dictionary_encode()
         self._topics = [str(name) for name in topics.dictionary.to_pylist()]
         partitions = _numbers(sorted_.column("partition").combine_chunks())
         self._places = (_numbers(topics.indices) << 32) | (partitions & 0xFFFFFFFF)
         self._columns = {name: _numbers(sorted_.column(name).combine_chunks()) for name in _COLUMNS}
+        self._columns["how"] = _how(sorted_.column("is_transactional").combine_chunks())
         self._noted, self._texts = _notes(table.column("metadata").combine_chunks(), self._part.rows)
 
     def of(self, code: int) -> Commits:
@@ -88,13 +91,19 @@ class _AllCommits:
         return self._topics[place >> 32], partition - (partition >> 31 << 32)
 
 
+def _how(is_transactional: pa.Array[Any]) -> Int64s:
+    """How each was committed: values of `How`."""
+    return _numbers(is_transactional.cast(pa.int64()).fill_null(int(How.UNKNOWN)))
+
+
 def _notes(metadata: pa.Array[Any], rows: Int64s) -> tuple[Int64s, list[str]]:
-    """Which of these rows a Spark query committed, and their metadata."""
-    noted = pc.starts_with(metadata, "spark:").fill_null(False).to_numpy(zero_copy_only=False)
+    """Which of these rows a Spark query or sink committed, and their metadata."""
+    found = pc.or_(pc.starts_with(metadata, "spark:"), pc.starts_with(metadata, SINK_METADATA))
+    noted = found.fill_null(False).to_numpy(zero_copy_only=False)
     if not noted.any():
         return np.empty(0, np.int64), []
-    found = np.flatnonzero(noted[rows])
-    return found, [str(text) for text in metadata.take(rows[found]).to_pylist()]
+    places = np.flatnonzero(noted[rows])
+    return places, [str(text) for text in metadata.take(rows[places]).to_pylist()]
 
 
 class _Others:
@@ -114,4 +123,4 @@ class _Others:
 def no_commits() -> Commits:
     """The commits of a group that committed nothing."""
     none = np.empty(0, np.int64)
-    return Commits([], none, none, none, none, none, none)
+    return Commits([], none, none, none, none, none, none, none)

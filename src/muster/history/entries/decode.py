@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.history.entries import sound_generations
 from muster.history.model import Counts
-from muster.history.tables import ENTRIES, RAW
+from muster.history.tables import ENTRIES, RAW, completed
 from muster.protocol import codec
 from muster.protocol.group_records import OffsetCommitRecord, UnknownRecord, decode_record
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue
@@ -83,8 +83,7 @@ def decode(raw: pa.Table | pa.RecordBatch) -> Decoded:
 
 
 def _batches(raw: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    table = raw if isinstance(raw, pa.Table) else pa.Table.from_batches([raw])
-    table = table.select(RAW.names).cast(RAW).combine_chunks()
+    table = completed(raw, RAW).combine_chunks()
     yield from (batch for batch in table.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows)
 
 
@@ -168,11 +167,13 @@ def _entries(batch: pa.RecordBatch, keys: _Keys, is_commit: Flags, commits: _Com
     columns = {name: batch.column(column) for name, column in _SAME.items()}
     columns |= {name: column.take(codes) for name, column in keys.columns.items()}
     columns |= commits.columns(batch.num_rows)
+    columns["is_transactional"] = batch.column("is_transactional")
     if is_commit.all():
         columns |= dict.fromkeys(("key", "value"), pa.nulls(batch.num_rows, pa.binary()))
     else:
         others, nothing = pa.array(~is_commit), pa.scalar(None, pa.binary())
         columns |= {name: pc.if_else(others, batch.column(name), nothing) for name in ("key", "value")}
+        columns["is_transactional"] = pc.if_else(others, pa.scalar(None, pa.bool_()), columns["is_transactional"])
     return pa.RecordBatch.from_arrays([columns[name] for name in ENTRIES.names], schema=ENTRIES)
 
 

@@ -14,11 +14,11 @@ class WrittenDown:
     """Synthetic records as a topic with one partition: a source for the engine."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, int, bytes, bytes | None]] = []
+        self._rows: list[tuple[int, int, int, int, bytes, bytes | None, bool | None]] = []
 
     def write(self, record: GroupMetadataRecord | OffsetCommitRecord, at_ms: int, offset: int | None = None) -> None:
         """Append a record. By default each gets its own offset; given ones only have to grow within a group."""
-        self._rows.append((0, len(self._rows) if offset is None else offset, at_ms, -1, *encode_record(record)))
+        self._rows.append((0, len(self._rows) if offset is None else offset, at_ms, -1, *encode_record(record), None))
 
     @property
     def records(self) -> dict[int, int]:

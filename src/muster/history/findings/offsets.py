@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from muster.history.findings.view import Said, View
-from muster.history.model import Lag, Member, TopicPartition
+from muster.history.model import CommitNote, Lag, Member, OpenTransaction, TopicPartition
 from muster.history.rules.wording import count, duration, listed, named
 
 _DAY_MS = 86_400_000
@@ -146,15 +146,23 @@ def rewinds(view: View) -> Said | None:
     worst = max(seen, key=lambda note: note.previous_offset - note.offset)
     again = sum(note.previous_offset - note.offset for note in seen)
     what = (
-        f"Committed offsets went backwards {count(len(seen), 'time')}, furthest in {worst.topic}-{worst.partition}, "
-        f"from {worst.previous_offset} to {worst.offset}: members that start there process {again} records again"
+        f"Committed offsets went backwards {count(len(seen), 'time')}{_in_transactions(seen)}, furthest in "
+        f"{worst.topic}-{worst.partition}, from {worst.previous_offset} to {worst.offset}: members that start there "
+        f"process {again} records again"
     )
-    advice = (
-        "If no operator reset them, a former owner committed late, or a member started below the group's offset: "
-        "commit in on_partitions_revoked, and only what was processed. When a coordinator moves, a client may also "
-        "resend a commit after a later one; its next commit corrects that."
-    )
-    return Said("rewinds", what, advice, since_ms=seen[0].at_ms)
+    advice = []
+    if any(not note.is_transactional for note in seen):
+        advice.append(
+            "If no operator reset them, a former owner committed late, or a member started below the group's offset: "
+            "commit in on_partitions_revoked, and only what was processed. When a coordinator moves, a client may also "
+            "resend a commit after a later one; its next commit corrects that."
+        )
+    if any(note.is_transactional is not False for note in seen):
+        advice.append(
+            "A producer that commits offsets in transactions without the group's metadata (KIP-447) may do so for a "
+            "member that was removed: pass the metadata if the client can."
+        )
+    return Said("rewinds", what, " ".join(advice), since_ms=seen[0].at_ms)
 
 
 def commits_by_others(view: View) -> Said | None:
@@ -164,13 +172,84 @@ def commits_by_others(view: View) -> Said | None:
     if not seen or not any(each.members for each in view.generations):
         return None
     places = listed(sorted({f"{note.topic}-{note.partition}" for note in seen}))
-    advice = (
-        "If a program that assigns its partitions manually shares this group.id, give it its own: the two overwrite "
-        "each other's offsets. Otherwise a member commits partitions that it does not own, or a transactional producer "
-        "sends offsets without the group's metadata."
-    )
-    what = f"Offsets were committed for partitions that no member owned: {places}"
+    producer = "a transactional producer sends offsets without the group's metadata (KIP-447)"
+    if all(note.is_transactional for note in seen):
+        advice = (
+            f"Probably {producer}: pass it if the client can, so that a process whose member was removed is refused."
+        )
+    else:
+        others = "" if all(note.is_transactional is False for note in seen) else f", or {producer}"
+        advice = (
+            "If a program that assigns its partitions manually shares this group.id, give it its own: the two "
+            f"overwrite each other's offsets. Otherwise a member commits partitions that it does not own{others}."
+        )
+    what = f"Offsets were committed for partitions that no member owned{_in_transactions(seen)}: {places}"
     return Said("commits_by_others", what, advice, since_ms=seen[0].at_ms)
+
+
+def _in_transactions(seen: Sequence[CommitNote]) -> str:
+    """How many of these commits were made in transactions, as far as that is known."""
+    certain = sum(note.is_transactional is True for note in seen)
+    if not certain:
+        return ""
+    if certain < len(seen):
+        return f", {certain} of them in {'a transaction' if certain == 1 else 'transactions'}"
+    return ", in a transaction" if certain == 1 else ", all of them in transactions"
+
+
+def hanging_transaction(view: View) -> Said | None:
+    """Transactions that hold up readers of committed records and that no coordinator will end."""
+    found = [(row, each) for row, each in _with_open_transactions(view) if each.hangs]
+    if not found:
+        return None
+    row, worst = max(found, key=lambda one: one[0].log_end_offset - one[1].last_stable_offset)
+    more = f" (one of {len(found)} partitions)" if len(found) > 1 else ""
+    ago = duration(max(view.now_ms - worst.last_timestamp_ms, 0))
+    what = (
+        f"A transaction hangs in {row.topic}-{row.partition}{more}: {_whose(worst)} opened it at offset "
+        f"{worst.start_offset}, its last batch was {ago} ago, and no coordinator has it. "
+        f"Readers of committed records get nothing from offset {worst.last_stable_offset} on "
+        f"({count(row.log_end_offset - worst.last_stable_offset, 'offset')})"
+    )
+    advice = (
+        f"End it: muster transactions abort --topic {row.topic} --partition {row.partition} --start-offset "
+        f"{worst.start_offset} (docs/admin.md). kafka-transactions.sh has the same options."
+    )
+    return Said("hanging_transaction", what, advice, since_ms=worst.last_timestamp_ms)
+
+
+def open_transaction(view: View) -> Said | None:
+    """The group has read all that a reader of committed records may: the rest waits for a transaction."""
+    found = [
+        (row, each)
+        for row, each in _with_open_transactions(view)
+        if not each.hangs and row.committed_offset >= each.last_stable_offset and row.lag_records > 0
+    ]
+    if not found:
+        return None
+    row, worst = max(found, key=lambda one: one[0].lag_records)
+    what = (
+        f"The lag of {count(len(found), 'partition')} may be none of the group's: it has committed all before the last "
+        f"stable offset, most behind in {row.topic}-{row.partition}, where {count(row.lag_records, 'offset')} from "
+        f"{worst.last_stable_offset} on wait for a transaction of {_whose(worst)}"
+    )
+    advice = (
+        "With isolation.level=read_committed this lag lasts until the transaction ends, by its producer or after its "
+        "transaction.timeout.ms: let the producer commit more often, or see why it is slow (muster transactions "
+        "describe). With read_uncommitted it is the group's own."
+    )
+    return Said("open_transaction", what, advice, since_ms=worst.last_timestamp_ms)
+
+
+def _with_open_transactions(view: View) -> list[tuple[Lag, OpenTransaction]]:
+    known = view.limits.open_transactions
+    rows = ((row, known.get((row.topic, row.partition))) for row in view.lag_now)
+    return [(row, each) for row, each in rows if each is not None]
+
+
+def _whose(each: OpenTransaction) -> str:
+    producer = f"producer {each.producer_id}, epoch {each.producer_epoch}"
+    return producer if each.transactional_id is None else f"{each.transactional_id} ({producer})"
 
 
 RULES: tuple[Callable[[View], Said | None], ...] = (
@@ -180,4 +259,6 @@ RULES: tuple[Callable[[View], Said | None], ...] = (
     offsets_expire,
     rewinds,
     commits_by_others,
+    hanging_transaction,
+    open_transaction,
 )

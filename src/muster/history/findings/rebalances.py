@@ -29,6 +29,8 @@ _REST_MS = 600_000
 _SHORT_SESSION_MS = 10_000
 _USUAL_SESSION_MS = 45_000
 """Kafka's default session.timeout.ms since 3.0 (KIP-735)."""
+_MOST_OF_A_GROUP_MS = 60_000
+"""The default of group.consumer.max.session.timeout.ms (KIP-848); in the classic protocol it is 30 min."""
 _EAGER = frozenset({"range", "roundrobin", "sticky"})
 _STICKY = frozenset({"sticky", "cooperative-sticky", "uniform"})
 """These keep partitions with their members where possible."""
@@ -159,7 +161,7 @@ def session_expired(view: View) -> Said | None:
     elif 0 < session < _SHORT_SESSION_MS:
         advice = (
             f"{_session_setting(view)} is {session}: a short pause (garbage collection, a throttled container) "
-            f"expires the member. Set it to {_USUAL_SESSION_MS}, the default since Kafka 3.0."
+            f"expires the member. Set it to {_USUAL_SESSION_MS}, the default."
         )
     else:
         advice = (
@@ -239,6 +241,8 @@ def rolling_restart(view: View) -> Said | None:
     longest = f" (the slowest restart took about {duration(longest_ms)})" if longest_ms else ""
     value = settings_value(max(2 * longest_ms, _USUAL_SESSION_MS))
     above = f"set {_session_setting(view)} above the time a restart takes{longest}, for example to {value}"
+    if view.is_modern and int(value) > _MOST_OF_A_GROUP_MS:
+        above += f" (brokers allow {_MOST_OF_A_GROUP_MS} unless group.consumer.max.session.timeout.ms is raised)"
     members = gone(seen)
     if members and all(member.instance_id for member in members):
         advice = f"The members are static already, but a restart takes longer than their session: {above}."

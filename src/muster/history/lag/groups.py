@@ -1,9 +1,8 @@
-"""How far groups are behind now: what `muster lag` shows, as values and rules; nothing is read here.
+"""The current lag of groups: what `muster lag` shows, as values and rules, without I/O.
 
-The lag in seconds is the age of the first record that is not committed: how long it has been in the log. Look after
-look a log's end is seen to pass more offsets, which tells about when the record at each was written: `Ends` keeps what
-was seen, and takes a straight line between two looks. What was written before the first look is not known from this;
-`known` takes the time of a record that was read for it.
+The lag in seconds is the age of the first uncommitted record. Successive snapshots show a log's end passing more
+offsets, and so about when the record at each offset was written: `Ends` keeps them and interpolates between two. What
+was written before the first snapshot cannot be dated this way; `known` takes the timestamp of a record that was read.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from muster.metrics.families import Family, gauge
 from muster.model import TopicPartition
 
 MOST_SEEN = 120
-"""Looks that are kept of a partition; where there are more, every second of the older half is forgotten."""
+"""Snapshots kept of a partition; beyond that, every second one of the older half is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition of a group; None is what is not known, or not there."""
+    """One partition of a group; None means not known, or absent."""
 
     topic: str
     partition: int
@@ -41,12 +40,12 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """How far the group is behind, in offsets."""
+        """The lag in offsets."""
         return lag(self.committed_offset, self.log_end_offset)
 
     @property
     def first_unread(self) -> int | None:
-        """The first offset that the group has not read and can."""
+        """The first offset that the group has not read and that still exists."""
         return (
             None if self.committed_offset is None else first_unread(self.committed_offset, self.log_start_offset or 0)
         )
@@ -54,7 +53,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """One group, with the partitions that it has committed or that members have."""
+    """One group, with its committed and its assigned partitions."""
 
     group: str
     state: str
@@ -63,8 +62,8 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """All that one look has brought. `remarks` say what could not be seen."""
+class LagSnapshot:
+    """The lag of all groups at one time. `remarks` say what could not be read."""
 
     at_ms: int
     took_ms: int = 0
@@ -77,38 +76,38 @@ class Look:
 
 
 class Ends:
-    """Where logs ended at each look, and so when the record at an offset was written."""
+    """Where logs ended at each snapshot, and so when the record at an offset was written."""
 
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, list[tuple[int, int]]] = {}
-        """For each partition (end offset, time), both rising."""
+        """(end offset, time) pairs of each partition, both increasing."""
         self._known: dict[tuple[TopicPartition, int], int] = {}
 
     def see(self, ends: Mapping[TopicPartition, int], at_ms: int) -> None:
-        """Take in one look. Partitions that are not in it are kept: their leader may only be away."""
+        """Add a snapshot. Partitions that it lacks are kept: their leader may be away only for a while."""
         for place, end in ends.items():
             seen = self._seen.setdefault(place, [])
             if seen and (end < seen[-1][0] or at_ms < seen[-1][1]):
-                seen.clear()  # another log under that name, or one that has lost its end
+                seen.clear()  # the topic was recreated, or its log truncated
                 self._known = {key: at for key, at in self._known.items() if key[0] != place}
             if len(seen) > 1 and seen[-1][0] == seen[-2][0] == end:
-                seen.pop()  # of a log that rests, the first and the last look will do
+                seen.pop()  # for an idle log, the first and the last snapshot suffice
             seen.append((end, at_ms))
             if len(seen) > MOST_SEEN:
                 half = len(seen) // 2
                 seen[1:half] = seen[1:half:2]
 
     def known(self, place: TopicPartition, offset: int, at_ms: int) -> None:
-        """The record at this offset, or the first behind it, says that it was written then."""
+        """The record at this offset, or the first one after it, has this timestamp."""
         self._known[place, offset] = at_ms
 
     def keep(self, wanted: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Forget all other records whose times are `known`."""
+        """Forget the `known` times of all other records."""
         kept = set(wanted)
         self._known = {key: at for key, at in self._known.items() if key in kept}
 
     def written_ms(self, place: TopicPartition, offset: int) -> int | None:
-        """About when the record at an offset was written; None if that was before the first look, or is to come."""
+        """About when the record at an offset was written; None if before the first snapshot, or not yet."""
         seen = self._seen.get(place, ())
         after = bisect_right(seen, offset, key=lambda one: one[0])
         if after == 0:
@@ -119,8 +118,8 @@ class Ends:
         return at_ms + (next_ms - at_ms) * (offset - end) // (next_end - end)
 
 
-def with_seconds(look: Look, ends: Ends) -> Look:
-    """The same look with the lag in seconds, where that is known."""
+def with_seconds(look: LagSnapshot, ends: Ends) -> LagSnapshot:
+    """The same snapshot with the lag in seconds, where known."""
     return replace(look, groups=[_timed(group, ends, look.at_ms) for group in look.groups])
 
 
@@ -137,8 +136,8 @@ def _seconds(part: PartitionLag, ends: Ends, at_ms: int) -> float | None:
     return None if written is None else max(0.0, (at_ms - written) / 1_000)
 
 
-def untimed(look: Look, ends: Ends) -> dict[TopicPartition, dict[int, int]]:
-    """Of partitions with a lag whose age is not known: the offsets to be looked at, and where the logs end."""
+def untimed(look: LagSnapshot, ends: Ends) -> dict[TopicPartition, dict[int, int]]:
+    """For partitions whose lag in seconds is not known: the offsets of records to read, and where the logs end."""
     found: dict[TopicPartition, dict[int, int]] = {}
     for group in look.groups:
         for part in group.partitions:
@@ -151,8 +150,8 @@ def untimed(look: Look, ends: Ends) -> dict[TopicPartition, dict[int, int]]:
     return found
 
 
-def wanted(look: Look) -> Iterable[tuple[TopicPartition, int]]:
-    """The records whose times this look has use for."""
+def wanted(look: LagSnapshot) -> Iterable[tuple[TopicPartition, int]]:
+    """The records whose timestamps this snapshot needs."""
     for group in look.groups:
         for part in group.partitions:
             if part.first_unread is not None:
@@ -162,10 +161,10 @@ def wanted(look: Look) -> Iterable[tuple[TopicPartition, int]]:
 # --- as families -----------------------------------------------------------------------------------------------------
 
 
-def families(look: Look | None, *, failures: int = 0) -> list[Family]:
-    """What an exporter serves; None: the cluster does not answer, and old values are no longer served.
+def families(look: LagSnapshot | None, *, failures: int = 0) -> list[Family]:
+    """What an exporter serves. None means that the cluster does not answer: old values are no longer served.
 
-    Names are those of kafka_exporter, for seconds those of kafka-lag-exporter where they fit to the others."""
+    Names are those of kafka_exporter; those in seconds follow kafka-lag-exporter where these fit."""
     up = gauge("muster_lag_up", "1 while the cluster answers.").add(0 if look is None else 1)
     failed = gauge("muster_lag_failed_looks", "Looks that have failed since the last that did not.").add(failures)
     if look is None:
@@ -185,7 +184,7 @@ def families(look: Look | None, *, failures: int = 0) -> list[Family]:
     ]
 
 
-def _of_logs(look: Look) -> list[Family]:
+def _of_logs(look: LagSnapshot) -> list[Family]:
     end = gauge("kafka_topic_partition_current_offset", "Where a log ends, of partitions that groups read.")
     start = gauge("kafka_topic_partition_oldest_offset", "Where a log begins, of partitions that groups read.")
     found = {part.place: part for group in look.groups for part in group.partitions}
@@ -197,7 +196,7 @@ def _of_logs(look: Look) -> list[Family]:
     return [end, start]
 
 
-def _of_groups(look: Look) -> list[Family]:
+def _of_groups(look: LagSnapshot) -> list[Family]:
     members = gauge("kafka_consumergroup_members", "Members of a group.")
     states = gauge("kafka_consumergroup_state", "Always 1; the group's state is a label.")
     most = gauge("kafka_consumergroup_max_lag", "The largest lag of a group's partitions, in records.")
@@ -214,7 +213,7 @@ def _of_groups(look: Look) -> list[Family]:
     return [members, states, most, oldest]
 
 
-def _of_partitions(look: Look) -> list[Family]:
+def _of_partitions(look: LagSnapshot) -> list[Family]:
     start = "kafka_consumergroup_"
     offset = gauge(f"{start}current_offset", "What a group has committed.")
     offsets = gauge(f"{start}current_offset_sum", "The same, of all partitions of a topic.")
@@ -241,8 +240,8 @@ def _of_partitions(look: Look) -> list[Family]:
     return [offset, offsets, lag, lags, seconds]
 
 
-def as_json(look: Look) -> dict[str, object]:
-    """A look as JSON has it."""
+def as_json(look: LagSnapshot) -> dict[str, object]:
+    """A snapshot as JSON."""
     return {
         "at_ms": look.at_ms,
         "brokers": look.brokers,

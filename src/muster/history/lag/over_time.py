@@ -1,15 +1,15 @@
-"""What groups had committed over time, and how far behind they were: the lag at the steps of a grid of times.
+"""The lag of groups over time: at regular steps of the history.
 
-While the log is read, of each partition's commits the last one of each step is kept. A step is a minute, and as soon as
-what was read spans more than `STEPS` steps, twice as long: of two steps the last commit is that of the second, so what
-is kept stays exact. Memory is bounded: with more than `MOST_KEPT` commits steps become longer, too.
+While the log is read, the last commit of each step is kept for each partition. A step is a minute; whenever the history
+spans more than `STEPS` steps, or more than `MOST_KEPT` commits are kept, the step length doubles. The last commit of
+two merged steps is that of the second, so what is kept stays exact.
 
-Where a log ended at a time in the past, the cluster tells by time: the offset of the first record of that time or
-later. So the lag at that time is the difference. It is in offsets: transaction markers and what compaction took are
-among them. Its age is known to a step: what was committed then, was the log's end at some earlier step.
+A log's end at a past time is the offset of the first record at or after that time (ListOffsets by timestamp). The lag
+at that time is the difference to the committed offset, in offsets: transaction markers and gaps left by compaction are
+included. Its age is accurate to one step: the committed offset was the log's end at some earlier step.
 
-- Times are the records': of a topic with the producers' times (CreateTime) the end is as right as these are.
-- Of the time before a log's start of today nothing is known: records of then are gone. Such steps are left out.
+- These are record timestamps: with CreateTime the result is as accurate as the producers' clocks.
+- Before the log's current start nothing is known, as the records are gone. Such steps are left out.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from muster.history.lag import lag
 from muster.history.model import LAST_MS, Commits, Lag, TopicPartition
 
 STEPS = 128
-"""The most steps that a history spans; it spans at least half as many."""
+"""The most steps of a history, which has at least half as many."""
 MINUTE_MS = 60_000
 MOST_KEPT = 2_000_000
 MOST_ASKED = 20_000
-"""How many ends are asked for, at most: of each partition at each time."""
+"""The most log ends to look up, over all partitions and times."""
 FEWEST_TIMES = 16
-"""Of more partitions than can be asked so often, some are left out."""
+"""With too many partitions for this many times, some partitions are left out."""
 _DELETED = -1
 
 
 class Kept(NamedTuple):
-    """The last commit of a step; the step's number, which is its end in steps since the epoch."""
+    """The last commit of a step. The step's number is its end, in steps since the epoch."""
 
     step: int
     offset: int
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
 
 
 class Past:
-    """The commits of groups, thinned out."""
+    """The commits of groups, one for each step."""
 
     def __init__(self, since_ms: int = 0) -> None:
         self.step_ms = MINUTE_MS
@@ -53,7 +53,7 @@ class Past:
         self._size = 0
 
     def add(self, group: str, commits: Commits) -> None:
-        """Add these commits of a group, which follow all earlier ones."""
+        """Add a group's commits, which follow all earlier ones."""
         if not len(commits.offset):
             return
         order = np.argsort(commits.partition, kind="stable")
@@ -71,7 +71,7 @@ class Past:
             self._coarsen()
 
     def reach(self, until_ms: int, step_ms: int = 0) -> int:
-        """Extend the history up to then. Returns the length of its steps, which is at least `step_ms`."""
+        """Extend the history up to a time. Returns its step length, which is at least `step_ms`."""
         if self._first_ms is not None:
             self._reach(self._first_ms, until_ms)
         while self.step_ms < step_ms:
@@ -79,7 +79,7 @@ class Past:
         return self.step_ms
 
     def merge(self, other: Past) -> None:
-        """Take in what another has of other groups."""
+        """Add the commits of other groups."""
         if other._first_ms is None:
             return
         step_ms = max(self.step_ms, other.step_ms)
@@ -91,8 +91,13 @@ class Past:
         self._size += other._size
         self._reach(other._first_ms, other._last_ms)
 
+    def leave_out(self, groups: Iterable[str]) -> None:
+        """Forget these groups."""
+        for group in groups:
+            self._size -= sum(map(len, self.kept.pop(group, {}).values()))
+
     def only(self, place: TopicPartition) -> Past:
-        """That of one partition."""
+        """The commits of one partition."""
         found = Past(self._since_ms)
         found.step_ms, found._first_ms, found._last_ms = self.step_ms, self._first_ms, self._last_ms
         found.kept = {group: {place: own[place]} for group, own in self.kept.items() if place in own}
@@ -105,7 +110,7 @@ class Past:
             self._coarsen()
 
     def _keep(self, kept: list[Kept], found: Kept) -> None:
-        """The log's order counts, not the clock's: no commit is of an earlier step than the one before it."""
+        """Log order counts, not the clock: no commit belongs to an earlier step than the one before it."""
         if kept and kept[-1].step >= found.step:
             kept[-1] = found._replace(step=kept[-1].step)
         else:
@@ -123,7 +128,7 @@ class Past:
                     self._keep(thin, each._replace(step=-(-each.step // 2)))
 
     def times(self, until_ms: int) -> list[int]:
-        """The ends of the steps that have passed by then; extends the history, with longer steps if it must."""
+        """The ends of the steps up to a time. Extends the history, with longer steps if necessary."""
         if self._first_ms is None:
             return []
         self.reach(until_ms)
@@ -132,7 +137,7 @@ class Past:
 
 
 def committed_at(kept: Sequence[Kept], times: Sequence[int], step_ms: int) -> list[Kept | None]:
-    """What was committed at each of these times, which rise; None: nothing."""
+    """What was committed at each of these increasing times; None: nothing."""
     found: list[Kept | None] = []
     at = 0
     for time in times:
@@ -144,7 +149,7 @@ def committed_at(kept: Sequence[Kept], times: Sequence[int], step_ms: int) -> li
 
 
 class Asked(NamedTuple):
-    """Of which partitions the ends are asked for, and at which times."""
+    """The partitions and times for which to look up log ends."""
 
     places: list[TopicPartition]
     times: list[int]
@@ -152,15 +157,15 @@ class Asked(NamedTuple):
 
 
 def places_of(past: Past, behind: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
-    """The partitions that have been committed; those that are behind now first."""
+    """The committed partitions, those with the most lag first."""
     known = behind or {}
     found = sorted({place for own in past.kept.values() for place in own})
     return sorted(found, key=lambda each: -known.get(each, 0))
 
 
 def plan(places: Sequence[TopicPartition], times: Sequence[int], most: int = MOST_ASKED) -> Asked:
-    """What to ask the cluster for: of many partitions at fewer times, and of the last ones nothing where these are too
-    many still."""
+    """What to look up in the cluster: fewer times if there are many partitions, and if these are still too many, not
+    the last ones."""
     times = list(times)
     while len(times) >= 2 * FEWEST_TIMES and len(times) * len(places) > most:
         times = times[::-1][::2][::-1]
@@ -169,7 +174,7 @@ def plan(places: Sequence[TopicPartition], times: Sequence[int], most: int = MOS
 
 
 Ends = Mapping[TopicPartition, Sequence[int | None]]
-"""Where logs ended at each of some times; None where that is not known."""
+"""Where logs ended at each of some times; None: not known."""
 
 
 def lag_over_time(past: Past, times: Sequence[int], ends: Ends) -> list[Lag]:
@@ -192,7 +197,7 @@ def _rows(
 ) -> Iterable[Lag]:
     for at_ms, found, end in zip(times, committed, ends, strict=True):
         if found is not None and end is not None:
-            # The end of then is known by the records' times. The log had what was committed then, whatever these say.
+            # Record timestamps may be wrong, but the log had what was committed.
             records = lag(found.offset, max(end, found.offset))
             yield Lag(
                 group=group,
@@ -212,7 +217,7 @@ def _rows(
 
 
 def _age(offset: int, at_ms: int, times: Sequence[int], ends: Sequence[int | None]) -> int | None:
-    """How long the record at an offset has waited, at most: the log did not have it at some earlier time."""
+    """The longest that the record at an offset can have waited: the log did not have it at some earlier time."""
     before = [
         time for time, end in zip(times, ends, strict=True) if time <= at_ms and end is not None and end <= offset
     ]

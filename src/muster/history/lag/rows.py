@@ -1,17 +1,16 @@
-"""The rows of the table `lag`: what a group had committed against where its partitions began and ended.
+"""The rows of the table `lag`: a group's committed offsets compared with where its partitions begin and end.
 
-The lag itself is `lag.lag`. A row says more, of what the difference of two offsets does not tell:
+The lag itself is `lag.lag`. A row has more than this difference:
 
-- Retention moves a log's start past the committed offset. What lies before the start can no longer be read: those
-  records are lost, and counted apart.
-- Offsets are not records. Transaction markers take offsets, and compaction leaves holes. A look at the log may have
-  counted the records from the committed offset on: `is_exact` says that there are as many as the lag, and without any
-  record none waits, so `lag_ms` is 0.
-- An offset means something only while it is kept. The coordinator deletes offsets of a group without members some time
-  after (offsets.retention.minutes), and the group then begins anew by its reset policy, silently.
+- Retention may move a log's start past the committed offset. Records before the start are lost, and counted separately.
+- Offsets are not records: transaction markers take offsets, and compaction leaves gaps. Where the records
+  from the committed offset on were counted, `is_exact` says whether their number equals the lag; where there are no
+  such records, `lag_ms` is 0.
+- Offsets expire. The coordinator deletes those of a group without members after offsets.retention.minutes, and the
+  group then silently starts over by its auto.offset.reset.
 
-A sample may be of the past: the log's end at some time is the offset of the first record of that time or later, which
-the cluster tells (ListOffsets by timestamp). It is compared with what had been committed then.
+A sample may be from the past: the log's end at a time is the offset of the first record at or after that time
+(ListOffsets by timestamp). It is compared with the offset committed at that time.
 
 Sources: OffsetExpirationCondition and its callers in Apache Kafka 4.2 (ClassicGroup, ConsumerGroup); seed O4.
 """
@@ -31,49 +30,46 @@ _DELETED = -1
 
 
 class Committed(NamedTuple):
-    """What a group had committed for one partition, and when."""
+    """A committed offset, and when it was committed."""
 
     offset: int
     commit_ms: int
 
 
 CommittedOf = dict[str, dict[TopicPartition, Committed]]
-"""What groups have committed, by group and partition."""
+"""Committed offsets by group and partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What decides when a group's offsets expire: its kind, since when it has no members, what it subscribes to."""
+class ExpiryState:
+    """What determines when a group's offsets expire: its kind, since when it has been empty, its subscription."""
 
     kind: GroupKind = GroupKind.OFFSETS_ONLY
     empty_since_ms: int | None = None
     topics: frozenset[str] | None = None
-    """None: a member subscribes by an expression, or in a way that is not known here."""
+    """None: a member subscribes by a pattern, or its subscription is not known."""
 
 
-def standing(latest: Generation | None) -> Standing:
-    """Where a group stands after its latest generation; None for a group that only commits."""
+def expiry_state(latest: Generation | None) -> ExpiryState:
+    """The state after a group's latest generation; None for a group that only commits."""
     if latest is None:
-        return Standing()
+        return ExpiryState()
     if not latest.members:
-        return Standing(latest.kind, latest.started_ms, frozenset())
+        return ExpiryState(latest.kind, latest.started_ms, frozenset())
     if latest.protocol_type != "consumer" or any(member.topic_regex or not member.topics for member in latest.members):
-        return Standing(latest.kind)
-    return Standing(latest.kind, None, frozenset(topic for member in latest.members for topic in member.topics))
+        return ExpiryState(latest.kind)
+    return ExpiryState(latest.kind, None, frozenset(topic for member in latest.members for topic in member.topics))
 
 
 class CommitSeries:
-    """A group's commits, to be asked what was committed at a time.
-
-    Offsets that were deleted are not committed from then on. `earlier` is what was committed before these commits.
-    """
+    """A group's commits, searchable by time. `earlier` has the offsets committed before these commits."""
 
     def __init__(self, commits: Commits, earlier: Mapping[TopicPartition, Committed] | None = None) -> None:
         self._earlier = dict(earlier or {})
         order = np.argsort(commits.partition, kind="stable")
         bounds = np.searchsorted(commits.partition[order], np.arange(len(commits.names) + 1))
         self._offset, self._commit_ms = commits.offset[order], commits.commit_ms[order]
-        # The log's order counts, not the clock's: the latest time so far makes the column one that can be searched.
+        # Log order counts, not the clock: a running maximum makes the column searchable.
         time_ms = np.where(commits.offset == _DELETED, commits.timestamp_ms, commits.commit_ms)[order]
         self._time_ms = time_ms
         self._spans = {}
@@ -84,7 +80,7 @@ class CommitSeries:
                 self._spans[name] = span
 
     def at(self, partition: TopicPartition, at_ms: int) -> Committed | None:
-        """What was committed for the partition at that time."""
+        """The partition's committed offset at that time."""
         span = self._spans.get(partition)
         if span is not None:
             index = span.start + int(np.searchsorted(self._time_ms[span], at_ms, side="right")) - 1
@@ -94,7 +90,7 @@ class CommitSeries:
         return self._earlier.get(partition)
 
     def latest(self) -> dict[TopicPartition, Committed]:
-        """What is committed now, of all partitions."""
+        """The current committed offsets of all partitions."""
         found = dict(self._earlier)
         for name, span in self._spans.items():
             offset = int(self._offset[span.stop - 1])
@@ -105,13 +101,13 @@ class CommitSeries:
         return found
 
 
-def lag_rows(commits: CommitSeries, samples: Iterable[LagSample], stands: Standing, limits: Limits) -> list[Lag]:
-    """The lag of one group at each sample for which it had committed something, in the samples' order."""
+def lag_rows(commits: CommitSeries, samples: Iterable[LagSample], state: ExpiryState, limits: Limits) -> list[Lag]:
+    """One group's lag at each sample for which it had a committed offset, in the samples' order."""
     rows = []
     for sample in samples:
         committed = commits.at((sample.topic, sample.partition), sample.at_ms)
         if committed is not None:
-            rows.append(_row(sample, committed, expires_ms(sample.topic, committed, stands, limits)))
+            rows.append(_row(sample, committed, expires_ms(sample.topic, committed, state, limits)))
     return rows
 
 
@@ -136,26 +132,26 @@ def _row(sample: LagSample, committed: Committed, expires: int | None) -> Lag:
 
 
 def counted(row: Lag, records: int | None, oldest_ms: int | None) -> Lag:
-    """A row after a look at the log: how many records there are (None: the look did not reach the end), and the time
-    of the first."""
+    """A row once records were counted: how many there are (None: the count did not reach the end), and the timestamp of
+    the first."""
     if row.lag_records <= 0:
         return row
     if row.log_start_offset >= row.log_end_offset:
-        records = 0  # all of it is gone
+        records = 0  # all were deleted
     waits_ms = None if oldest_ms is None else max(0, row.at_ms - oldest_ms)
-    # A count of a later look at the log can be above what there was room for.
+    # Counted later than the end was looked up, they may be more.
     is_exact = records is not None and records >= row.lag_records
     return replace(row, is_exact=is_exact, lag_ms=0 if records == 0 else waits_ms)
 
 
-def expires_ms(topic: str, committed: Committed, stands: Standing, limits: Limits) -> int | None:
+def expires_ms(topic: str, committed: Committed, state: ExpiryState, limits: Limits) -> int | None:
     """When the coordinator may delete the offset; None: not while the group stays as it is.
 
-    An empty classic group's offsets expire by the time at which it became empty, even one committed later. Offsets of
-    a group without a record, and those of a topic to which no member subscribes, by the time of the commit.
+    The offsets of an empty classic group expire a retention time after it became empty, even those committed later.
+    Those of a group without a group record, and of a topic to which no member subscribes, after their commit.
     """
-    if stands.kind is GroupKind.CLASSIC and stands.empty_since_ms is not None:
-        return stands.empty_since_ms + limits.offsets_retention_ms
-    if stands.kind is GroupKind.OFFSETS_ONLY or (stands.topics is not None and topic not in stands.topics):
+    if state.kind is GroupKind.CLASSIC and state.empty_since_ms is not None:
+        return state.empty_since_ms + limits.offsets_retention_ms
+    if state.kind is GroupKind.OFFSETS_ONLY or (state.topics is not None and topic not in state.topics):
         return committed.commit_ms + limits.offsets_retention_ms
     return None

@@ -339,7 +339,7 @@ def _left_or_joined(case: Case, found: Verdict) -> Verdict:
 
 def _was_waited_for(case: Case, first: Departure) -> bool:
     """Whether a member (possibly the restarted process) joined while another was dead but had not expired. The
-    rebalance then begins immediately, and a classic group waits in it until the dead member's timeout is over; one that
+    rebalance then begins immediately, and a classic group waits in it until the dead member's timeout expires; one that
     joins after that has only as long as the others take to join. Not if the others still committed, which eager members
     do not do during a rebalance. The same is assumed of a member that is gone for no visible reason."""
     waits = first.is_guess or first.cause in (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)

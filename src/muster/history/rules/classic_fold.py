@@ -38,7 +38,8 @@ def classic_record(state: ReplayedState, after: Generation | None, at: Place, at
             ended(state, before, at, at_ms, rows)
         state.current = None
         return
-    state.kind = GroupKind.CLASSIC
+    if after.members or state.kind is not GroupKind.SINK:
+        state.kind = GroupKind.CLASSIC
     if before is not None and _same_generation(state, before, after, at_ms):
         return
     if before is not None:
@@ -154,7 +155,7 @@ def _strange_topics(before: Generation | None, after: Generation) -> frozenset[s
 def _look_at_wait(state: ReplayedState, case: Case) -> None:
     """Find out whether all waited for members that joined late.
 
-    An eager member commits when it joins a rebalance, and then not until it is over. So one that commits right before
+    An eager member commits when it joins a rebalance, and then not until it has ended. So one that commits right before
     all had joined, after a long silence, was busy; the others had stopped by then, if they commit regularly.
     """
     if not case.differs.stayed or "cooperative" in (case.after.protocol or ""):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from muster.history.model import LAST_MS, CommitNote, Commits, TopicPartition
+from muster.history.model import LAST_MS, CommitNote, Commits, How, TopicPartition
 
 if TYPE_CHECKING:
     from muster.history.model import Int64s
@@ -87,14 +87,16 @@ class Signs(NamedTuple):
     longest_gap_ms: int
     """Between two commits of the same partition in one generation, which shows how regular they are. -1 with fewer than
     two. An eager member commits nothing during a rebalance, however long others take to join."""
+    last_how: How = How.UNKNOWN
+    """How the last one was committed."""
 
 
 NO_SIGNS = Signs(0, NEVER, NEVER, NEVER)
 
-_LAST, _MOVED_ON, _COUNT, _LONGEST, _OFFSET, _SINCE, _OWNED, _NOTED = range(8)
-_SIGNS = 4
+_LAST, _MOVED_ON, _COUNT, _LONGEST, _HOW, _OFFSET, _SINCE, _OWNED, _NOTED = range(9)
+_SIGNS = 5
 """The first rows of the columns."""
-_EMPTY = (NEVER, NEVER, 0, NEVER, NEVER, NEVER, 2, 0)
+_EMPTY = (NEVER, NEVER, 0, NEVER, int(How.UNKNOWN), NEVER, NEVER, 2, 0)
 _NOW, _BEFORE, _UNOWNED = 2, 1, 0
 """The values of the column _OWNED: owned by a member now; by a member in the previous generation; by neither."""
 _HABIT = 3
@@ -177,15 +179,17 @@ class CommitTimes:
     def signs(self, places: Iterable[TopicPartition]) -> Signs:
         """The commits of these partitions, which have the same owner."""
         index = self.index
-        lasts, moved_on, counts, longest = self._lists()
+        lasts, moved_on, counts, longest, how = self._lists()
         shown = [number for place in places if (number := index.get(place)) is not None and counts[number]]
         if not shown:
             return NO_SIGNS
+        last, last_how = max([(lasts[number], how[number]) for number in shown])
         return Signs(
             max([counts[number] for number in shown]),
-            max([lasts[number] for number in shown]),
+            last,
             max([moved_on[number] for number in shown]),
             max([longest[number] for number in shown]),
+            How(last_how),
         )
 
     def _lists(self) -> list[list[int]]:
@@ -264,6 +268,7 @@ class Stretches:
         """Fold the commits [first, end)."""
         known, span = self._known, slice(first, end)
         numbers, times, offsets = self.numbers[span], self.times[span], self._commits.offset[span]
+        how = self._commits.how[span]
         self._note(first, end)
         columns = known.columns
         known.lists = None
@@ -272,11 +277,12 @@ class Stretches:
             live = self._live[span]
             if not live.any():
                 return
-            numbers, times, offsets = numbers[live], times[live], offsets[live]
+            numbers, times, offsets, how = numbers[live], times[live], offsets[live], how[live]
             gap, previous = self._gap[span][live], self._previous[span][live]
         else:
             gap, previous = self._gap[span], self._previous[span]
         columns[_LAST][numbers] = times
+        columns[_HOW][numbers] = how
         moved_on = offsets != previous
         columns[_MOVED_ON][numbers[moved_on]] = times[moved_on]
         within = (gap >= 0) & (times - gap >= np.maximum(columns[_SINCE][numbers], known.began_ms))
@@ -307,7 +313,9 @@ class Stretches:
     def _row(self, at: int, kind: str) -> CommitNote:
         topic, partition = self._places[int(self._commits.partition[at])]
         time, offset = int(self._commits.timestamp_ms[at]), int(self._commits.offset[at])
-        return CommitNote(self._group, topic, partition, time, kind, offset, int(self._previous[at]))
+        how = int(self._commits.how[at])
+        is_transactional = None if how == How.UNKNOWN else how == How.TRANSACTIONAL
+        return CommitNote(self._group, topic, partition, time, kind, offset, int(self._previous[at]), is_transactional)
 
     def firsts(self, first: int, end: int, until_ms: int, awaited: Iterable[int]) -> list[tuple[int, int]]:
         """For these partitions' columns the first commit in [first, end), if it is not later than `until_ms`."""

@@ -32,15 +32,24 @@ Silence shows less if:
   then, any cause that the silence fits is a guess; if that owner is silent for as long, the silence shows nothing.
 - A member commits nothing, as on a topic without traffic. Once it has been a member for a session timeout, nothing can
   be inferred except that it is gone (`MEMBER_GONE`).
-- Commits are transactional: they do not renew a session, so a member may expire a heartbeat sooner after one. The
-  records do not show which commits are transactional.
+- The last commit was made in a transaction (TxnOffsetCommit). It comes from a producer, so it proves less of the
+  member than an OffsetCommit does. It does not renew the member's session. It need not even name a member: producers
+  from before KIP-447, such as aiokafka's, send only the group's name, and the log does not show which process sent it.
+  But the producer usually lives in the member's process, whose consumer sends heartbeats at the same time: the last one
+  was at most a heartbeat interval older. So a session can expire that much sooner after such a commit, but not earlier.
+  The interval is not in the log. It is taken to be 3 s, the default; as it may be up to a third of the session timeout
+  (Kafka's documentation advises against more), an expired session is named as an alternative from there on. A
+  transaction that was aborted, such as that of a member that was killed in the middle of one, is not read: the silence
+  then begins with the last transaction that was committed.
+- It is not known how the last commit was made (an entry from an older file): within a heartbeat interval of its session
+  timeout, both are possible.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.history.model import Alternative, Cause, Member, fixed
+from muster.history.model import Alternative, Cause, How, Member, fixed
 from muster.history.rules.commit_times import NEVER, Signs
 from muster.history.rules.wording import duration, named
 
@@ -60,6 +69,7 @@ BROKER_LOG = (
 )
 AT_REST = "whether its topics were written to in that time (if not, the others had nothing to commit); " + BROKER_LOG
 IN_TRANSACTIONS = "whether it commits within transactions, which do not renew a session; " + BROKER_LOG
+RARE_HEARTBEATS = "the member's heartbeat.interval.ms, as its commits do not renew its session; " + BROKER_LOG
 CLIENT_LOG = "the client's log: 'consumer poll timeout has expired' when its handler took too long"
 LATE_OR_DEAD = (
     "whether the process survived: if so, the client logs 'consumer poll timeout has expired'; with a commit interval "
@@ -88,7 +98,7 @@ class Circumstances:
     before_it_ms: int = NEVER
     """When any of its partitions was last committed, including by former owners."""
     commits_renew_session: bool = True
-    """Classic protocol."""
+    """Classic protocol, for commits that are not made in a transaction."""
     took_leave: bool = False
     """A static KIP-848 member that announced a temporary leave."""
     is_replaced: bool = False
@@ -149,7 +159,10 @@ class _Silence:
     is_proof: bool
     """It was too short for an expired session."""
     is_close: bool
-    """It is proof unless the commits were transactional."""
+    """It is proof, with one doubt left: whether the last commit was made in a transaction, if that is not known; if it
+    was, whether the member sends heartbeats as often as by default."""
+    in_transaction: bool
+    """It began with a commit in a transaction, which did not renew the session."""
     at_rest: bool
     """Nothing shows that there were records then: no remaining member progressed much longer than this one."""
     is_new: bool
@@ -199,18 +212,24 @@ def _silence(found: Circumstances) -> _Silence:
         began = min(began, found.others_until_ms + found.others_gap_ms + heartbeat)
     ms = max(0, began - last)
     is_regular = signs.commits >= 3 and gap <= session // 2
-    renewed = 0 if found.commits_renew_session else heartbeat + 2_000
+    slack = heartbeat + 1_000
+    how = signs.last_how if signs.last_ms >= found.joined_ms else How.UNKNOWN
+    how = how if found.commits_renew_session else How.PLAIN
+    renewed = slack if how is How.TRANSACTIONAL else 0 if found.commits_renew_session else heartbeat + 2_000
+    doubtful = {How.UNKNOWN: heartbeat, How.TRANSACTIONAL: session // 3, How.PLAIN: 0}[how]
+    is_proof = ms < session - renewed
     return _Silence(
         ms=ms,
         gap_ms=min(gap, max(session, poll)),
-        slack_ms=heartbeat + 1_000,
+        slack_ms=slack,
         heartbeat_ms=heartbeat,
         session_ms=session,
         poll_ms=poll + (session if static and found.commits_renew_session else 0),
         has_commits=signs.commits > 0,
         is_regular=is_regular,
-        is_proof=ms < session - renewed,
-        is_close=found.commits_renew_session and session - heartbeat <= ms < session,
+        is_proof=is_proof,
+        is_close=is_proof and ms >= session - doubtful,
+        in_transaction=how is How.TRANSACTIONAL,
         at_rest=found.others_moved_on_ms <= last + session // 2,
         is_new=not signs.commits and bool(found.member.assignment) and found.before_it_ms >= found.joined_ms - session,
     )
@@ -278,7 +297,8 @@ def _did_not_expire(found: Circumstances, silence: _Silence) -> _Judged:
     if silence.is_close and found.is_replaced:
         return Cause.SESSION_EXPIRED, 0.55, (_LEFT,)
     if silence.is_close:
-        return Cause.LEFT, 0.55, (replace(_EXPIRED, told_apart_by=IN_TRANSACTIONS), _LATE)
+        apart = RARE_HEARTBEATS if silence.in_transaction else IN_TRANSACTIONS
+        return Cause.LEFT, 0.55, (replace(_EXPIRED, told_apart_by=apart), _LATE)
     return Cause.LEFT, 0.8, (_LATE,) if silence.ms >= silence.poll_ms // 2 else ()
 
 
@@ -303,12 +323,16 @@ def _sentence(found: Circumstances, silence: _Silence, cause: Cause) -> str:
             f"its session timeout is {session}."
         )
     last = f"last committed {silent} before" if silence.has_commits else f"did not commit in the {silent} before"
+    if silence.in_transaction:
+        last = f"last committed, in a transaction, {silent} before"
     if cause is Cause.SESSION_EXPIRED:
-        return f"{name} {last} the rebalance began; its session timeout is {session} (poll interval {poll})."
+        renewed = ", which such commits do not renew" if silence.in_transaction else ""
+        return f"{name} {last} the rebalance began; its session timeout is {session}{renewed} (poll interval {poll})."
     if cause is Cause.POLL_INTERVAL_EXCEEDED:
         return f"{name} {last} the rebalance began; its poll interval is {poll} (session timeout {session})."
     if silence.is_proof:
-        unless = "unless it commits within transactions, " if silence.is_close and not silence.is_short else ""
+        doubt = "sends heartbeats rarely" if silence.in_transaction else "commits within transactions"
+        unless = f"unless it {doubt}, " if silence.is_close and not silence.is_short else ""
         return (
             f"{name} {last} the rebalance began, less than its session timeout of {session}: {unless}it did not expire."
         )

@@ -251,7 +251,7 @@ def _cause_of_start(start: Event, events: tuple[Event, ...]) -> Cause:
 
 
 def _cause_of(event: Event, events: tuple[Event, ...]) -> Cause | None:
-    """The cause that an event alone stands for; None if it does not trigger a rebalance."""
+    """The cause that an event by itself indicates; None if it does not trigger a rebalance."""
     match event.get("event"):
         case "RebalanceStarted":
             return _cause_of_start(event, events)

@@ -26,6 +26,7 @@ from muster.history.rules.generations import CONSUMER_KINDS, OTHER_EPOCHS, other
 from muster.history.rules.group_state import ReplayedState
 from muster.history.rules.patterns import MOST_TRACES
 from muster.history.rules.query_batches import departures
+from muster.history.sink_groups import is_of_sink
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.record_kinds import TypedRecord
 
@@ -69,6 +70,7 @@ class _Fold:
     def __init__(self, state: ReplayedState, chunk: Chunk) -> None:
         self.state, self.chunk = state, chunk
         self.rows = Rows()
+        self._notes = dict(chunk.commits.notes)
 
     def run(self) -> Rows:
         state, entries, commits = self.state, self.chunk.entries, self.chunk.commits
@@ -131,6 +133,19 @@ class _Fold:
             window = state.limits.pattern_ms
             cases = [(each.case, each.at_ms + window) for each in state.pending]
             state.queries.take(self.chunk.commits, stretches.times, range(first, end), cases)
+        if self._notes or state.kind is GroupKind.SINK:
+            self._look_for_sink(first, end)
+
+    def _look_for_sink(self, first: int, end: int) -> None:
+        """The latest offset of a group without members says whether a sink marks in it what it has written."""
+        state = self.state
+        without_members = state.kind is GroupKind.CLASSIC and not (state.current and state.current.members)
+        live = np.flatnonzero(self.chunk.commits.offset[first:end] >= 0)
+        if len(live) and (without_members or state.kind in (GroupKind.OFFSETS_ONLY, GroupKind.SINK)):
+            if is_of_sink(state.group, [self._notes.get(first + int(live[-1]), "")]):
+                state.kind = GroupKind.SINK
+            elif state.kind is GroupKind.SINK:
+                state.kind = GroupKind.OFFSETS_ONLY if state.current is None else GroupKind.CLASSIC
 
     def _watch(self, stretches: Stretches, first: int, end: int) -> None:
         """Check whether other members make progress on the partitions of those that were silent."""

@@ -15,7 +15,7 @@ from muster.history.model import Finding, Generation, Lag, Rebalance
 from muster.history.report import GroupSummary, Report, summaries
 from muster.history.rules.wording import count, duration, listed, named, shortened
 from muster.history.show.lanes import Lane, lanes
-from muster.pages.charts import Band, Bar, Marker, bar_chart, line_chart, timeline
+from muster.pages.charts import Band, Bar, NumberedLine, bar_chart, line_chart, timeline
 from muster.pages.document import document, scroll, section, table, tiles
 
 GROUPS = 12
@@ -188,7 +188,7 @@ def _timeline(group: str, generations: Sequence[Generation], rebalances: Sequenc
     for row, lane in enumerate(found[:LANES], 1):
         bands += [_span_band(row, lane, index, origin) for index in range(len(lane.spans))]
     markers = [
-        Marker(number, each.at_ms - origin, each.at_ms - origin, _label(each))
+        NumberedLine(number, each.at_ms - origin, each.at_ms - origin, _label(each))
         for number, each in enumerate(rebalances, 1)
         if each.at_ms >= origin
     ]

@@ -1,7 +1,7 @@
-"""Looks at how far the groups of a cluster are behind now, again and again, through the admin API.
+"""Polls the lag of a cluster's groups through the admin API.
 
-A look's result is `group_lag.Look`. Where Arrow is installed (the extra `arrow`), the time of the first record that is
-not committed is read where no look has seen it being written: some kilobytes for each, of MOST_READ partitions a look.
+With Arrow installed (the extra `arrow`), the timestamp of the first uncommitted record is read if no earlier snapshot
+shows when it was written: some kilobytes for each, for at most MOST_READ partitions a snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription
 from muster.errors import KafkaError, UnsupportedVersionError
-from muster.history.lag.groups import Ends, GroupLag, Look, PartitionLag, untimed, wanted, with_seconds
+from muster.history.lag.groups import Ends, GroupLag, LagSnapshot, PartitionLag, untimed, wanted, with_seconds
+from muster.history.sink_groups import is_of_sink
 from muster.history.sources.log_ends import Bounds, known_bounds
 from muster.history.sources.remarks import Remarks
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
@@ -30,10 +31,10 @@ Committed = dict[TopicPartition, OffsetAndMetadata]
 
 
 class LagWatch:
-    """Looks at the groups of a cluster; at those that are named, or at all.
+    """Polls the lag of a cluster's groups: of the named ones, or of all.
 
     Args:
-        reading: the settings of a client that reads records for their times; None: none are read.
+        reading: the settings of a client that reads records for their timestamps; None: none are read.
     """
 
     def __init__(self, admin: Admin, groups: Collection[str] = (), reading: ClientConfig | None = None) -> None:
@@ -42,8 +43,8 @@ class LagWatch:
         self._reading = reading if reading is not None and find_spec("pyarrow") and find_spec("numpy") else None
         self._ends = Ends()
 
-    def look(self) -> Look:
-        """Look once.
+    def look(self) -> LagSnapshot:
+        """LagSnapshot once.
 
         Raises:
             KafkaTimeoutError: no broker answers.
@@ -52,14 +53,16 @@ class LagWatch:
         begun, remarks = time.monotonic(), Remarks()
         brokers = self._brokers()
         described = self._described(remarks)
-        names = sorted(described)
-        offsets = self._committed(names, remarks)
-        places = {place for committed in offsets.values() for place in committed}
-        places |= {place for group in described.values() for member in group.members for place in member.assignment}
+        offsets = self._committed(sorted(described), remarks)
+        names = [
+            name for name, committed in offsets.items() if name in self._groups or not _is_of_sink(name, committed)
+        ]
+        places = {place for name in names for place in offsets[name]}
+        places |= {place for name in names for member in described[name].members for place in member.assignment}
         bounds = known_bounds(self._admin, places, remarks)
         at_ms = time.time_ns() // 1_000_000
         groups = [_group(described[name], offsets[name], bounds) for name in names]
-        found = Look(at_ms, 0, brokers, groups)
+        found = LagSnapshot(at_ms, 0, brokers, groups)
         self._ends.see({place: ends.end for place, ends in bounds.items()}, at_ms)
         self._read_times(found)
         self._ends.keep(wanted(found))
@@ -101,7 +104,7 @@ class LagWatch:
                 found[group] = {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
         return found
 
-    def _read_times(self, found: Look) -> None:
+    def _read_times(self, found: LagSnapshot) -> None:
         if self._reading is None:
             return
         from muster.history.sources.lag_samples import first_times
@@ -111,6 +114,10 @@ class LagWatch:
         for (place, first, _), at_ms in first_times(self._reading, asked[:MOST_READ]).items():
             if at_ms is not None:
                 self._ends.known(place, first, at_ms)
+
+
+def _is_of_sink(group: str, committed: Committed) -> bool:
+    return is_of_sink(group, [position.metadata for position in committed.values()])
 
 
 def _group(group: GroupDescription, committed: Committed, bounds: dict[TopicPartition, Bounds]) -> GroupLag:
@@ -134,5 +141,5 @@ def _group(group: GroupDescription, committed: Committed, bounds: dict[TopicPart
 
 
 def _owned_first(parts: Sequence[PartitionLag]) -> list[PartitionLag]:
-    """By topic and partition; what no member has comes behind."""
+    """By topic and partition, unassigned ones last."""
     return sorted(parts, key=lambda part: part.consumer_id is None)

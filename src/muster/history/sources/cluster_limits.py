@@ -42,6 +42,11 @@ def limits_of(admin: Admin, remarks: Remarks | None = None) -> Limits:
     )
 
 
+def max_transaction_timeout_ms(admin: Admin) -> int:
+    """The brokers' `transaction.max.timeout.ms`, Kafka's default if it cannot be read."""
+    return _number(_of_a_broker(admin, Remarks()), "transaction.max.timeout.ms") or 900_000
+
+
 def _of_a_broker(admin: Admin, remarks: Remarks) -> _Settings:
     try:
         nodes = admin.describe_cluster().nodes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,6 +64,20 @@ def missing(paths: Sequence[Path], topic: str) -> NotALogError:
     return NotALogError(
         f"no log of {topic} in {names}: give a broker's data directory, a folder {topic}-N, or a folder with .log files"
     )
+
+
+def partition_files(paths: Iterable[Path], topic: str) -> dict[int, list[Path]]:
+    """The segment files of each partition of a topic that folders name, by offset; of a partition that several have,
+    those of the first.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    found: dict[int, list[Path]] = {}
+    for path in paths:
+        for partition, files in _named(path, topic).items():
+            found.setdefault(partition, _in_order(files))
+    return found
 
 
 def _named(path: Path, topic: str) -> dict[int, list[Path]]:

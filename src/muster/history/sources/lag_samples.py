@@ -1,8 +1,8 @@
-"""Where the logs of what groups have committed begin and end now, and what lies between: samples for the lag.
+"""Samples for the lag: where logs begin and end now, and how many records follow a group's committed offset.
 
-Offsets are not records: transaction markers take some, compaction leaves holes. So the records after a committed offset
-are counted by the headers of its batches, as far as a bounded look goes; where that does not reach the end, only
-offsets are known. What is read is thrown away: nothing is committed.
+Offsets are not records: transaction markers take some, and compaction leaves gaps. So the records after a committed
+offset are counted from batch headers, in a bounded number of bytes; if that does not reach the log's end, the lag is
+known only in offsets. Nothing is committed.
 """
 
 from __future__ import annotations
@@ -33,50 +33,50 @@ from muster.protocol.records.compression import Buffer
 from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers, read_records
 
 LOOK_BYTES = 1 << 20
-"""How much of one partition is looked at for one group."""
+"""How much of one partition is read for one group."""
 FAR = 100_000
-"""A range of more offsets than this is not scanned: its end is out of reach."""
+"""A range of more offsets than this is not counted: its end is out of reach."""
 FIRST_BYTES = 1 << 16
-"""How much is looked at then, for the age of the first record."""
+"""How much is read then, for the age of the first record."""
 _LOOKS = 400
-"""How many such looks there are at most."""
+"""The most partitions in which records are counted."""
 _WIDTH = 4
 _PATIENCE_S = 10.0
 _NOTHING = pa.RecordBatch.from_pydict({})
 
 
 class Counted(NamedTuple):
-    """How many records there are, and the time of the first: None where the look does not reach."""
+    """How many records there are, and the timestamp of the first; None if not reached."""
 
     records: int | None
     oldest_ms: int | None
 
 
 Span = tuple[TopicPartition, int, int]
-"""A partition, and two offsets: the records between them are counted."""
+"""A partition and two offsets between which records are counted."""
 
 
 def lag_samples(
     admin: Admin, config: ReaderConfig, committed: CommittedOf, at_ms: int, remarks: Remarks
 ) -> list[LagSample]:
-    """A sample for each partition that a group has committed, as the cluster is now."""
+    """A sample for each committed partition."""
     ends = known_bounds(admin, {TopicPartition(*name) for own in committed.values() for name in own}, remarks)
-    stands = [
+    spans = [
         (group, (place, first_unread(position.offset, ends[place].start), ends[place].end))
         for group, places in sorted(committed.items())
         for place, position in sorted((TopicPartition(*name), position) for name, position in places.items())
         if place in ends
     ]
-    behind = list(dict.fromkeys(span for _, span in stands if span[1] < span[2]))
+    behind = list(dict.fromkeys(span for _, span in spans if span[1] < span[2]))
     if len(behind) > _LOOKS:
         over = len(behind) - _LOOKS
         remarks.add(f"the lag of {over} partitions is given in offsets, which may be more than the records")
     counted = _count_all(look_settings(config.fetching()), behind[:_LOOKS])
-    return [_sample(group, span, ends[span[0]], counted.get(span), at_ms) for group, span in stands]
+    return [_sample(group, span, ends[span[0]], counted.get(span), at_ms) for group, span in spans]
 
 
 def look_settings(settings: FetchSettings) -> FetchSettings:
-    """How a partition is looked at, by a client with these settings."""
+    """The settings for counting the records of a partition."""
     return replace(settings, isolation_level=0, fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=LOOK_BYTES)
 
 
@@ -87,8 +87,8 @@ def _sample(group: str, span: Span, ends: Bounds, counted: Counted | None, at_ms
 
 
 def _count_all(settings: FetchSettings, spans: Sequence[Span]) -> dict[Span, Counted]:
-    """Count the records of each, in a few threads. Where no broker answers, the rest of a thread's share is left out:
-    one wait is enough."""
+    """Count the records of each, in a few threads. If no broker answers, the rest of a thread's share is left out: one
+    timeout is enough."""
 
     def some(first: int) -> dict[Span, Counted]:
         found: dict[Span, Counted] = {}
@@ -106,7 +106,7 @@ def _count_all(settings: FetchSettings, spans: Sequence[Span]) -> dict[Span, Cou
 
 
 def count_records(settings: FetchSettings, place: TopicPartition, start: int, end: int) -> Counted:
-    """Count the records of a partition from one offset up to another, with `look_settings`.
+    """Count the records of a partition between two offsets, with `look_settings`.
 
     Raises:
         KafkaConnectionError: no broker answers.
@@ -127,20 +127,20 @@ def count_records(settings: FetchSettings, place: TopicPartition, start: int, en
 
 
 def first_times(client: ClientConfig, spans: Sequence[Span]) -> dict[Span, int | None]:
-    """When the first record of each was written, by its own word. Those that no broker tells of are left out."""
+    """The timestamp of the first record of each. Partitions whose broker does not answer are left out."""
     settings = replace(look_settings(FetchSettings(client)), max_bytes=FIRST_BYTES)
     return {span: counted.oldest_ms for span, counted in _count_all(settings, spans).items()}
 
 
 class _Counter:
-    """Takes the place of a decoder: counts the records from an offset on."""
+    """Replaces a decoder: counts the records from an offset on."""
 
     def __init__(self) -> None:
         self.records = self.size = self.next_offset = 0
         self.oldest_ms: int | None = None
 
     def decode(self, buffer: Buffer, start: int, end: int, aborted: object = None, check_crcs: bool = True) -> Fetched:
-        """Count what is fetched; there is nothing to hand out but a sign that something came."""
+        """Count what was fetched; the returned batch only shows that something arrived."""
         following = start
         for position, header in iter_headers(buffer):
             if header.base_offset >= end:
@@ -180,7 +180,7 @@ class _Counting(RangeReader):
 def over_time(
     config: ReaderConfig, past: Past, until_ms: int, samples: Iterable[LagSample], remarks: Remarks
 ) -> list[Lag]:
-    """The lag at steps of the time that was read."""
+    """The lag at steps of the history."""
     behind = {(each.topic, each.partition): _at_most(each) for each in samples}
     asked = plan(places_of(past, behind), past.times(until_ms))
     if asked.left_out:
@@ -200,10 +200,10 @@ def _at_most(sample: LagSample) -> int:
 
 
 def ends_over_time(cluster: Cluster, asked: Asked) -> dict[Name, list[int | None]]:
-    """Where the logs of these partitions ended at each of these times; of those only that have a leader.
+    """Where the logs of these partitions ended at each of these times, for partitions with a leader.
 
     Raises:
-        KafkaError: the cluster does not say.
+        KafkaError: the offsets cannot be looked up.
     """
     bounds = cluster.bounds({TopicPartition(*name) for name in asked.places})
     found: dict[Name, list[int | None]] = {(place.topic, place.partition): [] for place in bounds}
@@ -211,5 +211,5 @@ def ends_over_time(cluster: Cluster, asked: Asked) -> dict[Name, list[int | None
         ends = cluster.list_offsets(dict.fromkeys(bounds, at_ms))
         for (place, (start, latest)), own in zip(bounds.items(), found.values(), strict=True):
             end = ends[place] if ends[place] >= 0 else latest
-            own.append(None if 0 < start >= end else end)  # what was before today's start is not known
+            own.append(None if 0 < start >= end else end)  # before the log's current start nothing is known
     return found

@@ -18,7 +18,7 @@ _WIDTH = 8
 
 
 class Bounds(NamedTuple):
-    """The offset of the first record that is left, and the one behind the last."""
+    """The offset of the first record that is left, and the one after the last."""
 
     start: int
     end: int

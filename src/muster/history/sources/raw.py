@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from muster.arrow import LEADER_EPOCH
+from muster.arrow import IS_TRANSACTIONAL, LEADER_EPOCH
 from muster.arrow.schema import Array
 from muster.history.tables import RAW
 
 OFFSETS_TOPIC = "__consumer_offsets"
 EVENTS_TOPIC = "__group_events"
 
-DECODED = ("offset", "timestamp", LEADER_EPOCH, "key", "value")
+DECODED = ("offset", "timestamp", LEADER_EPOCH, "key", "value", IS_TRANSACTIONAL)
 """The columns of muster.arrow's decoder that RAW is made of."""
 
 _UNKNOWN = -1
@@ -26,5 +26,6 @@ def to_raw(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
         batch.column(LEADER_EPOCH).fill_null(_UNKNOWN),
         batch.column("key"),
         batch.column("value"),
+        batch.column(IS_TRANSACTIONAL),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW)

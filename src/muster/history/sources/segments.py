@@ -57,6 +57,14 @@ class _Aborted(NamedTuple):
     marker: int
 
 
+class Opened(NamedTuple):
+    """An open transaction: its first offset, and the epoch and time of its producer's last batch."""
+
+    first: int
+    epoch: int
+    last_ms: int
+
+
 @dataclass(slots=True)
 class Plan:
     """What to read from one log."""
@@ -65,23 +73,30 @@ class Plan:
     aborted: list[_Aborted] = field(default_factory=list)
     next_offset: int = 0
     records: int = 0
-    open: dict[int, int] = field(default_factory=dict)
-    """Producers with an open transaction, and its first offset."""
+    open: dict[int, Opened] = field(default_factory=dict)
+    """Producers with an open transaction."""
+    last_ms: int = -1
+    """The largest time of a batch."""
 
 
 def plan(paths: Iterable[Path], remarks: Remarks) -> Plan:
-    """Walk the headers of a log's segments, in order of offset."""
+    """Walk the headers of a log's segments, in order of offset, to read its records."""
     found = Plan()
+    walk(paths, found, remarks)
+    if found.open:
+        first = min(each.first for each in found.open.values())
+        remarks.add(f"{len(found.open)} open transactions from offset {first} on do not count")
+    found.aborted += [_Aborted(producer_id, each.first, _END) for producer_id, each in found.open.items()]
+    return found
+
+
+def walk(paths: Iterable[Path], found: Plan, remarks: Remarks) -> None:
+    """Add what the headers of segments, in order of offset, say of a log from `found.next_offset` on."""
     for path in paths:
         try:
             _walk(path, found, remarks)
         except OSError as error:
             remarks.add(f"{path} could not be read ({error.strerror or error}): its records are missing")
-    if found.open:
-        first = min(found.open.values())
-        remarks.add(f"{len(found.open)} open transactions from offset {first} on do not count")
-    found.aborted += [_Aborted(producer_id, first, _END) for producer_id, first in found.open.items()]
-    return found
 
 
 def read(found: Plan, decoder: Decoder, remarks: Remarks) -> Iterator[pa.RecordBatch]:
@@ -201,6 +216,7 @@ def _take(path: Path, file: _File, position: int, header: BatchHeader, run: Run 
         _end(run, found)
         run = None
     found.next_offset = header.next_offset
+    found.last_ms = max(found.last_ms, header.max_timestamp)
     found.records += 0 if header.is_control else header.record_count
     end = position + header.size
     if run is None:
@@ -214,16 +230,18 @@ def _end(run: Run | None, found: Plan) -> None:
 
 
 def _note_transaction(file: _File, position: int, header: BatchHeader, found: Plan) -> None:
+    opened = found.open.get(header.producer_id)
     if not header.is_control:
-        found.open.setdefault(header.producer_id, header.base_offset)
+        first = header.base_offset if opened is None else opened.first
+        found.open[header.producer_id] = Opened(first, header.producer_epoch, header.max_timestamp)
         return
-    first = found.open.pop(header.producer_id, None)
+    found.open.pop(header.producer_id, None)
     try:
         aborts = is_abort_marker(*file.at(position, header.size), header)
     except CorruptRecordError:
         aborts = True  # nothing shows that it was committed
-    if aborts and first is not None:
-        found.aborted.append(_Aborted(header.producer_id, first, header.base_offset))
+    if aborts and opened is not None:
+        found.aborted.append(_Aborted(header.producer_id, opened.first, header.base_offset))
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------

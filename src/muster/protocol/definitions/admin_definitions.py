@@ -179,6 +179,24 @@ response OffsetDeleteResponse key=47 versions=0 flexible=none
             partition_index int32
             error_code int16
 
+request UpdateFeaturesRequest key=57 versions=0-2 flexible=0+
+    timeout_ms int32 default=60000
+    feature_updates []FeatureUpdateKey
+        feature string
+        max_version_level int16
+        allow_downgrade bool 0
+        upgrade_type int8 1+ default=1
+    validate_only bool 1+ default=false
+
+response UpdateFeaturesResponse key=57 versions=0-2 flexible=0+
+    throttle_time_ms int32
+    error_code int16
+    error_message string null=0+
+    results []UpdatableFeatureResult 0-1 ignorable
+        feature string
+        error_code int16
+        error_message string null=0+
+
 request DescribeProducersRequest key=61 versions=0 flexible=0+
     topics []TopicRequest
         name string

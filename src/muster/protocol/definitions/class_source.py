@@ -8,20 +8,14 @@ from __future__ import annotations
 import re
 
 from muster.protocol.definitions import schema
-from muster.protocol.definitions.admin_definitions import ADMIN_MESSAGES
-from muster.protocol.definitions.client_definitions import MESSAGES
-from muster.protocol.definitions.draft_definitions import DRAFT_MESSAGES
-from muster.protocol.definitions.group_definitions import GROUP_MESSAGES
-from muster.protocol.definitions.sasl_definitions import SASL_MESSAGES
 from muster.protocol.definitions.schema import Field, Message, Struct
-from muster.protocol.definitions.transaction_definitions import TRANSACTION_MESSAGES
 
 PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
 _ZERO = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID", "bool": "False", "float64": "0.0"}
 
 
 def _optional(member: Field) -> bool:
-    """Whether None is a value: a null, or (for a tagged structure) "not sent"."""
+    """Whether None is a value: null, or (for a tagged structure) "not sent"."""
     return member.nullable != schema.NEVER or (member.struct is not None and not member.is_array and _tagged(member))
 
 
@@ -59,10 +53,10 @@ def default_source(member: Field) -> str:
 
 
 def absent_source(member: Field) -> str:
-    """What a tagged field is that was not sent, as Python source.
+    """The value of a tagged field that was not sent, as Python source.
 
-    Kafka's table gives a structure that may be null a null as its default by a string "null". Where it has none, the
-    structure with its defaults is what need not be sent, and a null is: one byte, 0.
+    In Kafka's tables the default of a nullable structure is null only if they say "null". If they do not, the structure
+    with its defaults need not be sent, but null is: one byte, 0.
     """
     if member.struct is not None and not member.is_array and member.nullable != schema.NEVER and not member.default:
         return f"{member.struct.name}()"
@@ -106,20 +100,11 @@ def _message_bases(message: Message) -> tuple[str, list[str]]:
 
 
 IMPORTED = "EMPTY", "ZERO_UUID", "Message", "Records", "Request", "Response", "Struct"
-TABLES = {
-    "messages.py": MESSAGES,
-    "draft_messages.py": DRAFT_MESSAGES,
-    "group_messages.py": GROUP_MESSAGES,
-    "sasl_messages.py": SASL_MESSAGES,
-    "admin_messages.py": ADMIN_MESSAGES,
-    "transaction_messages.py": TRANSACTION_MESSAGES,
-}
-"""What each of the files is made from."""
 
 
 def messages_source(file: str) -> str:
-    """The text of one of `TABLES`."""
-    names = schema.message_names(TABLES[file])
+    """The text of one of `schema.TABLES`."""
+    names = schema.message_names(schema.TABLES[file])
     lines: list[str] = []
     for name in sorted(names, key=lambda name: (name.endswith("Request"), names.index(name))):
         message = schema.message(name)

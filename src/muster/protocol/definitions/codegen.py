@@ -3,7 +3,7 @@ beside it, `admin_definitions.py`, `draft_definitions.py`, `group_definitions.py
 `transaction_definitions.py`.
 
 There are two products. The classes of the messages, in `messages.py` and its like (`class_source.py`), are checked in:
-`python -m muster.protocol.definitions.codegen` writes them, `--check` tells whether they are fresh. The codecs, one
+`python -m muster.protocol.definitions.codegen` writes them, `--check` reports whether they are fresh. The codecs, one
 pair of functions for each message and version, are compiled when first used (`codec.py`); `python -m
 muster.protocol.definitions.codegen JoinGroupRequest 9` prints them.
 
@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from struct import calcsize
 
 from muster.protocol.definitions import schema
-from muster.protocol.definitions.class_source import TABLES, absent_source, default_source, messages_source
+from muster.protocol.definitions.class_source import absent_source, default_source, messages_source
 from muster.protocol.definitions.schema import FIXED, Field, Message, Struct
 
 # --- codecs ----------------------------------------------------------------------------------------------------------
@@ -31,7 +32,7 @@ SLICE = 128
 
 
 class _Writer:
-    """Lines of one function, with indentation, fresh names and a run of fixed-width fields not yet emitted."""
+    """The lines of one function, with indentation, fresh names and a run of fixed-width fields not yet emitted."""
 
     def __init__(self, message: Message, version: int, sliced: bool = False) -> None:
         self.message = message
@@ -52,8 +53,10 @@ class _Writer:
         return f"{stem}{self.counter}"
 
     def packer(self, fmt: str, kind: str) -> str:
-        name = f"{kind}_{fmt.replace('?', 'B_')}"
-        self.packers[name] = f"packer({fmt!r}).{kind}"
+        return self.constant(f"{kind}_{fmt.replace('?', 'B_')}", f"packer({fmt!r}).{kind}")
+
+    def constant(self, name: str, expression: str) -> str:
+        self.packers[name] = expression
         return name
 
     def compact(self, member: Field) -> bool:
@@ -68,7 +71,7 @@ class _Writer:
         return sorted(found, key=lambda m: m.tag or 0)
 
     def count(self, size: str) -> None:
-        """Take an array's elements off what may come."""
+        """Subtract an array's elements from the remaining limit."""
         self.line(f"left -= {size}")
         self.line("if left < 0: raise too_many_elements()")
 
@@ -248,11 +251,8 @@ class Encoder(_Writer):
         self.line(f"{tags} = []")
         for member in members:
             self.tag(member, f"{value}.{member.name}", tags)
-        self.line(f"w(uvarint(len({tags})))")
-        body = self.fresh("b")
-        number = self.fresh("n")
-        self.line(f"for {number}, {body} in {tags}:")
-        self.line(f"    w(uvarint({number}) + uvarint(len({body})) + {body})")
+        self.line(f"w(UVARINT[len({tags})])")
+        self.line(f"if {tags}: w(b''.join({tags}))")
 
     def tag(self, member: Field, value: str, tags: str) -> None:
         absent = absent_source(member)
@@ -264,11 +264,18 @@ class Encoder(_Writer):
         else:
             self.line(f"if {value} != {absent}:")
         self.depth += 1
-        body, outer = self.fresh("b"), self.fresh("w")
-        self.line(f"{body} = []; {outer} = w; w = {body}.append")
-        self.field(member, value)
-        self.flush()
-        self.line(f"w = {outer}; {tags}.append(({member.tag}, b''.join({body})))")
+        if member.type in FIXED:
+            fmt = FIXED[member.type]
+            name, size = f"tag_{member.tag}_{fmt.replace('?', 'B_')}", calcsize(f">{fmt}")
+            head = self.constant(name, f"uvarint({member.tag}) + uvarint({size})")
+            self.line(f"{tags}.append({head} + {self.packer(fmt, 'pack')}({value}))")
+        else:
+            body, outer = self.fresh("b"), self.fresh("w")
+            self.line(f"{body} = []; {outer} = w; w = {body}.append")
+            self.field(member, value)
+            self.flush()
+            head = self.constant(f"tag_{member.tag}", f"uvarint({member.tag})")
+            self.line(f"w = {outer}; {tags}.append(b''.join(({head}, uvarint(sum(map(len, {body}))), *{body})))")
         self.depth -= 1
 
 
@@ -280,7 +287,7 @@ class Decoder(_Writer):
         self.of_bytes = of_bytes
 
     def read(self, kind: str, end: str) -> str:
-        """What reads a value that ends at `end`. Of `bytes` a part is bytes, and text takes half as long."""
+        """The expression that reads a value ending at `end`. Slices of `bytes` are bytes; text takes half as long."""
         part = f"buf[pos:{end}]"
         if kind == "string":
             return f"{part}.decode()" if self.of_bytes else f"str({part}, 'utf-8')"
@@ -295,7 +302,7 @@ class Decoder(_Writer):
         return self.function("def decode(buf, pos, left=UNLIMITED):\n    end = len(buf)")
 
     def struct(self, struct: Struct) -> str:
-        """Emit what reads a structure; the expression that builds it is returned (valid after `flush`)."""
+        """Emit the code that reads a structure; returns the expression that builds it (valid after `flush`)."""
         values = {member.name: self.field(member) for member in self.present(struct)}
         if self.flexible:
             values |= self.tags(self.tagged(struct))
@@ -323,7 +330,7 @@ class Decoder(_Writer):
         return size
 
     def first_byte(self) -> str:
-        """Of a compact length, read together with the fields before it."""
+        """The first byte of a compact length, read together with the fields before it."""
         if self.run:
             size = self.fixed("B", "n")
             self.flush()
@@ -333,7 +340,7 @@ class Decoder(_Writer):
         return size
 
     def compact_string(self, member: Field, nullable: bool) -> str:
-        """Nearly all have less than 127 bytes; that they have is the first question."""
+        """Nearly all have less than 127 bytes, so that case comes first."""
         size, end, value = self.first_byte(), self.fresh("p"), self.fresh("v")
         self.line(f"if 1 < {size} < 128:")
         self.line(f"    {end} = pos + {size} - 1")
@@ -481,9 +488,9 @@ class Decoder(_Writer):
 def codec_source(
     name: str, version: int, *, sliced: bool = False, of_bytes: bool = False
 ) -> tuple[str, dict[str, str]]:
-    """Source of `encode` and `decode` for one version of a message, and the packers (name: expression) they use.
+    """Source of `encode` and `decode` for one version of a message, and the packers (name: expression) that they use.
 
-    `of_bytes`: `decode` is given `bytes`, else any buffer.
+    `of_bytes`: `decode` takes `bytes` only, otherwise any buffer.
     """
     message = schema.message(name)
     encoder = Encoder(message, version, sliced)
@@ -500,10 +507,10 @@ def _main(arguments: list[str]) -> int:
         print(codec_source(arguments[0], int(arguments[1]), of_bytes=True)[0])
         return 0
     folder = Path(__file__).parent.parent
-    stale = [f for f in TABLES if not (folder / f).exists() or (folder / f).read_text() != messages_source(f)]
+    stale = [f for f in schema.TABLES if not (folder / f).exists() or (folder / f).read_text() != messages_source(f)]
     if arguments == ["--check"] and stale:
         print(
-            f"{stale} are not what their tables say: run `python -m muster.protocol.definitions.codegen`",
+            f"{stale} differ from their tables: run `python -m muster.protocol.definitions.codegen`",
             file=sys.stderr,
         )
         return 1

@@ -1,4 +1,4 @@
-"""The grammar of `client_definitions.py`, and the algebra of version ranges.
+"""The grammar of `client_definitions.py` and the files beside it, and version ranges.
 
 One line states one field::
 
@@ -39,8 +39,15 @@ FIXED = {
 }
 """Types of fixed width, with the `struct` format of each."""
 
-TABLES = (MESSAGES, DRAFT_MESSAGES, GROUP_MESSAGES, SASL_MESSAGES, ADMIN_MESSAGES, TRANSACTION_MESSAGES)
-"""The messages. Each table becomes a module, in which the names of structures are unique."""
+TABLES = {
+    "messages.py": MESSAGES,
+    "draft_messages.py": DRAFT_MESSAGES,
+    "group_messages.py": GROUP_MESSAGES,
+    "sasl_messages.py": SASL_MESSAGES,
+    "admin_messages.py": ADMIN_MESSAGES,
+    "transaction_messages.py": TRANSACTION_MESSAGES,
+}
+"""The messages, by the module that is generated from them. In each the names of structures are unique."""
 
 _NEVER = 1 << 15
 
@@ -218,8 +225,8 @@ def _unique(table: str, message: str, struct: str) -> str:
 
 @cache
 def message(name: str) -> Message:
-    """The definition of one message. Parsed when first asked for: a broker needs a dozen of them to start."""
-    table = next(table for table in TABLES if name in _blocks(table))
+    """The definition of one message. Parsed on first use: a broker needs a dozen of them to start."""
+    table = next(table for table in TABLES.values() if name in _blocks(table))
     return _parse_message(table, _blocks(table)[name])
 
 

@@ -83,7 +83,7 @@ def decompress(codec: Compression, data: Buffer, max_size: int = MAX_DECOMPRESSE
 def decompress_into(codec: Compression, data: Buffer, target: memoryview) -> int | None:
     """As `decompress`, to the beginning of `target`: how many bytes it is, nothing copied in between.
 
-    None if it does not fit or is broken: which of the two, only `decompress` tells. Then `target` holds anything.
+    None if it does not fit or is broken: only `decompress` can distinguish the two. `target` is then undefined.
     """
     try:
         match codec:

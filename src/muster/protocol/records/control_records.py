@@ -21,28 +21,36 @@ _ABORT = 0
 _COMMIT = 1
 
 
-class Marker(NamedTuple):
-    """The end of a transaction."""
+class TxnMarker(NamedTuple):
+    """The end of a producer's transaction, as a coordinator has it written (Kafka's TxnMarkerEntry).
 
-    commit: bool
+    `transaction_version` decides which epochs a partition accepts; it is not in the log.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
     coordinator_epoch: int
+    transaction_version: int = 0
 
 
-def end_marker(producer_id: int, producer_epoch: int, marker: Marker, timestamp: int) -> bytearray:
+def end_marker(marker: TxnMarker, timestamp: int) -> bytearray:
     """A whole control batch, for an append. `timestamp` is in milliseconds."""
     builder = BatchBuilder()
-    key = _KEY.pack(_VERSION, _COMMIT if marker.commit else _ABORT)
+    key = _KEY.pack(_VERSION, _COMMIT if marker.committed else _ABORT)
     builder.append(timestamp, key, _VALUE.pack(_VERSION, marker.coordinator_epoch))
-    return builder.build(producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True)
+    return builder.build(
+        producer_id=marker.producer_id, producer_epoch=marker.producer_epoch, transactional=True, control=True
+    )
 
 
-def read_marker(buffer: Buffer, position: int, header: BatchHeader) -> Marker | None:
+def read_marker(buffer: Buffer, position: int, header: BatchHeader) -> TxnMarker | None:
     """The marker in a control batch. None: it is empty since a compaction, or of a type that ends no transaction.
     Raises CorruptRecordError."""
     kind, value = _first(buffer, position, header)
     if kind not in (_ABORT, _COMMIT) or value is None or len(value) < _VALUE.size:
         return None
-    return Marker(kind == _COMMIT, _VALUE.unpack_from(value)[1])
+    return TxnMarker(header.producer_id, header.producer_epoch, kind == _COMMIT, _VALUE.unpack_from(value)[1])
 
 
 def is_abort_marker(buffer: Buffer, position: int, header: BatchHeader) -> bool:

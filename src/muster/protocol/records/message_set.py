@@ -10,11 +10,11 @@ Key and value are int32 lengths with their bytes, -1 is null. `size` counts the 
 from the magic on. Attributes: the codec (none, gzip, snappy, lz4), and from magic 1 on bit 3, LogAppendTime.
 
 A compressed message is a wrapper: its value holds a set of the same magic. In magic 0 the offsets inside are absolute.
-In magic 1 they count from 0 and the wrapper has the last one's absolute offset, so that a broker gives offsets without
-compressing again (KIP-31); with LogAppendTime all of them have the wrapper's time (KIP-32). Wrappers do not nest.
+In magic 1 they count from 0 and the wrapper has the last one's absolute offset, so brokers assign offsets without
+recompressing (KIP-31); with LogAppendTime all of them have the wrapper's time (KIP-32). Wrappers do not nest.
 
-LZ4 of magic 0 is framed with a wrong checksum of the frame's header: it covers the four bytes of the frame's magic
-number too (KAFKA-3160). Readers of that time take both.
+LZ4 frames in magic 0 have a wrong header checksum: it also covers the four bytes of the frame's magic number
+(KAFKA-3160). Readers of that time accept both.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _TIMESTAMP = struct.Struct(">q")
 _CODEC_MASK = 0x07
 _LOG_APPEND_FLAG = 0x08
 _SMALLEST = (14, 22)
-"""The least that `size` may be, by magic: an entry with neither key nor value."""
+"""The minimum `size` by magic: an entry with neither key nor value."""
 
 _OLD_CODECS = (Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4)
 
 _FARTHEST = (1 << 31) - 1
-"""From a batch's first offset to its last: that is an int32 of its header."""
+"""The maximum distance from a batch's first offset to its last, an int32 in its header."""
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
@@ -65,9 +65,9 @@ class _Entry(NamedTuple):
 
 
 def to_batches(records: Buffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> tuple[bytes, CorruptRecordError | None]:
-    """What a fetch brought, each message set as record batches; those among them that are batches stay as they are.
+    """The records of a fetch, each message set as record batches; record batches stay as they are.
 
-    A last entry that is cut off is left out. After the second result, an error, nothing could be read.
+    A last entry that is cut off is left out. The second result is the error that ended the reading, if any.
     """
     made: list[Buffer] = []
     position, view, last = 0, memoryview(records), -1
@@ -77,7 +77,7 @@ def to_batches(records: Buffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> tuple[
                 made.append(view[position : position + size])
             else:
                 messages = _messages(view[position : position + size], max_size)
-                last = _behind(last, messages)
+                last = _check_offsets(last, messages)
                 made += _batches(messages)
             position += size
     except CorruptRecordError as error:
@@ -86,12 +86,12 @@ def to_batches(records: Buffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> tuple[
 
 
 def _whole(view: memoryview, position: int) -> int | None:
-    """The size of the entry or batch at `position`, None if it is not there whole."""
+    """The size of the entry or batch at `position`, None if it is incomplete."""
     if len(view) - position <= _MAGIC_AT:
         return None
     length: int = _LENGTH.unpack_from(view, position + 8)[0]
     if length < _SMALLEST[0]:
-        raise CorruptRecordError(f"a message of {length} bytes cannot be one")
+        raise CorruptRecordError(f"a message cannot have a size of {length} bytes")
     size = length + LOG_OVERHEAD
     return size if size <= len(view) - position else None
 
@@ -117,8 +117,8 @@ def _messages(entry: memoryview, max_size: int) -> list[Message]:
     return messages
 
 
-def _behind(last: int, messages: list[Message]) -> int:
-    """The offset of the last message. The CRC does not cover offsets; a batch needs them to grow."""
+def _check_offsets(last: int, messages: list[Message]) -> int:
+    """Check that offsets increase, which the CRC does not cover; returns the last one."""
     for message in messages:
         if message.offset <= last:
             raise CorruptRecordError(f"a message has offset {message.offset}, after one with {last}")
@@ -151,9 +151,7 @@ def _read(entry: memoryview) -> _Entry:
         raise CorruptRecordError(f"the message at offset {offset} has magic {magic}")
     computed = crc32(entry[_CRC_START:])
     if computed != crc:
-        raise CorruptRecordError(
-            f"record is corrupt: the message at offset {offset} says crc {crc}, its bytes {computed}"
-        )
+        raise CorruptRecordError(f"corrupt message at offset {offset}: stored crc {crc}, computed crc {computed}")
     if size < _SMALLEST[magic]:
         raise CorruptRecordError(f"the message at offset {offset} is cut off")
     timestamp, position = NO_TIMESTAMP, _ENTRY.size
@@ -186,7 +184,7 @@ def _corrupt(outer: _Entry, what: str) -> CorruptRecordError:
 
 def _batches(messages: list[Message]) -> Iterator[bytearray]:
     """Batches of these messages: one, unless the broker's time (LogAppendTime) differs between them, which a batch
-    has only once, or their offsets are farther apart than a batch can tell."""
+    has only once, or their offsets are too far apart for a batch."""
     run: list[Message] = []
     for message in messages:
         if run and (_time_of_all(run[0]) != _time_of_all(message) or message.offset - run[0].offset > _FARTHEST):
@@ -212,7 +210,7 @@ def _batch(messages: list[Message]) -> bytearray:
 
 
 def _with_right_checksum(frame: bytes) -> bytes:
-    """The frame with the checksum of its header computed anew."""
+    """The frame with the right checksum of its header."""
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
         return frame
     end = 6 + (8 if frame[4] & 0x08 else 0)

@@ -11,7 +11,7 @@ length and leader epoch are not covered, so a broker assigns a batch its offsets
 reading its records. Broker and log treat batches as opaque bytes with a header; only clients and the log's compaction
 decode records.
 
-The older magics 0 and 1 have their magic at the same place. Brokers neither write nor accept them any more, nor does
+The older magics 0 and 1 have their magic at the same place. Brokers no longer write or accept them, nor does
 muster: they raise UnsupportedMagicError. `message_set.py` makes batches of those that a client fetches.
 
 A record's numbers are zigzag varints; its timestamp and offset are relative to the batch's. With LogAppendTime every
@@ -45,6 +45,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 
+_CRC_POSITION = 17
 _CRC_START = 21
 _MAGIC_POSITION = 16
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -230,38 +231,42 @@ def next_header(buffer: Buffer, position: int) -> BatchHeader | None:
 
 
 def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Checks that the whole batch is there and its CRC-32C holds. Raises CorruptRecordError. Copies nothing."""
+    """Check that the whole batch is there and its CRC-32C is right. Raises CorruptRecordError. Copies nothing."""
     end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
         raise CorruptRecordError(f"a batch of {header.size} bytes is truncated: {len(buffer) - position} are present")
     computed = crc_of(memoryview(buffer), position, end)
     if computed != header.crc:
         raise CorruptRecordError(
-            f"record is corrupt: the batch at offset {header.base_offset} says crc {header.crc}, its bytes {computed}"
+            f"corrupt batch at offset {header.base_offset}: stored crc {header.crc}, computed crc {computed}"
         )
 
 
 def crc_of(view: memoryview, position: int, end: int) -> int:
-    """The CRC-32C that the batch from `position` to `end` has to say."""
+    """The right CRC-32C of the batch from `position` to `end`."""
     return crc32c(view[position + _CRC_START : end])
 
 
 def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader, latest: int, append: bool) -> None:
-    """Makes `latest` the batch's largest time, with `append` (LogAppendTime) that of every record, and computes the CRC
-    again, in place. Kafka's brokers clear the attributes that they do not know when they do so."""
-    end = position + header.batch_length + LOG_OVERHEAD
+    """Make `latest` the batch's largest time, with `append` (LogAppendTime) that of every record, and compute the CRC
+    again, in place. Kafka's brokers also clear unknown attributes then."""
     attributes = header.attributes & _KNOWN_ATTRIBUTES | (TIMESTAMP_TYPE_FLAG if append else 0)
     struct.pack_into(">hiqq", buffer, position + _CRC_START, attributes, *header[6:8], latest)
-    _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + _CRC_START : end]))
+    set_crc(buffer, position, position + header.size)
 
 
 def set_producer(
     buffer: bytearray | memoryview, position: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> None:
-    """Numbers a batch anew for an idempotent producer and computes the CRC again, in place."""
+    """Give a batch another producer and sequence and compute the CRC again, in place."""
     end = position + _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1] + LOG_OVERHEAD
     _PRODUCER.pack_into(buffer, position + _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
-    _CRC.pack_into(buffer, position + 17, crc32c(memoryview(buffer)[position + _CRC_START : end]))
+    set_crc(buffer, position, end)
+
+
+def set_crc(buffer: bytearray | memoryview, position: int, end: int) -> None:
+    """Compute the CRC of the batch from `position` to `end` again, in place."""
+    _CRC.pack_into(buffer, position + _CRC_POSITION, crc_of(memoryview(buffer), position, end))
 
 
 # ------------------------------------------------------------------------------------------------- reading records
@@ -292,10 +297,8 @@ def read_as(
     try:
         decode_records(data, header, records)
     except IndexError:
-        text = (
-            f"a record of the batch at offset {header.base_offset} is cut off: a field or a number of it reaches beyond"
-        )
-        raise CorruptRecordError(f"{text} the end") from None
+        text = f"a record of the batch at offset {header.base_offset} is cut off: a field extends beyond the end"
+        raise CorruptRecordError(text) from None
     return records
 
 
@@ -319,7 +322,7 @@ def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_size: i
 
 
 class BatchBuilder:
-    """Collects records and builds one batch of them.
+    """Collects records and builds one batch from them.
 
     `size` is exact for the batch without compression, so a producer knows when the next record would not fit. The
     base timestamp is the first record's, unless one is given (compaction puts a delete horizon there)."""
@@ -341,7 +344,7 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> int:
-        """Adds a record and returns its offset relative to the batch's base."""
+        """Add a record and return its offset relative to the batch's base."""
         delta = self._last_delta + 1
         self.append_at(delta, timestamp, key, value, headers)
         return delta
@@ -354,7 +357,7 @@ class BatchBuilder:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
-        """Adds a record with a given relative offset: compaction leaves gaps."""
+        """Add a record at a given relative offset: compaction leaves gaps."""
         if offset_delta <= self._last_delta:
             raise ValueError(f"relative offset {offset_delta} does not follow {self._last_delta}")
         base_timestamp = self._base_timestamp
@@ -381,9 +384,8 @@ class BatchBuilder:
         self.count += 1
 
     def append_encoded(self, timestamp: int, head: bytes, ends: Sequence[bytes], size: int = 0) -> None:
-        """Adds records that are already encoded from their keys on (key, value and headers, each with
-        its length in front): `head`, with which all begin, then one of `ends`. `size` is the length of every end, if
-        all have the same."""
+        """Add records whose key, value and headers are already encoded, each with its length in front: `head`, with
+        which all begin, then one of `ends`. `size` is the length of every end, if all have the same."""
         base_timestamp = self._base_timestamp
         if base_timestamp is None:
             base_timestamp = self._base_timestamp = timestamp
@@ -413,8 +415,8 @@ class BatchBuilder:
             self.size += len(counted) + length
 
     def append_packed(self, timestamp: int, records: memoryview, count: int) -> None:
-        """Adds records that are encoded whole, one after the other, all of this timestamp and with offsets from 0 on.
-        They have to be the first. The memory is not copied before the batch is built."""
+        """Add completely encoded records, one after the other, all with this timestamp and with offsets from 0 on.
+        They must be the first. The memory is not copied before the batch is built."""
         if self.count:
             raise ValueError("packed records must be the first of their batch")
         self._base_timestamp = self._max_timestamp = timestamp
@@ -424,7 +426,7 @@ class BatchBuilder:
         self.count = count
 
     def keep_timestamp(self, timestamp: int) -> None:
-        """Makes `timestamp` the batch's base and largest time, for a batch that has no records left."""
+        """Make `timestamp` the batch's base and largest time, for a batch that has no records left."""
         self._base_timestamp = self._max_timestamp = timestamp
 
     def build(
@@ -468,7 +470,7 @@ class BatchBuilder:
         _AFTER_CRC.pack_into(batch, _CRC_START, *fields, producer_id, producer_epoch, base_sequence, self.count)
         PREFIX.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
         batch[_MAGIC_POSITION] = MAGIC
-        _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+        _CRC.pack_into(batch, _CRC_POSITION, crc32c(memoryview(batch)[_CRC_START:]))
         return batch
 
 

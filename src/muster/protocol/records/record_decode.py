@@ -11,20 +11,20 @@ from itertools import repeat
 from typing import Protocol
 
 from muster.errors import CorruptRecordError
-from muster.protocol.records.record_runs import Run, pieces
+from muster.protocol.records.record_runs import WORTH_IT, Run, pieces
 from muster.protocol.records.varints import read_varint, read_zigzag, signed
 
 RecordHeaders = list[tuple[str, bytes | None]]
 
 _FAR = -(1 << 40)
 _HALF = [-1 if number == 1 else _FAR if number & 1 else (number & 0x7F) >> 1 for number in range(256)]
-"""The size that the first byte of its number says, -1 for null; below that, `read_varint` has to read it."""
+"""The size that the first byte of a length stands for, -1 for null; for less, `read_varint` must read it."""
 _UPPER = [high << 6 if high < 0x80 else _FAR for high in range(256)]
 """What a second byte adds to it."""
 
 
 class Header(Protocol):
-    """What of a batch's header its records are relative to."""
+    """The parts of a batch's header that its records are relative to."""
 
     @property
     def base_offset(self) -> int: ...
@@ -37,7 +37,7 @@ class Header(Protocol):
 
 
 class Decoded(Protocol):
-    """What is decoded of a record. `headers` are not set where there are none (see `headers_on_demand`)."""
+    """The decoded parts of a record. `headers` stays unset for a record without headers (see `headers_on_demand`)."""
 
     offset: int
     timestamp: int
@@ -47,7 +47,7 @@ class Decoded(Protocol):
 
 
 def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> None:
-    """Fill blank objects with what a batch says of its records. Raises IndexError where the data end too early."""
+    """Fill blank objects with the records of a batch. Raises IndexError if the data end too early."""
 
     def take_run(run: Run, first: int) -> None:
         _fill(run, header, records[first : first + run.records])
@@ -55,7 +55,11 @@ def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> N
     def one_by_one(position: int, first: int, stop: int) -> int:
         return _one_by_one(data, position, header, records[first:stop])
 
-    pieces(data, len(records), take_run, one_by_one)
+    count = len(records)
+    if count >= WORTH_IT:
+        pieces(data, count, take_run, one_by_one)
+    elif (end := _one_by_one(data, 0, header, records)) != len(data):
+        raise CorruptRecordError(f"{len(data) - end} bytes left after the last record")
 
 
 def _fill(run: Run, header: Header, records: Sequence[Decoded]) -> None:
@@ -82,12 +86,12 @@ def _fill(run: Run, header: Header, records: Sequence[Decoded]) -> None:
 
 
 def _one_by_one(data: bytes, position: int, header: Header, records: Iterable[Decoded]) -> int:  # noqa: C901
-    """Fill objects with the records from `position` on, and return the position behind them."""
+    """Fill objects with the records from `position` on, and return the position after them."""
     # The hot loop for records that are not alike: it fills objects that are there already, and decodes numbers of one
     # and two bytes in place, as a call for each of them would cost half as much again. What neighbours share is not
     # computed twice: the time, and the next offset. A record without headers is given none: a list for each would be
     # as much work for Python's garbage collector as the record.
-    # A field that reaches behind the end is found by the number that must follow it: that is an IndexError.
+    # A field that extends beyond the end is found by the number that must follow it: that is an IndexError.
     half, upper = _HALF, _UPPER
     base_offset = header.base_offset
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None
@@ -174,7 +178,7 @@ def _one_by_one(data: bytes, position: int, header: Header, records: Iterable[De
             position += 1
         if position != end_of_record:
             said, _ = read_varint(data, start)
-            raise CorruptRecordError(f"a record at offset {offset} says {said} bytes and has others")
+            raise CorruptRecordError(f"the record at offset {offset} does not have the {said} bytes that it declares")
     return position
 
 
@@ -190,7 +194,7 @@ def _read_nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
             raise CorruptRecordError(f"a field of {length} bytes")
         end = position + length
     if end > len(data):
-        raise CorruptRecordError("a field reaches behind the end of its batch")
+        raise CorruptRecordError("a field extends beyond the end of its batch")
     return data[position:end], end
 
 

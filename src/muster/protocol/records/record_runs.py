@@ -5,11 +5,11 @@ of them is then as long as the one before, and the bytes that say how long it an
 and are the same. So one record is read number by number, and the others are compared with it, a byte of all of them at
 a time: `data[place::stride]` is one call. Equal bytes at equal places mean what they meant in the first record. Only
 two numbers may differ: the offset, which has to go up by one (what its bytes are then is in a table), and the time,
-which has to be as many bytes long. A run ends in front of the first record that is different in any other way; such
-records, and all damage, are left to the loop in `record_decode`.
+which has to be as many bytes long. A run ends before the first record that differs in any other way; such records,
+and all damaged ones, are left to the loop in `record_decode`.
 
-Batches of one producer are alike, too. A shape is kept, under how records of it begin, and tried on the next batch
-before a record is read for a shape of its own.
+The batches of one producer are alike, too. A shape is cached under the first bytes of its records, and tried on the
+next batch before a shape is derived from a record.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from muster.errors import CorruptRecordError
 from muster.protocol.records.varints import read_varint, signed
 
 WORTH_IT = 4
-"""Fewer records are not worth being read as a run."""
+"""Fewer records are not read as a run."""
 
-_STEP, _STEP_BEHIND_RUN = 64, 8
-"""How many records are read one by one before looking for a run again; doubled each time there was none."""
+_STEP, _STEP_AFTER_RUN = 64, 8
+"""How many records are read one by one before the next search for a run; doubled after each search in vain."""
 
 _SHORT, _GROWTH = 512, 16
-"""Among how many records a run is looked for first, and among how many times those of the one before."""
+"""The records among which the first run is searched for, and the factor from one run's records to the next search."""
 
 _BLOCK = 1 << 13
 """This many relative offsets have all their bytes after the second in common."""
@@ -59,18 +59,18 @@ _WIDEST_LENGTH = 5
 
 
 class _Shape(NamedTuple):
-    """How records look that are alike. Places are counted from a record's first byte."""
+    """What records that are alike have in common. Places are counted from a record's first byte."""
 
     stride: int
     """The bytes from one record to the next."""
     fixed: tuple[tuple[int, bytes], ...]
     """The places of bytes that are the same in all of them, and these bytes."""
     time: int
-    """Where the time's number begins."""
+    """Where the timestamp delta begins."""
     offset: int
-    """Where the offset's number begins."""
+    """Where the offset delta begins."""
     key: int
-    """Where the number of the key's size begins."""
+    """Where the key's length begins."""
     layout: Struct
     """Reads key and value."""
     null_key: bool
@@ -81,7 +81,7 @@ class Run(NamedTuple):
     """Records of one shape."""
 
     records: int
-    """How many they are."""
+    """Their number."""
     end: int
     """The position after the last."""
     offset: int
@@ -95,21 +95,21 @@ class Run(NamedTuple):
 
 
 _LAYOUT = _Shape._fields.index("layout")
-"""What comes before it in a shape tells the rest."""
+"""The fields before it determine the others."""
 
 _shapes: dict[tuple[int, int], _Shape] = {}
-"""Shapes that were met, under the first two bytes of their records."""
+"""The shapes seen, by the first two bytes of their records."""
 
 
 def pieces(
     data: bytes, count: int, take_run: Callable[[Run, int], None], one_by_one: Callable[[int, int, int], int]
 ) -> None:
-    """Go through the records of a batch: each run goes to `take_run`, with the number of its first record. All others
-    go to `one_by_one`, which is given a position and the numbers of the first record there and of the one to stop at,
-    and returns the position after them.
+    """Go through the records of a batch: each run goes to `take_run`, with the index of its first record. All others
+    go to `one_by_one`, which gets a position, the index of the record there and that of the record to stop before, and
+    returns the position after them.
 
-    Where there are no runs they are searched for less and less often, and at first among few records: a look at many
-    costs as much for each of them, also where the run ends early.
+    In vain, runs are searched for less and less often, and at first among few records: the cost of a search grows with
+    the records searched, even if the run ends early.
 
     Raises:
         CorruptRecordError: bytes left after the last record.
@@ -121,7 +121,7 @@ def pieces(
         run = find_run(data, position, min(count - done, most))
         if run is not None:
             take_run(run, done)
-            position, done, step = run.end, done + run.records, _STEP_BEHIND_RUN
+            position, done, step = run.end, done + run.records, _STEP_AFTER_RUN
             most = max(_SHORT, run.records * _GROWTH)
         else:
             stop = min(done + step, count)
@@ -132,7 +132,7 @@ def pieces(
 
 
 def find_run(data: bytes, position: int, limit: int) -> Run | None:
-    """The run of at most `limit` records that begins at `position`, if it is worth it."""
+    """The run of at most `limit` records that begins at `position`; None if it is too short."""
     if limit < WORTH_IT:
         return None
     try:
@@ -155,7 +155,7 @@ def find_run(data: bytes, position: int, limit: int) -> Run | None:
 
 
 def _run(data: bytes, position: int, limit: int, shape: _Shape) -> Run | None:
-    """The run of records of this shape, if it is worth it."""
+    """The run of records of this shape; None if it is too short."""
     stride = shape.stride
     count = min(limit, (len(data) - position) // stride)
     end = position + count * stride
@@ -196,14 +196,14 @@ def _offsets(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int
 
 
 def _common(column: bytes, expected: bytes) -> int:
-    """With how many bytes the two begin that are the same."""
+    """The length of the common prefix."""
     size = min(len(column), len(expected))
     different = int.from_bytes(column[:size], "little") ^ int.from_bytes(expected[:size], "little")
     return ((different & -different).bit_length() - 1) >> 3 if different else size
 
 
 def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int | list[int], int]:
-    """The time of all records or of each, and how many have times of as many bytes."""
+    """The timestamp delta of all records or of each, and how many have one of this many bytes."""
     begin, width, end = position + shape.time, shape.offset - shape.time, position + count * shape.stride
     column = data[begin : end : shape.stride]
     if width == 1 and column.isascii() and column == column[:1] * count:

@@ -4,8 +4,8 @@ A zigzag number is the signed one with its sign in the lowest bit: 0, -1, 1, -2 
 a byte, the lowest first; all bytes but the last have their high bit set. (Messages have unsigned varints, without a
 sign and of up to 32 bits: primitives.py.)
 
-The two loops over every record of a batch, in `record_decode.py` and in `log/record_walk.py`, read numbers of one and
-two bytes in place, because a call for each would cost them half as much again; all longer ones come here.
+The two loops over every record of a batch, in `record_decode.py` and in `log/batches/record_walk.py`, read numbers of
+one and two bytes in place, because a call for each would cost them half as much again; all longer ones come here.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from muster.history.entries.synthetic_records import WrittenDown
 from muster.history.event_history import ToldGroup
 from muster.history.findings import View, findings
 from muster.history.lag.over_time import Past
-from muster.history.lag.rows import CommitSeries, Committed, Standing, standing
+from muster.history.lag.rows import CommitSeries, Committed, ExpiryState, expiry_state
 from muster.history.model import (
     Chunk,
     Finding,
@@ -58,7 +58,7 @@ class Stand(NamedTuple):
 
     group: str
     committed: dict[TopicPartition, Committed]
-    standing: Standing
+    expiry: ExpiryState
     kind: GroupKind
 
 
@@ -116,7 +116,7 @@ class Bucket:
             group = self._group(chunk.group)
             self._emit(chunk.group, fold(group.state, chunk))
             if len(chunk.commits.offset):
-                if self.past is not None:
+                if self.past is not None and group.state.kind is not GroupKind.SINK:
                     self.past.add(chunk.group, chunk.commits)
                 group.committed = CommitSeries(chunk.commits, group.committed).latest()
             group.last_ms = max(group.last_ms, _last_ms(chunk))
@@ -169,8 +169,14 @@ class Bucket:
 
     def _emit(self, name: str, rows: Rows) -> Rows:
         """Emit final rows, with explanations; returns them."""
-        self.output.final.extend(self._explained(name, rows))
+        if not self._is_of_sink(name):
+            self.output.final.extend(self._explained(name, rows))
         return rows
+
+    def _is_of_sink(self, name: str) -> bool:
+        """A group in which a sink marks what it has written has a state, but no rows (sink_groups.py)."""
+        group = self._thawed.get(name)
+        return group is not None and group.state.kind is GroupKind.SINK
 
     def _explained(self, name: str, rows: Rows) -> Rows:
         heard, group = self._heard.get(name), self._thawed.get(name)
@@ -199,10 +205,12 @@ class Bucket:
         lives = lives or any(each.kind is not GroupKind.OFFSETS_ONLY for each in lasting)
         lives = lives or (group.told is not None and group.told.is_rebalancing)
         if lives or rows.rebalances:
-            self.output.open.extend(rows)
+            if not self._is_of_sink(name):
+                self.output.open.extend(rows)
             self.output.stands.append(_stand(name, group, rows))
             return False
-        self.output.final.extend(rows)
+        if not self._is_of_sink(name):
+            self.output.final.extend(rows)
         if group.told is not None:
             del self._heard[name]  # all its events have been folded
         return True
@@ -246,7 +254,7 @@ def _by_group(events: pa.Table) -> dict[str, list[Event]]:
 
 def _stand(name: str, group: _Group, rows: Rows) -> Stand:
     latest = rows.generations[-1] if rows.generations else None
-    return Stand(name, group.committed, standing(latest), group.state.kind)
+    return Stand(name, group.committed, expiry_state(latest), group.state.kind)
 
 
 def _last_ms(chunk: Chunk) -> int:
@@ -262,7 +270,7 @@ class Views:
     """Keeps the last rows of each group, for its findings."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._kept: dict[str, dict[str, deque[Any]]] = {}
 
     def add(self, rows: Rows) -> None:
@@ -277,6 +285,11 @@ class Views:
             kept = self._kept.setdefault(row.group, {}).setdefault(name, deque(maxlen=_REMEMBERED))
             kept.append(row)
 
+    def behind(self) -> dict[TopicPartition, int]:
+        """The ends of the partitions in which a group is behind."""
+        lag = (row for tables in self._kept.values() for row in tables.get("lag", ()))
+        return {(row.topic, row.partition): row.log_end_offset for row in lag if row.lag_records > 0}
+
     def findings(self, now_ms: int) -> list[Finding]:
         """The findings."""
         return findings(self._view(group, tables, now_ms) for group, tables in sorted(self._kept.items()))
@@ -285,4 +298,4 @@ class Views:
         generations = sorted(tables.get(_FIRST, ()), key=lambda row: row.at)
         by_time = {name: sorted(rows, key=lambda row: row.at_ms) for name, rows in tables.items() if name != _FIRST}
         rebalances, notes, lag = (by_time.get(name, ()) for name in ("rebalances", "notes", "lag"))
-        return View(group, generations, rebalances, notes, lag, now_ms, self._limits)
+        return View(group, generations, rebalances, notes, lag, now_ms, self.limits)

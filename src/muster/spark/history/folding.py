@@ -6,17 +6,34 @@ tables, whatever their schema, and only what is written or queried is unpacked.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from muster.client.admin.admin import Admin
+from muster.client.plain.fetch import FetchSettings
+from muster.errors import MusterError
 from muster.history.lag.over_time import Past
-from muster.history.model import CommitNote, Finding, Generation, Lag, Limits, Rebalance, Rows
+from muster.history.model import (
+    CommitNote,
+    Finding,
+    Generation,
+    Lag,
+    Limits,
+    OpenTransaction,
+    Rebalance,
+    Rows,
+    TopicPartition,
+)
 from muster.history.rows import from_table, schema_of, to_table
+from muster.history.sources.open_transactions import oldest_open
+from muster.history.sources.remarks import Remarks
 from muster.spark.history.buckets import Bucket, Output, Views
 from muster.spark.history.packed import (
     COUNTS,
@@ -33,6 +50,11 @@ from muster.spark.history.packed import (
 if TYPE_CHECKING:
     from pandas import DataFrame  # type: ignore[import-untyped]
     from pyspark.sql.streaming.state import GroupState
+
+log = logging.getLogger("muster.spark.history")
+
+_ASKED_MS = 15_000
+"""How long a task waits for the cluster."""
 
 KINDS: dict[str, type[Any]] = {
     "generations": Generation,
@@ -222,9 +244,9 @@ def pack_groups(name: str) -> Callable[[Batches], Batches]:
     return run
 
 
-def find(limits: Limits, now_ms: int | None) -> Callable[[Batches], Batches]:
+def find(limits: Limits, now_ms: int | None, settings: FetchSettings) -> Callable[[Batches], Batches]:
     """For mapInArrow, over packed rows of some tables of a few groups: their findings. `now_ms`: the current time;
-    None: this machine's clock."""
+    None: this machine's clock. With `settings` the cluster is asked for the transactions that groups wait for."""
 
     def run(batches: Batches) -> Batches:
         views = Views(limits)
@@ -232,8 +254,26 @@ def find(limits: Limits, now_ms: int | None) -> Callable[[Batches], Batches]:
             for row in batch.to_pylist():
                 rows = from_table(KINDS[row["name"]], from_bytes(row["data"]))
                 views.add_table(row["name"], rows)
-        found = views.findings(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+        at_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        if behind := views.behind():
+            views.limits = replace(limits, open_transactions=_open_transactions(settings, behind, at_ms))
+        found = views.findings(at_ms)
         if found:
             yield from to_table(Finding, found).to_batches()
 
     return run
+
+
+def _open_transactions(
+    settings: FetchSettings, behind: Mapping[TopicPartition, int], now_ms: int
+) -> dict[TopicPartition, OpenTransaction]:
+    remarks = Remarks()
+    try:
+        with Admin(asdict(settings.client), default_api_timeout_ms=_ASKED_MS) as admin:
+            found = oldest_open(admin, behind, now_ms, remarks)
+    except MusterError as error:
+        found = {}
+        remarks.add(f"whether transactions are open is not known: {error}")
+    for remark in remarks.sentences():
+        log.warning("%s", remark)
+    return found

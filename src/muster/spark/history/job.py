@@ -139,7 +139,8 @@ def tables(
     source, _ = take_options(spark_options(bootstrap, options), streaming=False)
     settings = source.fetch_settings()
     lag = lag_frame(kept, settings, limits, now_ms, None).persist(StorageLevel.MEMORY_AND_DISK)
-    findings = findings_frame({name: found[name] for name in OPEN_TABLES} | {"lag": lag}, limits, now_ms)
+    rows = {name: found[name] for name in OPEN_TABLES} | {"lag": lag}
+    findings = findings_frame(rows, limits, now_ms, settings)
     past = past_frame(kept, settings, now_ms).persist(StorageLevel.MEMORY_AND_DISK)
     return History(**found | {"lag": lag, "findings": findings}, lag_over_time=past, kept=(kept, lag, past))
 

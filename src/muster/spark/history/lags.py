@@ -22,7 +22,7 @@ from muster.history.entries.chunks import no_commits
 from muster.history.lag import first_unread
 from muster.history.lag.over_time import Past, lag_over_time, places_of, plan
 from muster.history.lag.rows import CommitSeries, counted, lag_rows
-from muster.history.model import Lag, LagSample, Limits
+from muster.history.model import GroupKind, Lag, LagSample, Limits
 from muster.history.rows import day_of, from_table, to_table
 from muster.history.sources.lag_samples import count_records, ends_over_time, look_settings
 from muster.model import TopicPartition
@@ -58,7 +58,7 @@ def behind(
 
 
 def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits: Limits) -> list[Lag]:
-    stands = list(stands)
+    stands = [stand for stand in stands if stand.kind is not GroupKind.SINK]
     try:
         bounds = connect(settings.client).bounds(TopicPartition(*name) for stand in stands for name in stand.committed)
     except MusterError as error:
@@ -66,7 +66,7 @@ def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits
         return []
     return [
         row
-        for group, committed, stands_so, _ in stands
+        for group, committed, state, _ in stands
         for row in lag_rows(
             CommitSeries(no_commits(), committed),
             [
@@ -74,7 +74,7 @@ def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits
                 for place in sorted(TopicPartition(*name) for name in committed)
                 if place in bounds
             ],
-            stands_so,
+            state,
             limits,
         )
     ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MARK = "_history.json"
-FORMAT = 5
+FORMAT = 6
 """Incremented when a version cannot continue from what the one before has written."""
 
 

@@ -107,14 +107,16 @@ def past_frame(told: DataFrame, settings: FetchSettings, at_ms: int | None) -> D
     )
 
 
-def findings_frame(tables: Mapping[str, DataFrame], limits: Limits, now_ms: int | None) -> DataFrame:
+def findings_frame(
+    tables: Mapping[str, DataFrame], limits: Limits, now_ms: int | None, settings: FetchSettings
+) -> DataFrame:
     """The findings about the groups in these tables."""
     packed = [frame.mapInArrow(pack_groups(name), GROUPED_DDL) for name, frame in tables.items()]
     return (
         reduce(lambda one, other: one.union(other), packed)
         .repartition("group")
         .select("name", "data")
-        .mapInArrow(find(limits, now_ms), schema_of("findings"))
+        .mapInArrow(find(limits, now_ms, settings), schema_of("findings"))
     )
 
 
@@ -203,7 +205,7 @@ class Sink:
     def _write_findings(self, spark: SparkSession, now_ms: int, lag: DataFrame) -> None:
         since = day(now_ms) - timedelta(days=_FINDINGS_DAYS - 1)
         parts = {name: written(spark, self._out, name).where(f.col("day") >= since) for name in OPEN_TABLES}
-        found = findings_frame(parts | {"lag": lag}, self._limits, now_ms)
+        found = findings_frame(parts | {"lag": lag}, self._limits, now_ms, self._settings)
         replace(self._place(spark), "findings", found.coalesce(1))
 
     def _write(self, name: str, frame: DataFrame, batch: int, size: int) -> None:

@@ -7,11 +7,11 @@ As a stream its offset is the muster source's with additions (`events`: events.p
 
     {"history": 5, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
 
-A batch in which `until` grows has a tick for each bucket of every log partition, and possibly nothing else. `at`
-says up to which time each log partition has been read by the end of this batch, 0 if that was never known: everything
+A batch in which `until` grows has a tick for each bucket of every log partition, and possibly nothing else. `at` says
+up to which time each log partition has been read by the end of this batch, 0 if that was never known: everything
 written to it before that time. So time advances for a group about which nothing more is written, and a replayed batch
-closes the same rows. It stands still for a partition that has not been read to its end, has no leader, or has an open
-transaction, after which nothing is read; the states of its groups are emitted nevertheless.
+closes the same rows. It does not advance for a partition that has not been read to its end, has no leader, or has an
+open transaction, after which nothing is read; the states of its groups are emitted nevertheless.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = logging.getLogger("muster.spark.history")
 
 NAME = "muster-history"
 
-FORMAT = 5
+FORMAT = 6
 """The format of the offsets, and of the state that Spark keeps with them."""
 
 TICK_MS, CLOCK_MS, GROUPS = "history.tick.ms", "history.clock.ms", "history.groups"

@@ -51,7 +51,7 @@ def plan(cluster: Cluster, options: SourceOptions) -> Claims:
     if options.starting.committed:
         assert options.group_id is not None
         committed = cluster.committed(options.group_id, partitions)
-        starting |= {partition: Spot(offset) for partition, offset in committed.items()}
+        starting |= {partition: Spot(position.offset) for partition, position in committed.items()}
     starts = _resolve(cluster, starting, options, options.starting)
     ends = _resolve(cluster, _spots(options.ending, partitions), options, options.ending)
     for partition in partitions:

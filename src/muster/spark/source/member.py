@@ -84,7 +84,7 @@ class Pace:
         return False
 
 
-class Member:
+class QueryMember:
     """One query's member. Nothing happens before the first call; Spark calls from one thread."""
 
     def __init__(self, options: SourceOptions, name: str = "") -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.arrow import COLUMNS, HEADERS, LEADER_EPOCH
+from muster.arrow import COLUMNS, EXTRA, HEADERS
 from muster.client.config import ClientConfig, ConsumerConfig
 from muster.client.plain.fetch import MAX_BYTES, FetchSettings
 from muster.errors import ConfigError
@@ -69,6 +69,7 @@ KNOWN = (
     "includeHeaders",
     "columns",
     "isolationLevel",
+    "kafka.isolation.level",
     "resume",
     "replay",
     "drain.timeout",
@@ -86,7 +87,6 @@ _DECIDED_HERE = {
     "kafka.value.deserializer": "values are binary; cast them in the query",
     "kafka.max.poll.records": "use maxOffsetsPerTrigger",
     "kafka.partition.assignment.strategy": "use assignor",
-    "kafka.isolation.level": "use isolationLevel",
     "kafka.interceptor.classes": "interceptors are Java classes, and records are read without Java",
     "fetchoffset.numretries": "offset lookups are retried until join.timeout",
     "fetchoffset.retryintervalms": "offset lookups are retried until join.timeout",
@@ -228,7 +228,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         max_partitions=options.number("maxPartitions", None, 1),
         max_records=options.number("maxRecordsPerPartition", None, 1),
         columns=columns,
-        read_committed=options.choice("isolationLevel", ("read_uncommitted", "read_committed")) == "read_committed",
+        read_committed=_read_committed(options),
         resume=options.member("resume", Resume, Resume.MAX),
         replay=options.member("replay", Replay, Replay.STRICT),
         drain_timeout_ms=options.duration("drain.timeout", 60_000),
@@ -246,6 +246,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
     if parsed.starting.committed and group_id is None:
         raise ConfigError('startingOffsets is "committed", which needs groupId')
     return parsed
+
+
+def _read_committed(options: Given) -> bool:
+    ours, sparks = "isolationLevel", "kafka.isolation.level"
+    options.one_of(ours, sparks)  # two that differ are refused
+    given = sparks if options.get(ours) is None else ours
+    return options.choice(given, ("read_uncommitted", "read_committed")) == "read_committed"
 
 
 def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: bool) -> None:
@@ -323,7 +330,7 @@ def _share(options: Given) -> Share:
 
 
 def _columns(options: Given) -> tuple[str, ...]:
-    known = {name.lower(): name for name in (*COLUMNS, HEADERS, LEADER_EPOCH)}
+    known = {name.lower(): name for name in (*COLUMNS, *EXTRA)}
     value = options.get("columns")
     headers = options.flag("includeHeaders", False)
     if value is None:

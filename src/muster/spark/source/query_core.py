@@ -4,7 +4,7 @@ It is polled like any core: `poll(now)` when something has arrived or `next_dead
 (`member.py`) makes Spark's calls in between. Each poll:
 
 - handles group events: a gain is noted; a loss ends ownership immediately; a revocation starts a drain, and is answered
-  when the drain is over (rule 4), while heartbeats continue;
+  when the drain has ended (rule 4), while heartbeats continue;
 - looks up the committed offsets of gained partitions, and applies the reset policy where there are none;
 - commits finished claims, fenced by the ownership under which they were claimed. A commit that fails in a
   rebalance is retried after it if the partition's epoch is still the same;
@@ -34,7 +34,7 @@ from muster.client.core.events import (
     Note,
     RebalanceCallback,
 )
-from muster.client.core.group.member_state import MemberState, Step
+from muster.client.core.group.member_state import MemberState, RebalanceStep
 from muster.client.core.sends import AnySend
 from muster.client.plain.fetch import LOG_BEGINS, data_loss
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
@@ -155,7 +155,7 @@ class QueryCore:
         if not self.options.grouped:
             return True
         membership = self.consumer.group.membership
-        stable = self.consumer.member_state is MemberState.STABLE and membership.step is Step.IDLE
+        stable = self.consumer.member_state is MemberState.STABLE and membership.step is RebalanceStep.IDLE
         return stable and not membership.rejoin_needed_now()
 
     def _waiting(self) -> set[TopicPartition]:

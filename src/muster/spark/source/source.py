@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -24,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from muster.arrow.schema import NEVER_NULL
 from muster.client.plain.cluster import connect
 from muster.errors import ConfigError
 from muster.spark.sink_options import parse_sink_options
@@ -46,12 +48,13 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
     "leaderEpoch": IntegerType(),
+    "isTransactional": BooleanType(),
 }
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """The named columns with the types of Spark's own Kafka source."""
-    return StructType([StructField(name, _TYPES[name]) for name in columns])
+    """The named columns with the types of Spark's own Kafka source, which says of all that they may be null."""
+    return StructType([StructField(name, _TYPES[name], name not in NEVER_NULL) for name in columns])
 
 
 class MusterDataSource(DataSource):  # type: ignore[misc]

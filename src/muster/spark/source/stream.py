@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from muster.spark.offsets import INITIAL, from_json, to_json
 from muster.spark.progress.group_watch import GroupWatch
 from muster.spark.progress.reports import report
-from muster.spark.source.member import Member, query_name
+from muster.spark.source.member import QueryMember, query_name
 from muster.spark.source.options import SourceOptions
 from muster.spark.source.ranges import read_range, tasks
 from muster.spark.source.shares import split
@@ -42,19 +42,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._settings = options.fetch_settings()
-        self._member: Member | None = None
+        self._member: QueryMember | None = None
         self._available_now = False
         self._watch: GroupWatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_member": None, "_watch": None}
 
-    def _active(self, offset: dict[str, Any] | None = None) -> Member:
+    def _active(self, offset: dict[str, Any] | None = None) -> QueryMember:
         """The query's member. If its group is named after the query (`groupIdPrefix`), the first offset that Spark
         passes has the query's name."""
         if self._member is None:
             name = str((offset or {}).get("query", "")) or query_name(self._options)
-            self._member = Member(self._options.in_group_of(name), name)
+            self._member = QueryMember(self._options.in_group_of(name), name)
             close_at_exit(self._member.close)
             if self._available_now:
                 self._member.prepare_available_now()

@@ -30,6 +30,7 @@ from muster.zookeeper.base.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     CONTROLLER,
+    TRANSACTION_VERSION,
     BrokerRegistration,
     PartitionState,
     TopicRegistration,
@@ -40,6 +41,7 @@ from muster.zookeeper.base.znodes import (
     read_partition_state,
     read_topic,
     read_topic_config,
+    read_transaction_version,
     topic_config_path,
     topic_path,
 )
@@ -77,6 +79,8 @@ class ClusterImage:
         self.controller_id = NO_CONTROLLER
         self.deletions: set[str] = set()
         """Topics whose deletion was requested."""
+        self.transaction_version: tuple[int, int] | None = None
+        """The level of that feature, and its epoch; None before a cluster of muster's brokers has agreed on it."""
         self.unreadable: dict[str, Unreadable] = {}
         """What cannot be parsed, by path: for the log. The cluster continues without it."""
         self._roots: dict[str, Callable[[str], Plan[None]]] = {
@@ -84,6 +88,7 @@ class ClusterImage:
             BROKER_TOPICS: self._read_topics,
             DELETE_TOPICS: self._read_deletions,
             CONTROLLER: self._read_controller,
+            TRANSACTION_VERSION: self._read_transaction_version,
         }
         """The paths that are always relevant; all others are found from there."""
         self._deleted: dict[str, None] = {}
@@ -211,6 +216,13 @@ class ClusterImage:
         self.controller_id = NO_CONTROLLER if found is None or isinstance(found, Unreadable) else found.broker_id
         self._note(path, found)
 
+    def _read_transaction_version(self, path: str) -> Plan[None]:
+        data = yield from _data(path)
+        found = read_transaction_version(data[0]) if data is not None else None
+        if data is not None and isinstance(found, int):
+            self.transaction_version = found, data[1]
+        self._note(path, found)
+
     def _read_deletions(self, path: str) -> Plan[None]:
         self.deletions = set((yield from _children(path)))
 
@@ -266,8 +278,8 @@ class ClusterImage:
             topic.states.pop(number, None)
 
     def _of_topic(self, name: str, path: str) -> Plan[tuple[bytes | None, int] | None]:
-        """`_data` of a znode that belongs to a topic. Of one that is gone nothing is watched: ZooKeeper would keep the
-        watches of all topics that ever were. If it comes again the list of topics tells so, and all of it is read."""
+        """`_data` of a znode that belongs to a topic. One that is gone is not watched: ZooKeeper would keep the
+        watches of all topics that ever were. If it is created again, the list of topics changes and it is all read."""
         while name in self.topics:
             try:
                 data, stat = yield from ask(GetData(path, watch=True))

@@ -97,7 +97,7 @@ class ConnectionLossError(ZooKeeperError):
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper tells of a znode beside its data."""
+    """A znode's metadata."""
 
     version: int
     """Counts the writes of its data since it was created."""
@@ -149,8 +149,8 @@ class Operation(Ask[A]):
         return f"{type(self).__name__}({', '.join(map(repr, self._values()))})"
 
 
-class GetData(Operation[tuple[bytes | None, Stat]]):
-    """A znode's data and Stat, or NoNodeError. The watch fires when it is written or deleted."""
+class Read(Operation[A]):
+    """An operation that may set a watch."""
 
     __slots__ = ("watch",)
 
@@ -159,25 +159,23 @@ class GetData(Operation[tuple[bytes | None, Stat]]):
         self.watch = watch
 
 
-class GetChildren(Operation[list[str]]):
+class GetData(Read[tuple[bytes | None, Stat]]):
+    """A znode's data and Stat, or NoNodeError. The watch fires when it is written or deleted."""
+
+    __slots__ = ()
+
+
+class GetChildren(Read[list[str]]):
     """The names of a znode's children, sorted, or NoNodeError. The watch fires when one comes or goes, or it is
     deleted."""
 
-    __slots__ = ("watch",)
-
-    def __init__(self, path: str, watch: bool = False) -> None:
-        super().__init__(path)
-        self.watch = watch
+    __slots__ = ()
 
 
-class Exists(Operation[Stat | None]):
+class Exists(Read[Stat | None]):
     """A znode's Stat, None where there is none. The watch fires when it is created, written or deleted."""
 
-    __slots__ = ("watch",)
-
-    def __init__(self, path: str, watch: bool = False) -> None:
-        super().__init__(path)
-        self.watch = watch
+    __slots__ = ()
 
 
 class Sync(Operation[None]):
@@ -408,7 +406,7 @@ def _owner_of(path: str) -> Plan[int | None]:
 
 
 class Change(Enum):
-    """What a watch tells."""
+    """What a watch reports."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -419,21 +417,21 @@ class Change(Enum):
 
 
 class Watched(NamedTuple):
-    """A watch has fired, or is lost; there is none on this path any more of this kind."""
+    """A watch has fired, or is lost; no watch of this kind is left on this path."""
 
     change: Change
     path: str
 
 
 class SessionEvent(Enum):
-    """What happens to a session; its owner is notified in this order."""
+    """What happens to a session; its owner is notified of events in order."""
 
     CONNECTED = "connected"
     """The session is there, or there again within its timeout: its ephemeral znodes stand."""
     SUSPENDED = "suspended"
     """The connection broke. The session may still be alive, or not: that is known when the connection is back."""
     DOUBTED = "doubted"
-    """Nothing was heard of ZooKeeper for two thirds of the session's timeout: from now on act as if it had expired,
+    """Nothing was received from ZooKeeper for two thirds of the session's timeout: act as if it had expired,
     because others will soon see it so. CONNECTED may still follow."""
     EXPIRED = "expired"
     """The session has ended, and all that was ephemeral in it. A new one follows with CONNECTED."""

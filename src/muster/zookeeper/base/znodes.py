@@ -43,6 +43,9 @@ CONTROLLER_EPOCH = "/controller_epoch"
 COORDINATORS = "/muster/coordinators"
 SLOTS = "/muster/slots"
 GROUPS = "/muster/groups"
+TRANSACTION_VERSION = "/muster/transaction.version"
+"""The level of that feature, which all brokers of a cluster have; its epoch is the version of this znode, as that of
+`/feature` was in Kafka."""
 
 MAX_STREAMS = 10_000
 """The most streams that one member may register: each is a thread in the assignment that every member computes."""
@@ -372,6 +375,11 @@ def read_controller(data: bytes | None) -> Controller | Unreadable:
         data,
         lambda found: Controller(found.integer("brokerid"), found.time("timestamp"), found.integer("version")),
     )
+
+
+def read_transaction_version(data: bytes | None) -> int | Unreadable:
+    """What `/muster/transaction.version` says."""
+    return _read_decimal(TRANSACTION_VERSION, data)
 
 
 def read_controller_epoch(data: bytes | None) -> int | Unreadable:

@@ -44,7 +44,7 @@ def add_partitions(topic: str, added: Callable[[int], Iterable[list[int]]]) -> P
     it raises ends the plan.
 
     Raises:
-        NoNodeError: there is no such topic any more.
+        NoNodeError: the topic no longer exists.
         ZooKeeperError: it could not be written.
     """
     for _ in range(TRIES):
@@ -70,7 +70,7 @@ def alter_settings(topic: str, change: Callable[[Settings], Settings]) -> Plan[d
     """Change a topic's settings, and return them. `change` receives the present ones; what it raises ends the plan.
 
     Raises:
-        NoNodeError: there is no such topic any more.
+        NoNodeError: the topic no longer exists.
         ZooKeeperError: it could not be written.
     """
     path = topic_config_path(topic)

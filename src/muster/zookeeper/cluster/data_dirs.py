@@ -52,7 +52,7 @@ def registered_data_dir(broker_id: int) -> Plan[DataDir | None]:
 
 
 def claim_data_dir(broker_id: int, mine: DataDir, given_up: str | None) -> Plan[None]:
-    """Have the broker's folder named. `given_up` is the id of a folder that may be replaced.
+    """Register the broker's folder. `given_up` is the id of a folder that may be replaced.
 
     Raises:
         ConfigError: it has another one, or has continued with a copy of this one.

@@ -45,7 +45,7 @@ def notes(name: str, topic_id: str, brokers: Iterable[int]) -> Plan[list[Create]
 
 
 def forget_deletions(broker_id: int, topic_ids: Collection[str]) -> Plan[None]:
-    """A broker has nothing any more of these topics."""
+    """A broker no longer has any data of these topics."""
     for topic_id in topic_ids:
         with suppress(NoNodeError):
             yield from ask(Delete(f"{deletions_path(broker_id)}/{topic_id}"))

@@ -9,15 +9,15 @@ all commits of one moment. What one write changes of one group is in one multi, 
 The epoch fences: once another coordinator has the slot every multi is refused, and the journal has failed with
 FencedError. Beside it each znode is written only if it has the version that is known. That is for one case: the answer
 of a multi is lost with the connection, and it was carried out or not, or perhaps will be. Then the first of its znodes
-is read, and tells which; if not, the same multi is sent again, and of the two only one can be carried out.
+is read, which shows whether it was; if not, the same multi is sent again, and of the two only one can be carried out.
 
     the connection is lost    nothing is durable until there is one again; the multi that was under way is settled then
     the session has ended     FencedError: the slot is another's, or vacant. What was acknowledged is in ZooKeeper
     something else is refused the journal has failed, and the slot is read again: what was not durable is not known
 
-A record larger than a znode may be is refused before anything changes (TooLargeError); `GroupStore.fits` tells a
-coordinator beforehand. Committed offsets cannot get there: a znode takes so few of them that they fit even when each
-has the longest metadata that is allowed (`MAX_OFFSET_METADATA`).
+A record larger than a znode may be is refused before anything changes (TooLargeError); a coordinator asks
+`GroupStore.fits` beforehand. Committed offsets always fit: a znode takes so few of them that there is room even when
+each has the longest metadata that is allowed (`MAX_OFFSET_METADATA`).
 
 A server whose `jute.maxbuffer` was lowered closes the connection at a request that is too large for it, without an
 error: that looks like a broken network, and the request would be retried forever. So a large multi whose answer is lost
@@ -30,70 +30,42 @@ Reading goes a few znodes ahead of the coordinator, however many there are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from muster.coordinator.shards.store import FencedError, Piece, Stored
 from muster.errors import ErrorCode, KafkaError
-from muster.protocol.group_records import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
-from muster.protocol.records.record_batch import BatchBuilder, read_tuples
+from muster.protocol.records.control_records import TxnMarker
+from muster.protocol.records.record_batch import BatchBuilder, read_header, read_tuples
 from muster.zookeeper.base.operations import (
-    Ask,
-    BadVersionError,
-    Check,
-    ConnectionLossError,
     Create,
     Delete,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    NodeExistsError,
-    NoNodeError,
     Plan,
-    Reconnected,
     SessionExpiredError,
     SetData,
     Stat,
-    Sync,
     TooLargeError,
     Write,
-    ask,
-    ensure_path,
 )
 from muster.zookeeper.base.znode_json import Unreadable
-from muster.zookeeper.base.znodes import (
-    slot_epoch_path,
-)
 from muster.zookeeper.cluster.group_znodes import (
     MAX_ZNODE_BYTES,
-    encode_records,
     fits,
-    group_name,
     groups_path,
     offsets_name,
     read_name,
     read_znode,
+    transactional_batch,
 )
+from muster.zookeeper.cluster.kept_znode import KeptZnode, PendingZnode, group_of, is_of_group, is_offset, offset_fits
+from muster.zookeeper.cluster.slot_plans import LARGE_BYTES, data_of, names_of_groups, size_of, write_all
+from muster.zookeeper.cluster.slot_transactions import NewProducers, Producers, SlotTransactions
 
-A = TypeVar("A")
-
-OFFSETS_OF_A_ZNODE = 50
-MAX_OFFSET_METADATA = 4_096
-"""Characters of metadata for which each znode has room in each of its offsets."""
-
-_LARGEST_VALUE = 4 * MAX_OFFSET_METADATA + 128
 WRITES_OF_A_MULTI = 500
 _ROOM_OF_PATHS = 8 * 1024
 _ROOM_OF_A_MULTI = MAX_ZNODE_BYTES + _ROOM_OF_PATHS
 """Bytes of data and paths: any znode fits, with its path."""
-
-LOST_ANSWERS = 4
-"""A large multi is given up when its answer was lost so often in a row, and was not carried out."""
-
-LARGE_BYTES = 32 * 1024
-"""What every ZooKeeper takes: a smaller request is tried until it is answered."""
 
 READERS = 8
 """How many znodes are fetched at a time while a slot is read."""
@@ -108,96 +80,6 @@ class Runner(Protocol):
     def __call__(self, plan: Plan[Any], then: Callable[[Any], None], /) -> Callable[[], None]:
         """Begin. `then` is called with the result, or the error as a value; never before this returns. What is
         returned ends the plan where it stands: then `then` is not called."""
-
-
-# --- plans -----------------------------------------------------------------------------------------------------------
-
-
-def surely(what: Ask[A]) -> Plan[A]:
-    """Read something whatever becomes of the connection meanwhile."""
-    while True:
-        try:
-            return (yield from ask(what))
-        except ConnectionLossError:
-            yield from ask(Reconnected())
-
-
-def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:
-    """The znodes of a slot that this session has under an epoch. Raises FencedError if it has it no more."""
-    yield from surely(Sync(slot_epoch_path(slot)))
-    yield from _check_epoch(slot, epoch)
-    while True:
-        try:
-            return (yield from surely(GetChildren(groups_path(slot))))
-        except NoNodeError:  # another program has deleted the groups, and what they are below
-            yield from ensure_path(groups_path(slot))
-
-
-def data_of(path: str) -> Plan[tuple[bytes | None, Stat] | None]:
-    """What a znode has, None if there is none any more."""
-    try:
-        return (yield from surely(GetData(path)))
-    except NoNodeError:
-        return None
-
-
-def _check_epoch(slot: int, epoch: int) -> Plan[None]:
-    found = yield from surely(Exists(slot_epoch_path(slot)))
-    version = -1 if found is None else found.version
-    if version != epoch:
-        raise FencedError(f"slot {slot} has epoch {version}, no longer {epoch}")
-
-
-def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[None]:
-    """Carry out the writes, all or none, if the slot's epoch is still this; whatever becomes of the connection.
-
-    Raises:
-        FencedError: it is not. None of them was carried out, or all were before it changed.
-        TooLargeError: ZooKeeper closes the connection at this size.
-    """
-    check = Check(slot_epoch_path(slot), epoch)
-    lost = 0
-    while True:
-        try:
-            yield from ask(Multi(check, *writes))
-        except ConnectionLossError:
-            lost += 1
-            yield from ask(Reconnected())
-        except (BadVersionError, NodeExistsError, NoNodeError) as error:
-            if error.path == check.path:
-                raise FencedError(f"slot {slot} no longer has epoch {epoch}") from error
-            if not lost or not (yield from _was_carried_out(slot, epoch, writes[0])):
-                raise
-            return
-        else:
-            return
-        if (yield from _was_carried_out(slot, epoch, writes[0])):
-            return
-        size = sum(map(_size_of, writes))
-        if lost >= LOST_ANSWERS and size > LARGE_BYTES:
-            closed = f"ZooKeeper closed the connection {lost} times at {size} bytes for {writes[0].path}"
-            raise TooLargeError(writes[0].path, f"{closed}: is its jute.maxbuffer smaller?")
-
-
-def _size_of(write: Write[Any]) -> int:
-    """How much of a request a write takes."""
-    return len(getattr(write, "data", None) or b"") + len(write.path) + 64
-
-
-def _was_carried_out(slot: int, epoch: int, write: Write[Any]) -> Plan[bool]:
-    yield from surely(Sync(write.path))
-    found = yield from surely(Exists(write.path))
-    yield from _check_epoch(slot, epoch)  # read after it: only this session has written under this epoch
-    return _is_done(write, found)
-
-
-def _is_done(write: Write[Any], found: Stat | None) -> bool:
-    if isinstance(write, SetData):
-        return found is not None and found.version == write.version + 1
-    return (found is None) is isinstance(write, Delete)
-
-
-# --- the store -------------------------------------------------------------------------------------------------------
 
 
 class Room:
@@ -221,21 +103,27 @@ class GroupStore:
     Args:
         run: carries out plans on the session with which the slots are held.
         on_news: called when something was read, has become durable, or failed.
+        new_producers: makes an empty state of a slot's producers.
         on_fenced: called with a slot and an epoch that turned out to be over.
     """
 
     def __init__(
-        self, run: Runner, on_news: Callable[[], None], on_fenced: Callable[[int, int], None] = lambda slot, epoch: None
+        self,
+        run: Runner,
+        on_news: Callable[[], None],
+        new_producers: NewProducers,
+        on_fenced: Callable[[int, int], None] = lambda slot, epoch: None,
     ) -> None:
         self._run = run
         self._on_news = on_news
         self._on_fenced = on_fenced
+        self._new_producers = new_producers
         self._room = Room()
         self.fits = self._room.fits
 
     def load(self, slot: int, epoch: int) -> GroupJournal:
         """Begin to read a slot that was taken under this epoch."""
-        return GroupJournal(slot, epoch, self._run, self._news, self._room)
+        return GroupJournal(slot, epoch, self._run, self._news, self._room, self._new_producers())
 
     def _news(self, journal: GroupJournal) -> None:
         self._on_news()
@@ -243,54 +131,20 @@ class GroupStore:
             self._on_fenced(journal.slot, journal.epoch)
 
 
-class _Znode:
-    """A znode with records of a group."""
-
-    __slots__ = ("group", "is_offsets", "leaving", "name", "path", "records", "room", "version")
-
-    def __init__(self, group: str, name: str, path: str, version: int | None = None, is_offsets: bool = False) -> None:
-        self.group = group
-        self.name = name
-        self.path = path
-        self.version = version
-        """That of the znode, None while there is none."""
-        self.is_offsets = is_offsets
-        self.records: dict[bytes, bytes] = {}
-        self.leaving: set[bytes] = set()
-        """Keys of records that were removed, while ZooKeeper may still have them."""
-        self.room = MAX_ZNODE_BYTES - 1024
-        """Bytes that would be left if every value were as large as it may be."""
-
-    def takes(self, key: bytes) -> bool:
-        """Whether another offset fits, now and later."""
-        count = len(self.records) + len(self.leaving)
-        return count < OFFSETS_OF_A_ZNODE and len(key) + _LARGEST_VALUE <= self.room
-
-    def put(self, key: bytes, value: bytes) -> None:
-        if key in self.leaving:
-            self.leaving.remove(key)
-        elif key not in self.records:
-            self.room -= len(key) + _LARGEST_VALUE
-        self.records[key] = value
-
-    def remove(self, key: bytes) -> None:
-        if self.records.pop(key, None) is not None:
-            self.leaving.add(key)
-
-    def left(self, keys: Iterable[bytes]) -> set[bytes]:
-        """ZooKeeper does not have these any more; returns those that have not come back."""
-        left = self.leaving.intersection(keys)
-        self.leaving -= left
-        self.room += sum(len(key) + _LARGEST_VALUE for key in left)
-        return left
-
-
 class GroupJournal:
     """A `Journal`. Positions count the calls of `write`."""
 
     is_empty = False
 
-    def __init__(self, slot: int, epoch: int, run: Runner, on_news: Callable[[GroupJournal], None], room: Room) -> None:
+    def __init__(
+        self,
+        slot: int,
+        epoch: int,
+        run: Runner,
+        on_news: Callable[[GroupJournal], None],
+        room: Room,
+        producers: Producers,
+    ) -> None:
         self.slot = slot
         self.epoch = epoch
         self.durable = 0
@@ -300,25 +154,26 @@ class GroupJournal:
         self._room = room
         self._position = 0
         self._now = 0
-        self._own: dict[str, _Znode] = {}
-        self._offsets: dict[str, dict[int, _Znode]] = {}
-        self._where: dict[bytes, _Znode] = {}
+        self._own: dict[str, KeptZnode] = {}
+        self._offsets: dict[str, dict[int, KeptZnode]] = {}
+        self._where: dict[bytes, KeptZnode] = {}
         """Of each offset. One that comes again before its removal is written has its former place: a group's znodes
         may go in two multis, and a crash between them must not leave an offset in two places."""
-        self._dirty: dict[str, dict[_Znode, int]] = {}
+        self._dirty: dict[str, dict[KeptZnode, int]] = {}
         """Pending writes by group, each with the position of the first write that caused it."""
-        self._under_way: dict[_Znode, tuple[int, Write[Any], set[bytes]]] = {}
+        self._under_way: dict[KeptZnode, tuple[int, Write[Any], set[bytes]]] = {}
         """The same of the multi that is under way, with the write, and the keys that it takes away."""
         self._names: deque[str] = deque()
         self._arrived: deque[Piece] = deque()
         self._fetching: set[str] = set()
         self._is_listed = False
+        self._transactions = SlotTransactions(groups_path(slot), producers)
         self._plans: dict[int, Callable[[], None]] = {}
         self._plan = 0
         self._begin(names_of_groups(slot, epoch), self._listed)
 
     def close(self) -> None:
-        """As `Journal.close`: what is under way is carried out or not, and nothing is sent any more."""
+        """As `Journal.close`: what is under way is carried out or not, and nothing more is sent."""
         self.failed = self.failed or KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was unloaded")
         plans, self._plans = self._plans, {}
         for end in plans.values():
@@ -337,7 +192,7 @@ class GroupJournal:
             if isinstance(outcome, SessionExpiredError):
                 outcome = FencedError(f"the session that held slot {self.slot} with epoch {self.epoch} has ended")
             if isinstance(outcome, TooLargeError):
-                self._room.was_too_much(sum(_size_of(write) for _, write, _ in self._under_way.values()))
+                self._room.was_too_much(sum(size_of(write) for _, write, _ in self._under_way.values()))
             try:
                 if isinstance(outcome, Exception):
                     self.failed = outcome
@@ -349,12 +204,15 @@ class GroupJournal:
 
         self._plans[number] = self._run(plan, done)
 
+    def _check_open(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, most: int) -> Piece:
         """As `Journal.read`."""
-        if self.failed is not None:
-            raise self.failed
+        self._check_open()
         records: list[Stored] = []
         skipped = None
         while self._arrived and len(records) < most and skipped is None:
@@ -363,6 +221,9 @@ class GroupJournal:
             skipped = piece.skipped
         self._fetch()
         is_last = self._is_listed and not (self._arrived or self._names or self._fetching)
+        if is_last and not self._transactions.is_read:
+            # They come after all else: what supersedes them has marked them so.
+            return self._transactions.next_piece(most) if not (records or skipped) else Piece(records, skipped)
         return Piece(records, skipped, is_last)
 
     def _listed(self, names: list[str]) -> None:
@@ -385,8 +246,10 @@ class GroupJournal:
     def _know(self, name: str, data: bytes | None, stat: Stat) -> Piece:
         """Take a znode as it was found; what is in it is for the coordinator."""
         named = read_name(name)
+        if named.producer_id is not None and named.number is not None:
+            return self._transactions.know(named.group, name, named.number, named.producer_id, data, stat.version)
         path = f"{groups_path(self.slot)}/{name}"
-        znode = _Znode(named.group, name, path, stat.version, named.number is not None)
+        znode = KeptZnode(named.group, name, path, stat.version, named.number is not None)
         self._keep(znode, named.number)
         records = read_znode(path, data)
         if not isinstance(records, Unreadable) and not all(_belongs(key, znode) for key in records):
@@ -399,7 +262,7 @@ class GroupJournal:
                 self._where[key] = znode
         return Piece([(path, key, value) for key, value in records.items()])
 
-    def _keep(self, znode: _Znode, number: int | None) -> None:
+    def _keep(self, znode: KeptZnode, number: int | None) -> None:
         if number is None:
             self._own[znode.group] = znode
         else:
@@ -409,38 +272,95 @@ class GroupJournal:
 
     def write(self, batch: BatchBuilder, now: int) -> int:
         """As `Journal.write`. Raises TooLargeError if a record fits into no znode."""
-        if self.failed is not None:
-            raise self.failed
-        newest: dict[bytes, bytes | None] = {}
-        for _, _, key, value, _ in read_tuples(batch.build()):
-            assert key is not None
-            newest[key] = value
+        self._check_open()
+        newest = self._newest(batch.build())
+        self._begin_write(now)
         for key, value in newest.items():
-            self._refuse_too_large(key, value)
-        self._position += 1
-        self._now = now
-        for key, value in newest.items():
-            if _is_offset(key):
+            if is_offset(key):
+                self._supersede(key, value)
                 self._put_offset(key, value)
             else:
                 self._put(key, value)
         self._send()
         return self._position
 
+    def _newest(self, batch: bytearray) -> dict[bytes, bytes | None]:
+        """What a batch says, by key. Raises TooLargeError."""
+        newest: dict[bytes, bytes | None] = {}
+        for _, _, key, value, _ in read_tuples(batch):
+            assert key is not None
+            newest[key] = value
+        for key, value in newest.items():
+            self._refuse_too_large(key, value)
+        return newest
+
+    def _begin_write(self, now: int) -> None:
+        self._position += 1
+        self._now = now
+
+    def _supersede(self, key: bytes, value: bytes | None) -> None:
+        """An offset was committed without a transaction, or removed."""
+        found = self._transactions.removed(key) if value is None else self._transactions.superseded(key)
+        for znode in found:
+            self._changed(znode)
+
+    # --- transactions (as `LogJournal`) -----------------------------------------------------------------------------
+
+    def begin_verification(self, producer_id: int, producer_epoch: int, *, tv2: bool, now: int) -> int | None:
+        """A guard for a producer's commit; None if its transaction is open here."""
+        return self._transactions.begin_verification(producer_id, producer_epoch, tv2=tv2, now=now)
+
+    def write_transactional(
+        self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
+    ) -> int:
+        """As `write`, for offsets that are part of a producer's transaction. Raises what the producer is refused
+        with, too."""
+        self._check_open()
+        built = transactional_batch(batch, producer_id, producer_epoch)
+        header, newest = read_header(built), self._newest(built)
+        self._transactions.check(header, guard)
+        self._begin_write(now)
+        records = [(group_of(key), key, value) for key, value in newest.items() if value is not None]
+        for znode in self._transactions.commit(header, records):
+            self._changed(znode)
+        self._send()
+        return self._position
+
+    def write_marker(self, marker: TxnMarker, now: int) -> int:
+        """As `write`, for the marker that ends a producer's transaction. What it leaves empty is written last: as long
+        as a part of a group's offsets is not written, the transaction is open."""
+        self._check_open()
+        self._transactions.check_marker(marker, now)
+        self._begin_write(now)
+        committed, ended = self._transactions.end(marker, now)
+        for key, value, order in committed:
+            for znode in self._transactions.superseded(key, order):
+                self._changed(znode)
+            self._put_offset(key, value)
+        for znode in ended:
+            of_group = self._dirty.setdefault(znode.group, {})
+            of_group[znode] = of_group.pop(znode, self._position)
+        self._send()
+        return self._position
+
+    def open_transactions(self) -> Sequence[object]:
+        """The transactions that no marker has ended."""
+        return self._transactions.open()
+
     def _refuse_too_large(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             return
-        if not (_offset_fits(key, value) if _is_offset(key) else self._room.fits(key, value)):
-            path = f"{groups_path(self.slot)}/{_group_of(key)}"
+        if not (offset_fits(key, value) if is_offset(key) else self._room.fits(key, value)):
+            path = f"{groups_path(self.slot)}/{group_of(key)}"
             raise TooLargeError(path, f"a record of {len(value)} bytes is too large for {path}")
 
     def _put(self, key: bytes, value: bytes | None) -> None:
-        group = _group_of(key)
+        group = group_of(key)
         znode = self._own.get(group)
         if znode is None:
             if value is None:
                 return
-            znode = _Znode(group, group, f"{groups_path(self.slot)}/{group}")
+            znode = KeptZnode(group, group, f"{groups_path(self.slot)}/{group}")
             self._keep(znode, None)
         if value is not None:
             znode.put(key, value)
@@ -459,11 +379,11 @@ class GroupJournal:
                 self._changed(znode)
             return
         if znode is None:
-            znode = self._where[key] = self._with_room(_group_of(key), key)
+            znode = self._where[key] = self._with_room(group_of(key), key)
         znode.put(key, value)
         self._changed(znode)
 
-    def _with_room(self, group: str, key: bytes) -> _Znode:
+    def _with_room(self, group: str, key: bytes) -> KeptZnode:
         """The znode of a group's that takes a new offset: the first with room, so that there are few."""
         of_group = self._offsets.setdefault(group, {})
         for znode in of_group.values():
@@ -471,10 +391,10 @@ class GroupJournal:
                 return znode
         number = next(number for number in range(len(of_group) + 1) if number not in of_group)
         name = offsets_name(group, number)
-        znode = of_group[number] = _Znode(group, name, f"{groups_path(self.slot)}/{name}", is_offsets=True)
+        znode = of_group[number] = KeptZnode(group, name, f"{groups_path(self.slot)}/{name}", is_offsets=True)
         return znode
 
-    def _changed(self, znode: _Znode) -> None:
+    def _changed(self, znode: KeptZnode) -> None:
         self._dirty.setdefault(znode.group, {}).setdefault(znode, self._position)
 
     def _send(self) -> None:
@@ -515,8 +435,11 @@ class GroupJournal:
             self._settle(znode, gone)
         self._send()
 
-    def _settle(self, znode: _Znode, gone: set[bytes]) -> None:
+    def _settle(self, znode: KeptZnode, gone: set[bytes]) -> None:
         """ZooKeeper has a znode without these records. Let go of it if it is gone, unless it will be again."""
+        if isinstance(znode, PendingZnode):
+            self._transactions.settled(znode, gone)
+            return
         for key in znode.left(gone):
             self._where.pop(key, None)
         if znode.version is not None or znode.records or znode.leaving:
@@ -537,16 +460,16 @@ class GroupJournal:
         self.durable = min(waiting) - 1 if waiting else self._position
 
 
-def _write_of(znode: _Znode, now: int) -> tuple[Write[Any] | None, int]:
+def _write_of(znode: KeptZnode, now: int) -> tuple[Write[Any] | None, int]:
     """What makes a znode what it should be, None if it is, and how much of a request that takes."""
     if not znode.records:
         if znode.version is None:
             return None, 0
         write: Write[Any] = Delete(znode.path, znode.version)
     else:
-        data = encode_records(znode.records, now)
+        data = znode.encode(now)
         write = Create(znode.path, data) if znode.version is None else SetData(znode.path, data, znode.version)
-    return write, _size_of(write)
+    return write, size_of(write)
 
 
 def _version_after(write: Write[Any]) -> int | None:
@@ -555,31 +478,7 @@ def _version_after(write: Write[Any]) -> int | None:
     return 0 if isinstance(write, Create) else None
 
 
-def _belongs(key: bytes, znode: _Znode) -> bool:
+def _belongs(key: bytes, znode: KeptZnode) -> bool:
     """Whether a record is written into this znode. What is found elsewhere is not read: it would not be written over,
     and might be read after what is newer."""
-    try:
-        return _is_offset(key) is znode.is_offsets and _group_of(key) == znode.group
-    except UnicodeDecodeError:
-        return False
-
-
-def _is_offset(key: bytes) -> bool:
-    return key[:2] in _OFFSET_KINDS
-
-
-def _offset_fits(key: bytes, value: bytes) -> bool:
-    return len(value) <= _LARGEST_VALUE and len(key) <= MAX_ZNODE_BYTES // 2
-
-
-_OFFSET_KINDS = tuple(kind.to_bytes(2, "big") for kind in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT))
-
-
-def _group_of(key: bytes) -> str:
-    """The name of the group that a record is of: in each kind of key, the group's id comes first."""
-    return _name(key[4 : 4 + int.from_bytes(key[2:4], "big")])
-
-
-@lru_cache(maxsize=4096)
-def _name(group_id: bytes) -> str:
-    return group_name(group_id.decode(errors="surrogatepass"))
+    return is_offset(key) is znode.is_offsets and is_of_group(key, znode.group)

@@ -2,10 +2,14 @@
 
     /muster/groups/[slot]/[name]        what the group is: the coordinator's record of it
     /muster/groups/[slot]/[name]~[n]    some of its committed offsets, up to fifty
+    /muster/groups/[slot]/[name]~t[producer id]-[n]
+                                        offsets that are part of a producer's open transaction, up to fifty
 
 The contents are the coordinator's own records, keys and values as `__consumer_offsets` has them (`group_records.py`),
 in one record batch: that has a version, a checksum and compression. So any program that reads `__consumer_offsets`
-reads these, and a group may be carried from one place to the other.
+reads these, and a group may be carried from one place to the other. The batch of a pending znode is transactional, with
+the producer's id and epoch; a header of each record has its place in the order of all pending commits of the slot. One
+without a value was superseded by a later commit.
 
 A group id may be any text. In a name, all but letters, digits, `.`, `_` and `-` is escaped as in a URL; of a long name
 only the beginning stays, with a hash of the whole. Nothing reads a group id from a name: the records have it.
@@ -21,7 +25,14 @@ from urllib.parse import quote
 
 from muster.errors import CorruptRecordError
 from muster.protocol.records.compression import Compression
-from muster.protocol.records.record_batch import BatchBuilder, check_batch, iter_headers, read_records
+from muster.protocol.records.record_batch import (
+    BatchBuilder,
+    BatchHeader,
+    Record,
+    check_batch,
+    iter_headers,
+    read_records,
+)
 from muster.zookeeper.base.operations import MAX_DATA_BYTES
 from muster.zookeeper.base.znode_json import Unreadable
 from muster.zookeeper.base.znodes import (
@@ -40,7 +51,8 @@ MAX_ZNODE_BYTES = MAX_DATA_BYTES - 16 * 1024
 NAME_CHARACTERS = 200
 _KEPT_OF_A_LONG_NAME = 100
 
-_OFFSETS_NAME = re.compile(r"(.+)~(0|[1-9][0-9]{0,8})\Z")
+_OFFSETS_NAME = re.compile(r"(.+)~(?:t(0|[1-9][0-9]{0,18})-)?(0|[1-9][0-9]{0,8})\Z")
+_ORDER = "order"
 
 
 def groups_path(slot: int) -> str:
@@ -64,18 +76,26 @@ def offsets_name(name: str, number: int) -> str:
     return f"{name}~{number}"
 
 
+def pending_name(name: str, producer_id: int, number: int) -> str:
+    """The name of one of the znodes with offsets of a group that are part of a producer's transaction."""
+    return f"{name}~t{producer_id}-{number}"
+
+
 class Named(NamedTuple):
     """A znode among a slot's groups: which group's it is, and the number of the offsets' znode, None for the group's
-    own."""
+    own. `producer_id`: that of a transaction that the offsets are part of."""
 
     group: str
     number: int | None
+    producer_id: int | None = None
 
 
 def read_name(name: str) -> Named:
     """What a name says."""
     found = _OFFSETS_NAME.match(name)
-    return Named(name, None) if found is None else Named(found[1], int(found[2]))
+    if found is None:
+        return Named(name, None)
+    return Named(found[1], int(found[3]), None if found[2] is None else int(found[2]))
 
 
 def encode_records(records: Mapping[bytes, bytes], now: int) -> bytes:
@@ -96,16 +116,69 @@ def read_znode(path: str, data: bytes | None) -> dict[bytes, bytes] | Unreadable
 
 
 def _records(data: bytes) -> Iterable[tuple[bytes, bytes]]:
+    for _, record in _all_records(data):
+        if record.key is None or record.value is None:
+            raise CorruptRecordError("a record has no key or no value")
+        yield record.key, record.value
+
+
+def _all_records(data: bytes) -> Iterable[tuple[BatchHeader, Record]]:
     end = 0
     for position, header in iter_headers(data):
         check_batch(data, position, header)
         for record in read_records(data, position, header, MAX_UNPACKED_BYTES):
-            if record.key is None or record.value is None:
-                raise CorruptRecordError("a record has no key or no value")
-            yield record.key, record.value
+            yield header, record
         end = position + header.size
     if end != len(data) or not end:
         raise CorruptRecordError(f"of {len(data)} bytes, {end} are records")
+
+
+class Pending(NamedTuple):
+    """What a pending znode holds: keys, values (None: superseded), places in the order of commits."""
+
+    producer_id: int
+    producer_epoch: int
+    records: list[tuple[bytes, bytes | None, int]]
+
+
+def encode_pending(
+    records: Iterable[tuple[bytes, bytes | None, int]], now: int, producer_id: int, producer_epoch: int
+) -> bytes:
+    """The contents of a pending znode."""
+    batch = BatchBuilder()
+    for key, value, order in records:
+        batch.append(now, key, value, [(_ORDER, order.to_bytes(8, "big"))])
+    compression = Compression.GZIP if batch.size > COMPRESS_ABOVE else Compression.NONE
+    return bytes(transactional_batch(batch, producer_id, producer_epoch, compression))
+
+
+def transactional_batch(
+    batch: BatchBuilder, producer_id: int, producer_epoch: int, compression: Compression = Compression.NONE
+) -> bytearray:
+    """A batch of a producer's transaction, as coordinators of groups write them."""
+    return batch.build(
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
+def read_pending(path: str, data: bytes | None) -> Pending | Unreadable:
+    """What is in a pending znode."""
+    records: list[tuple[bytes, bytes | None, int]] = []
+    producer = (-1, -1)
+    try:
+        for header, record in _all_records(data or b""):
+            producer = header.producer_id, header.producer_epoch
+            order = dict(record.headers).get(_ORDER)
+            if record.key is None or order is None or len(order) != 8:
+                raise CorruptRecordError("a pending offset has no key, or no place in the order of commits")
+            records.append((record.key, record.value, int.from_bytes(order, "big")))
+    except CorruptRecordError as error:
+        return Unreadable(path, str(error))
+    return Pending(*producer, records)
 
 
 def fits(key: bytes, value: bytes, most: int = MAX_ZNODE_BYTES) -> bool:

@@ -19,8 +19,8 @@ TRIES = 10
 
 
 def own_partition(topic: str, broker_id: int, exists: bool, settings: Mapping[str, str]) -> Plan[None]:
-    """Have a partition whose only replica is this broker. `exists`: the topic is known and may be added to; if it is
-    not, it is created, and one that is there nevertheless is left alone.
+    """Create a partition whose only replica is this broker, unless there is one. `exists`: the topic is known and may
+    be added to; otherwise it is created, and one that exists nevertheless is left alone.
 
     Raises:
         ZooKeeperError: it could not be written; the next call begins anew.

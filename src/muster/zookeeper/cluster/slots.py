@@ -428,18 +428,23 @@ def agree_on_store(store: str) -> Plan[None]:
     Raises:
         ConfigError: the others keep them elsewhere.
     """
-    while True:
-        try:
-            yield from ask(Create(GROUP_STORE, store.encode()))
-            return
-        except NodeExistsError:
-            with suppress(NoNodeError):
-                found, _ = yield from ask(GetData(GROUP_STORE))
-                break
-            yield from ask(Sync(GROUP_STORE))
+    found = yield from agreed(GROUP_STORE, store.encode())
     if found != store.encode():
-        there = (found or b"").decode(errors="replace")
+        there = found.decode(errors="replace")
         raise ConfigError(
             f"{GROUP_STORE} in ZooKeeper says that this cluster keeps its groups in {there!r}: "
             f"group.coordinator.store={store} would not find them (to start without them: stop all brokers, delete it)"
         )
+
+
+def agreed(path: str, mine: bytes) -> Plan[bytes]:
+    """What the first broker has written there: this one's, if there was nothing."""
+    while True:
+        try:
+            yield from ask(Create(path, mine))
+            return mine
+        except NodeExistsError:
+            with suppress(NoNodeError):
+                found, _ = yield from ask(GetData(path))
+                return found or b""
+            yield from ask(Sync(path))

@@ -227,7 +227,7 @@ class AsyncAssignedReader(forks.StaysHere):
             await self.start()
             self._last_task = asyncio.current_task()
             while True:
-                self._raise_told()
+                self._raise_pending()
                 self._news.clear()
                 left_ms = 60_000 if deadline is None else max(0, deadline - monotonic_ms())
                 if self._reader is not None and not self._is_held:
@@ -246,7 +246,7 @@ class AsyncAssignedReader(forks.StaysHere):
             return False
         return True
 
-    def _raise_told(self) -> None:
+    def _raise_pending(self) -> None:
         if self._closing:
             raise ClosedError("the consumer is closed")
         if self._woken:
@@ -360,9 +360,7 @@ class AsyncAssignedReader(forks.StaysHere):
             TopicPartition(*partition): place if isinstance(place, int) else place.offset
             for partition, place in offsets.items()
         }
-        if self._reader is not None:  # so that an auto commit does not set the group back to before them
-            places = {partition: OffsetAndMetadata(offset) for partition, offset in positions.items()}
-            self._reader._handout.handled_up_to(places)
+        self._note_committed(positions)
         return positions
 
     def _positions(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
@@ -374,7 +372,7 @@ class AsyncAssignedReader(forks.StaysHere):
         return {partition: offset for partition, offset in handled.items() if partition in read}
 
     def _note_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The caller has committed these offsets: a later auto commit must not reset them."""
+        """The caller commits these offsets, or has: a later auto commit must not reset them."""
         if self._reader is not None:
             self._reader._handout.handled_up_to({p: OffsetAndMetadata(offset) for p, offset in offsets.items()})
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.events import EventStream
-from muster.client.core.group.known_coordinator import KnownCoordinator
+from muster.client.core.known_coordinator import KnownCoordinator
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import AnySend, Failure, send
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
@@ -38,7 +38,8 @@ class CoordinatorSearch(KnownCoordinator):
         events: EventStream,
         seed: int = 0,
     ) -> None:
-        super().__init__(config.group_id or "", config, nodes, events, seed)
+        super().__init__(f"group {config.group_id}", config, nodes, events, seed)
+        self._group_id = config.group_id or ""
         self.state = CoordinatorState.UNKNOWN
         self._timeout_ms = min(config.request_timeout_ms, config.session_timeout_ms)
         self._servers = [FIRST_SERVER_ID - index for index in range(len(servers))]

@@ -12,8 +12,7 @@ request. The member reads from the group's committed offsets, and sends heartbea
 - NOT_COORDINATOR sends it back to the search (A6). It stays a member, with its partitions and its generation: the next
   coordinator continues from the state that the last one wrote. So a failover is not a rebalance.
 - UNKNOWN_MEMBER_ID says that the group continues without it. Its partitions have other owners: it stops, commits
-nothing,
-  and joins anew.
+  nothing, and joins as a new member.
 - No successful heartbeat for the session timeout: the coordinator is lost. The next one has a whole session timeout.
 
 The member keeps reading while it has no coordinator, as in Kafka's own clients. If the group has given its partitions
@@ -46,7 +45,7 @@ from muster.model import TopicPartition
 from muster.protocol.draft_messages import DraftJoinGroupRequest, DraftJoinGroupResponse
 from muster.protocol.messages import HeartbeatRequest, HeartbeatResponse, LeaveGroupRequest, LeaveGroupResponse
 from muster.zookeeper.server_assigned.coordinator_search import CoordinatorSearch
-from muster.zookeeper.server_assigned.offsets import GIVEN_UP, OUTSIDE, Committed, GroupOffsets, Standing
+from muster.zookeeper.server_assigned.offsets import GIVEN_UP, OUTSIDE, Committed, GroupOffsets, MemberOfGeneration
 from muster.zookeeper.server_assigned.states import TRANSITIONS, Happening, ServerAssignedState
 
 _REBALANCE = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -85,7 +84,7 @@ class ServerAssignedMember:
         addresses = [parse_address(each) for each in servers]
         self.search = CoordinatorSearch(config, addresses, self.nodes, self.events, seed)
         self.offsets = GroupOffsets(config, self.search, seed)
-        self.offsets.on_expelled = self._told_of_rebalance
+        self.offsets.on_expelled = self._on_rebalance
         self.partitions: frozenset[TopicPartition] = frozenset()
         """Its share in this generation."""
         self._group_id = config.group_id or ""
@@ -175,7 +174,7 @@ class ServerAssignedMember:
             case ServerAssignedState.STABLE:
                 if known:
                     times += [self._heartbeat.send_at, self._heartbeat.session_ends_at]
-                if self._auto_commits:
+                if self._config.enable_auto_commit:
                     times.append(self._auto_commit_at)
             case ServerAssignedState.RELEASING:
                 times.append(self._release_until)
@@ -234,7 +233,7 @@ class ServerAssignedMember:
             self._fail(KafkaError(code, self._explain(code)), now)
 
     def _take(self, reply: DraftJoinGroupResponse, now: int) -> None:
-        self.standing = self.offsets.in_force = Standing(reply.group_generation_id, reply.consumer_id)
+        self.standing = self.offsets.in_force = MemberOfGeneration(reply.group_generation_id, reply.consumer_id)
         self.partitions = frozenset(
             TopicPartition(share.topic, number) for share in reply.assigned_partitions for number in share.partitions
         )
@@ -300,7 +299,7 @@ class ServerAssignedMember:
         if code is ErrorCode.NONE:
             self._heartbeat.received(now)
         elif code is ErrorCode.UNKNOWN_MEMBER_ID or code in _REBALANCE:
-            self._told_of_rebalance(code, now)
+            self._on_rebalance(code, now)
         elif code.retriable:
             self._heartbeat.failed(now)
         else:
@@ -308,7 +307,7 @@ class ServerAssignedMember:
 
     # --- a rebalance -------------------------------------------------------------------------------------------------
 
-    def _told_of_rebalance(self, code: ErrorCode, now: int) -> None:
+    def _on_rebalance(self, code: ErrorCode, now: int) -> None:
         if code in _REBALANCE and self.state is ServerAssignedState.STABLE:
             self._release_until = now + self._config.session_timeout_ms // 2
             self._commit_at_stop(self._release_until)
@@ -322,7 +321,7 @@ class ServerAssignedMember:
 
     def _commit_at_stop(self, until: int) -> None:
         positions = self._fetching.stop()
-        if self._auto_commits:
+        if self._config.enable_auto_commit:
             self._auto_commit(positions, until)
 
     def _mind_release(self, now: int) -> None:
@@ -344,7 +343,7 @@ class ServerAssignedMember:
         self.events.append(Note(WARNING, f"group {self._group_id} has continued without this member; rejoining"))
 
     def _own_nothing(self, member_id: str, now: int) -> None:
-        self.standing, self.offsets.in_force = Standing(OUTSIDE.generation_id, member_id), OUTSIDE
+        self.standing, self.offsets.in_force = MemberOfGeneration(OUTSIDE.generation_id, member_id), OUTSIDE
         self.partitions = frozenset()
         self.offsets.give_up_commits(CommitFailedError(ErrorCode.ILLEGAL_GENERATION, GIVEN_UP), now)
         self._is_join_parked = False
@@ -363,12 +362,8 @@ class ServerAssignedMember:
 
     # --- auto commit -------------------------------------------------------------------------------------------------
 
-    @property
-    def _auto_commits(self) -> bool:
-        return self._config.enable_auto_commit
-
     def _mind_auto_commit(self, now: int) -> None:
-        if not self._auto_commits or now < self._auto_commit_at:
+        if not self._config.enable_auto_commit or now < self._auto_commit_at:
             return
         self._auto_commit_at = now + self._config.auto_commit_interval_ms
         if not self.offsets.committing:

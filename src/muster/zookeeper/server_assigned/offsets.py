@@ -30,14 +30,14 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 GIVEN_UP = "the group has rebalanced and the partitions were revoked: their new owners continue from the last commit"
 
 
-class Standing(NamedTuple):
+class MemberOfGeneration(NamedTuple):
     """A member in a generation."""
 
     generation_id: int
     member_id: str
 
 
-OUTSIDE = Standing(-1, "")
+OUTSIDE = MemberOfGeneration(-1, "")
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class _Commit:
     positions: Mapping[TopicPartition, int]
     on_done: Callable[[MusterError | None, int], None]
     until: int
-    standing: Standing
+    standing: MemberOfGeneration
     backoff: Backoff
     retry_at: int = 0
 

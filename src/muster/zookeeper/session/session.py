@@ -57,8 +57,8 @@ class ZooKeeperSession(forks.StaysHere):
 
     Args:
         address: `host:port,host:port/chroot`; all paths are below the chroot.
-        timeout_ms: the session ends when ZooKeeper has not heard of it for this long. ZooKeeper may grant another value
-            because of its limits: see the attribute of the same name.
+        timeout_ms: the session ends when ZooKeeper has not heard from it for this long. ZooKeeper may grant another
+            value because of its limits: see the attribute of the same name.
         create_chroot: create the chroot at the start if it is missing.
     """
 
@@ -175,7 +175,7 @@ class ZooKeeperSession(forks.StaysHere):
 
     @property
     def is_live(self) -> bool:
-        """Whether ZooKeeper was heard of within two thirds of the timeout, by the clock, whatever events are pending.
+        """Whether ZooKeeper was heard from within two thirds of the timeout, by the clock, whatever events are pending.
 
         While it is true, no other session sees this one as expired. A process that was stopped can check it
         immediately.
@@ -348,7 +348,7 @@ class ZooKeeperSession(forks.StaysHere):
         self._loop.call_later(NEXT_SESSION_S, self._begin)
 
     def _watch_over(self) -> None:
-        """Doubt the session when ZooKeeper was not heard of for too long, whatever kazoo reports."""
+        """Doubt the session when nothing was received from ZooKeeper for too long, whatever kazoo reports."""
         self._timer = None
         link = self._current
         if self._is_closed or link is None or link.is_doubted:

@@ -1,7 +1,7 @@
 """A socket to ZooKeeper that notes when answered requests were sent.
 
-ZooKeeper ends a session that it has not heard of for the session's timeout. An answer proves that it was heard of, but
-not when: the server may have been stopped since. It was heard of at the earliest when the request was sent, so the
+ZooKeeper ends a session that it has not heard from for the session's timeout. An answer proves that it was heard, but
+not when: the server may have been stopped since. It was heard at the earliest when the request was sent, so the
 timeout counts from then. Neither kazoo nor its pings report that time; the frames on the socket show it.
 """
 

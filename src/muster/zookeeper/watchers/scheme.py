@@ -130,7 +130,7 @@ class WatcherMember(SessionPlans):
         """What the last rebalance saw there."""
         self._changed = False
         """Something has changed that needs a rebalance."""
-        self._told: set[Unreadable] = set()
+        self._reported: set[Unreadable] = set()
         self._watch_all()
 
     # --- news --------------------------------------------------------------------------------------------------------
@@ -510,8 +510,8 @@ class WatcherMember(SessionPlans):
 
     def _report(self, found: Unreadable) -> Plan[None]:
         """Log it once."""
-        if found not in self._told:
-            self._told.add(found)
+        if found not in self._reported:
+            self._reported.add(found)
             yield from self._ask(Tell(Level.WARNING, f"skipped: {found}"))
 
     # --- offsets -----------------------------------------------------------------------------------------------------

@@ -100,15 +100,12 @@ def test_it_ends_without_a_broker_and_before_it_has_begun() -> None:
     assert stopped.metrics()["handled"] == 0
 
 
-def test_a_task_that_awaits_it_can_be_cancelled() -> None:
-    async def scene() -> None:
-        running = asyncio.ensure_future(AsyncConcurrentConsumer(GROUP, handle_async, topics="t").run())
-        await asyncio.sleep(0.1)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(scene())
+async def test_a_task_that_awaits_it_can_be_cancelled() -> None:
+    running = asyncio.ensure_future(AsyncConcurrentConsumer(GROUP, handle_async, topics="t").run())
+    await asyncio.sleep(0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 def test_the_blocking_one_does_not_run_in_an_event_loop() -> None:

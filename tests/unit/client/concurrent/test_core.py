@@ -22,10 +22,15 @@ def record(offset: int, key: bytes | None = None, partition: int = 0, epoch: int
     return ConsumerRecord("flights", partition, offset, 0, 0, key, value, leader_epoch=epoch)
 
 
-def core(*, assigned: Any = (P0,), committed: OffsetAndMetadata | None = None, **rules: Any) -> ConcurrentCore:
+def core(
+    given: Any = None, *, assigned: Any = (P0,), committed: OffsetAndMetadata | None = None, **rules: Any
+) -> ConcurrentCore:
+    """One that has been given these records."""
     made = ConcurrentCore(Rules(**rules))
     for partition in assigned:
         made.assign(partition, committed)
+    if given is not None:
+        made.add(given)
     return made
 
 
@@ -66,21 +71,18 @@ def test_what_may_start_side_by_side(order, first, after):
 
 
 def test_the_same_key_in_another_partition_is_another_lane():
-    it = core(assigned=(P0, P1))
-    it.add({P0: [record(0, b"a")], P1: [record(0, b"a", 1)]})
+    it = core({P0: [record(0, b"a")], P1: [record(0, b"a", 1)]}, assigned=(P0, P1))
     assert len(start(it)) == 2
 
 
 def test_keys_that_cannot_be_hashed_have_lanes_as_well():
     """A function may make anything of a record."""
-    it = core(order=lambda found: {"id": found.offset % 2})
-    it.add({P0: [record(0), record(1), record(2)]})
+    it = core({P0: [record(0), record(1), record(2)]}, order=lambda found: {"id": found.offset % 2})
     assert offsets(start(it)) == [0, 1]
 
 
 def test_no_more_than_concurrency_at_once():
-    it = core(order="unordered", concurrency=2)
-    it.add(keyed("-----"))
+    it = core(keyed("-----"), order="unordered", concurrency=2)
     jobs = start(it)
     assert offsets(jobs) == [0, 1]
     it.succeeded(jobs[1])
@@ -88,8 +90,7 @@ def test_no_more_than_concurrency_at_once():
 
 
 def test_a_long_lane_takes_turns_with_the_others():
-    it = core(concurrency=1)
-    it.add(keyed("aaabc"))
+    it = core(keyed("aaabc"), concurrency=1)
     order = []
     while jobs := start(it):
         order += offsets(jobs)
@@ -101,8 +102,7 @@ def test_a_long_lane_takes_turns_with_the_others():
 
 
 def test_offset_and_metadata_say_what_is_done():
-    it = core(order="unordered")
-    it.add(keyed("------"))
+    it = core(keyed("------"), order="unordered")
     jobs = start(it)
     assert it.to_commit() == {P0: OffsetAndMetadata(0, 0, "")}
     for place in (1, 2, 4):
@@ -126,8 +126,7 @@ def test_what_is_committed_is_not_committed_again():
 
 
 def test_an_acknowledgement_of_an_earlier_ownership_says_nothing():
-    it = core()
-    it.add(keyed("a"))
+    it = core(keyed("a"))
     it.succeeded(start(it)[0])
     late = it.to_commit()
     it.give_up([P0])
@@ -144,8 +143,7 @@ def test_metadata_of_others_is_no_reason_to_commit():
 
 def test_a_position_behind_offsets_without_records_is_committed():
     """Markers of transactions, and what compaction took, at the end of the log."""
-    it = core(committed=OffsetAndMetadata(0))
-    it.add(keyed("ab"))
+    it = core(keyed("ab"), committed=OffsetAndMetadata(0))
     first, second = start(it)
     it.move_to({P0: 9})
     it.succeeded(first)
@@ -173,29 +171,25 @@ def left(offset: int, end: int, *holes: int, epoch: int = 0) -> OffsetAndMetadat
 
 
 def test_what_a_former_owner_has_done_is_passed_over():
-    it = core(order="unordered", committed=left(2, 6, 2, 4))
-    it.add(keyed("------", start=2))
+    it = core(keyed("------", start=2), order="unordered", committed=left(2, 6, 2, 4))
     assert offsets(start(it)) == [2, 4, 6, 7]
     assert it.counters()["skipped"] == 2
 
 
 def test_what_a_former_owner_has_done_is_passed_on_before_it_is_read():
     """A second crash, before all of it has come again."""
-    it = core(order="unordered", committed=left(2, 100, 2, 50))
-    it.add(keyed("--", start=2))
+    it = core(keyed("--", start=2), order="unordered", committed=left(2, 100, 2, 50))
     it.succeeded(start(it)[0])
     assert committed(it) == (4, Done(100, (50,), 0))
 
 
 def test_a_record_that_came_after_an_election_is_another():
-    it = core(order="unordered", committed=left(2, 6, 2, 4, epoch=3))
-    it.add({P0: [record(3, epoch=3), record(5, epoch=4)]})
+    it = core({P0: [record(3, epoch=3), record(5, epoch=4)]}, order="unordered", committed=left(2, 6, 2, 4, epoch=3))
     assert offsets(start(it)) == [5]
 
 
 def test_what_was_lost_in_an_election_is_forgotten_and_the_rest_is_not():
-    it = core(order="unordered")
-    it.add(keyed("------"))
+    it = core(keyed("------"), order="unordered")
     jobs = start(it)
     it.succeeded(jobs[1])
     it.succeeded(jobs[4])
@@ -209,8 +203,7 @@ def test_what_was_lost_in_an_election_is_forgotten_and_the_rest_is_not():
 
 
 def test_a_record_that_takes_the_place_of_one_under_way_waits_for_it():
-    it = core()
-    it.add(keyed("aa"))
+    it = core(keyed("aa"))
     [first] = start(it)
     it.add({P0: [record(0, b"a", epoch=1)]})
     assert start(it) == []
@@ -223,8 +216,7 @@ def test_a_record_that_takes_the_place_of_one_under_way_waits_for_it():
 
 
 def test_a_failure_holds_up_its_key_alone():
-    it = core(retry=Retry(delay_ms=100))
-    it.add(keyed("aab"))
+    it = core(keyed("aab"), retry=Retry(delay_ms=100))
     first, other = start(it)
     it.failed(first, BOOM, now=0)
     it.succeeded(other)
@@ -243,16 +235,14 @@ def test_waits_grow_up_to_a_limit():
 
 
 def test_a_handler_may_say_when():
-    it = core()
-    it.add(keyed("a"))
+    it = core(keyed("a"))
     it.failed(start(it)[0], Failure("RetryLaterError", delay_ms=5), now=1)
     assert it.next_retry() == 6
 
 
 @pytest.mark.parametrize("failure", [BOOM, Failure("PoisonRecordError", permanent=True)], ids=["last try", "poison"])
 def test_what_failed_for_good_is_done_when_its_dead_letter_is_acknowledged(failure):
-    it = core(retry=Retry(max_attempts=1 if failure is BOOM else 9), dead_letters=True)
-    it.add(keyed("aa"))
+    it = core(keyed("aa"), retry=Retry(max_attempts=1 if failure is BOOM else 9), dead_letters=True)
     [job] = start(it)
     it.failed(job, failure, now=0)
     assert it.take_dead_letters() == [job]
@@ -265,8 +255,7 @@ def test_what_failed_for_good_is_done_when_its_dead_letter_is_acknowledged(failu
 
 
 def test_without_dead_letters_nothing_is_started_any_more():
-    it = core(retry=Retry(max_attempts=1))
-    it.add(keyed("aab"))
+    it = core(keyed("aab"), retry=Retry(max_attempts=1))
     first, other = start(it)
     it.failed(first, BOOM, now=0)
     it.succeeded(other)
@@ -276,8 +265,7 @@ def test_without_dead_letters_nothing_is_started_any_more():
 
 
 def test_a_dead_letter_that_cannot_be_written_ends_the_run():
-    it = core(retry=Retry(max_attempts=1), dead_letters=True)
-    it.add(keyed("aa"))
+    it = core(keyed("aa"), retry=Retry(max_attempts=1), dead_letters=True)
     [job] = start(it)
     it.failed(job, BOOM, now=0)
     it.not_buried(it.take_dead_letters()[0])
@@ -312,8 +300,7 @@ def test_headers_of_a_dead_letter():
 
 
 def test_a_partition_that_closes_lets_what_is_under_way_count():
-    it = core(concurrency=2, order="unordered")
-    it.add(keyed("-----"))
+    it = core(keyed("-----"), concurrency=2, order="unordered")
     first, second = start(it)
     it.close([P0])
     assert it.is_waited_for([P0])
@@ -325,8 +312,7 @@ def test_a_partition_that_closes_lets_what_is_under_way_count():
 
 
 def test_late_results_of_a_partition_that_is_gone_change_nothing():
-    it = core()
-    it.add(keyed("ab"))
+    it = core(keyed("ab"))
     first, second = start(it)
     it.give_up([P0])
     it.assign(P0, OffsetAndMetadata(0))
@@ -338,8 +324,7 @@ def test_late_results_of_a_partition_that_is_gone_change_nothing():
 
 
 def test_a_partition_that_comes_back_waits_for_handlers_that_still_run():
-    it = core()
-    it.add(keyed("ab"))
+    it = core(keyed("ab"))
     first, _second = start(it)
     it.give_up([P0])
     it.assign(P0, None)
@@ -350,8 +335,7 @@ def test_a_partition_that_comes_back_waits_for_handlers_that_still_run():
 
 
 def test_a_record_waiting_for_another_try_goes_with_its_partition():
-    it = core()
-    it.add(keyed("a"))
+    it = core(keyed("a"))
     it.failed(start(it)[0], BOOM, now=0)
     it.give_up([P0])
     assert start(it, now=10**6) == []
@@ -375,14 +359,17 @@ def test_a_full_partition_is_paused_and_resumed_when_half_is_left():
 
 
 def test_a_partition_that_stands_still_leaves_the_others_their_share():
-    it = core(assigned=(P0, P1), order="partition", max_buffered=40)
-    it.add({P0: [record(offset) for offset in range(40)], P1: [record(0, partition=1)]})
+    it = core(
+        {P0: [record(offset) for offset in range(40)], P1: [record(0, partition=1)]},
+        assigned=(P0, P1),
+        order="partition",
+        max_buffered=40,
+    )
     assert it.flow() == ([P0], [])
 
 
 def test_bytes_count_too():
-    it = core(max_buffered_bytes=1_000)
-    it.add({P0: [record(0, b"k", value=bytes(999))]})
+    it = core({P0: [record(0, b"k", value=bytes(999))]}, max_buffered_bytes=1_000)
     assert it.flow() == ([P0], [])
     it.succeeded(start(it)[0])
     assert it.flow() == ([], [P0])
@@ -390,8 +377,7 @@ def test_bytes_count_too():
 
 def test_what_could_not_be_told_is_not_started():
     """One record that is stuck: the others go on as far as metadata can say that they are done."""
-    it = core(order="unordered", metadata_limit=40, max_buffered=10_000, concurrency=10_000)
-    it.add(keyed("-" * 500))
+    it = core(keyed("-" * 500), order="unordered", metadata_limit=40, max_buffered=10_000, concurrency=10_000)
     jobs = start(it)
     assert offsets(jobs) == list(range(64))  # 8 bytes have room
     for job in jobs[1:]:
@@ -403,8 +389,7 @@ def test_what_could_not_be_told_is_not_started():
 
 
 def test_few_holes_may_be_far_apart():
-    it = core(order="key", concurrency=2)
-    it.add({P0: [record(0, b"stuck")]})
+    it = core({P0: [record(0, b"stuck")]}, order="key", concurrency=2)
     start(it)
     for offset in range(1, 100_000, 1_000):
         it.add({P0: [record(offset, b"other")]})
@@ -413,8 +398,7 @@ def test_few_holes_may_be_far_apart():
 
 
 def test_a_broker_that_takes_no_metadata():
-    it = core(order="unordered")
-    it.add(keyed("--"))
+    it = core(keyed("--"), order="unordered")
     it.succeeded(start(it)[1])
     it.limit_metadata(0)
     assert it.to_commit() == {P0: OffsetAndMetadata(0, 0, "")}

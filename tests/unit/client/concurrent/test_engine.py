@@ -12,20 +12,21 @@ from typing import Any, cast
 
 import pytest
 
+from muster.client.concurrent import engine as module
 from muster.client.concurrent.engine import ConcurrentEngine, Options
 from muster.client.concurrent.options import Choices, consumer_config
-from muster.client.concurrent.outcomes import HandlerFailedError, RetryLaterError, WorkerStartError
+from muster.client.concurrent.outcomes import HandlerFailedError, PoisonRecordError, RetryLaterError, WorkerStartError
 from muster.client.concurrent.signals import Signals
 from muster.client.concurrent.workers import TaskWorkers
 from muster.client.core.concurrent.encoding import Done, encode
 from muster.client.core.concurrent.rules import Retry
-from muster.errors import ErrorCode, KafkaError, WakeupError
+from muster.errors import ConfigError, ErrorCode, KafkaError, WakeupError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 P0 = TopicPartition("flights", 0)
 FOREVER_S = 300.0
-PATIENCE_S = 60.0
-"""Against hanging only."""
+
+pytestmark = pytest.mark.timeout(60)  # against hanging only
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Handler = Callable[[ConsumerRecord], Awaitable[None]]
@@ -128,12 +129,14 @@ def engine(handler: Handler, script: Script, letters: Letters | None = None, **c
     return made
 
 
-def play(scene: Callable[[], Awaitable[None]]) -> None:
-    async def within() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await scene()
-
-    asyncio.run(within())
+def running(
+    handler: Handler, script: Script, given: Any, letters: Letters | None = None, **choices: Any
+) -> tuple[ConcurrentEngine, asyncio.Future[None]]:
+    """One that runs, and has been given records."""
+    made = engine(handler, script, letters, **choices)
+    run = asyncio.ensure_future(made.run())
+    script.steps.put_nowait(given)
+    return made, run
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -147,141 +150,109 @@ async def fine(_record: ConsumerRecord) -> None: ...
 # --- committing ------------------------------------------------------------------------------------------------------
 
 
-def test_it_commits_again_and_again() -> None:
-    async def scene() -> None:
-        script = Script()
-        it = engine(fine, script, commit_interval_ms=1)
-        run = asyncio.ensure_future(it.run())
-        for offset in range(3):
-            script.steps.put_nowait(records(b"k", start=offset))
-            await until(partial(script.is_committed, offset + 1))
-        it.stop()
-        await run
-
-    play(scene)
+async def test_it_commits_again_and_again() -> None:
+    script = Script()
+    it = engine(fine, script, commit_interval_ms=1)
+    run = asyncio.ensure_future(it.run())
+    for offset in range(3):
+        script.steps.put_nowait(records(b"k", start=offset))
+        await until(partial(script.is_committed, offset + 1))
+    it.stop()
+    await run
 
 
-def test_a_broker_that_takes_less_metadata_is_told_less(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        script, gate = Script(), asyncio.Event()
-        script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
+async def test_a_broker_that_takes_less_metadata_is_told_less(caplog: pytest.LogCaptureFixture) -> None:
+    script, gate = Script(), asyncio.Event()
+    script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
 
-        async def handle(record: ConsumerRecord) -> None:
-            if not record.offset:
-                await gate.wait()
+    async def handle(record: ConsumerRecord) -> None:
+        if not record.offset:
+            await gate.wait()
 
-        it = engine(handle, script, commit_interval_ms=1)
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(b"a", b"b"))
-        await until(lambda: script.commits)
-        assert script.commits[0][P0] == OffsetAndMetadata(0, 0, "")
-        gate.set()
-        it.stop()
-        await run
-        assert script.commits[-1][P0].offset == 2
-
-    play(scene)
+    it, run = running(handle, script, records(b"a", b"b"), commit_interval_ms=1)
+    await until(lambda: script.commits)
+    assert script.commits[0][P0] == OffsetAndMetadata(0, 0, "")
+    gate.set()
+    it.stop()
+    await run
+    assert script.commits[-1][P0].offset == 2
     assert "commits continue without" in caplog.text
 
 
-def test_the_last_commit_goes_without_metadata_if_the_broker_takes_less() -> None:
+async def test_the_last_commit_goes_without_metadata_if_the_broker_takes_less() -> None:
     """There is no next one that could."""
+    script, gate = Script(), asyncio.Event()
+    script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
 
-    async def scene() -> None:
-        script, gate = Script(), asyncio.Event()
-        script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
+    async def handle(record: ConsumerRecord) -> None:
+        if record.offset == 1:
+            await gate.wait()
 
-        async def handle(record: ConsumerRecord) -> None:
-            if record.offset == 1:
-                await gate.wait()
-
-        it = engine(handle, script, commit_interval_ms=600_000, drain_timeout_ms=20)
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(b"a", b"b", b"c"))
-        await until(lambda: it.core.counters()["handled"] == 2)
-        it.stop()
-        await run
-        assert [commit[P0] for commit in script.commits] == [OffsetAndMetadata(1, 0, "")]
-
-    play(scene)
+    it, run = running(handle, script, records(b"a", b"b", b"c"), commit_interval_ms=600_000, drain_timeout_ms=20)
+    await until(lambda: it.core.counters()["handled"] == 2)
+    it.stop()
+    await run
+    assert [commit[P0] for commit in script.commits] == [OffsetAndMetadata(1, 0, "")]
 
 
-def test_a_run_that_is_ended_from_outside_does_not_trust_the_position() -> None:
+async def test_a_run_that_is_ended_from_outside_does_not_trust_the_position() -> None:
     """A signal handler of the program's may have raised when it had moved, and its records were not there yet."""
-
-    async def scene() -> None:
-        script = Script()
-        it = engine(fine, script, commit_interval_ms=600_000)
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(b"a"))
-        await until(lambda: it.core.counters()["handled"] == 1)
-        cast(Any, script).handled = lambda: {P0: 100}
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
-        assert [commit[P0].offset for commit in script.commits] == [1]
-
-    play(scene)
+    script = Script()
+    it, run = running(fine, script, records(b"a"), commit_interval_ms=600_000)
+    await until(lambda: it.core.counters()["handled"] == 1)
+    cast(Any, script).handled = lambda: {P0: 100}
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert [commit[P0].offset for commit in script.commits] == [1]
 
 
-def test_what_a_former_owner_has_done_is_asked_and_passed_over() -> None:
-    async def scene() -> None:
-        script, seen = Script(OffsetAndMetadata(0, 0, encode(P0, 0, Done(3, (0,), 0)))), list[int]()
+async def test_what_a_former_owner_has_done_is_asked_and_passed_over() -> None:
+    script, seen = Script(OffsetAndMetadata(0, 0, encode(P0, 0, Done(3, (0,), 0)))), list[int]()
 
-        async def handle(record: ConsumerRecord) -> None:
-            seen.append(record.offset)
-            if record.offset == 3:
-                it.stop()
-
-        it = engine(handle, script)
-        script.steps.put_nowait(records(None, None, None, None))
-        await it.run()
-        assert seen == [0, 3]
-
-    play(scene)
-
-
-def test_a_wakeup_is_for_the_poll_and_not_for_a_commit(caplog: pytest.LogCaptureFixture) -> None:
-    """The run is told to end while partitions are handed over: they are committed, and the run ends."""
-
-    async def scene() -> None:
-        script = Script()
-        it = engine(fine, script, commit_interval_ms=600_000)
-
-        async def revoke() -> None:
+    async def handle(record: ConsumerRecord) -> None:
+        seen.append(record.offset)
+        if record.offset == 3:
             it.stop()
-            await it.on_partitions_revoked([P0])
 
-        script.steps.put_nowait(records(b"k"))
-        script.steps.put_nowait(revoke)
-        await it.run()
-        assert [commit[P0].offset for commit in script.commits] == [1]
+    it = engine(handle, script)
+    script.steps.put_nowait(records(None, None, None, None))
+    await it.run()
+    assert seen == [0, 3]
 
-    play(scene)
+
+async def test_a_wakeup_is_for_the_poll_and_not_for_a_commit(caplog: pytest.LogCaptureFixture) -> None:
+    """The run is told to end while partitions are handed over: they are committed, and the run ends."""
+    script = Script()
+    it = engine(fine, script, commit_interval_ms=600_000)
+
+    async def revoke() -> None:
+        it.stop()
+        await it.on_partitions_revoked([P0])
+
+    script.steps.put_nowait(records(b"k"))
+    script.steps.put_nowait(revoke)
+    await it.run()
+    assert [commit[P0].offset for commit in script.commits] == [1]
     assert caplog.text == ""
 
 
 # --- back-pressure ---------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_that_is_full_is_paused_and_resumed() -> None:
-    async def scene() -> None:
-        script, gate = Script(), asyncio.Event()
+async def test_a_partition_that_is_full_is_paused_and_resumed() -> None:
+    script, gate = Script(), asyncio.Event()
 
-        async def handle(_record: ConsumerRecord) -> None:
-            await gate.wait()
+    async def handle(_record: ConsumerRecord) -> None:
+        await gate.wait()
 
-        it = engine(handle, script, concurrency=1, max_buffered=16)
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(*[None] * 20))
-        await until(lambda: script.paused)
-        gate.set()
-        await until(lambda: not script.paused)
-        it.stop()
-        await run
-        assert script.limits[-1] == 16
-
-    play(scene)
+    it, run = running(handle, script, records(*[None] * 20), concurrency=1, max_buffered=16)
+    await until(lambda: script.paused)
+    gate.set()
+    await until(lambda: not script.paused)
+    it.stop()
+    await run
+    assert script.limits[-1] == 16
 
 
 # --- giving partitions up --------------------------------------------------------------------------------------------
@@ -303,110 +274,87 @@ def stuck_but_for(first: int, ends: list[str]) -> Handler:
 
 
 @pytest.mark.parametrize("how", ["revoked", "the end"])
-def test_handlers_that_take_too_long_are_cancelled_and_the_rest_is_committed(how: str) -> None:
-    async def scene() -> None:
-        script, ends = Script(), list[str]()
-        it = engine(stuck_but_for(1, ends), script, drain_timeout_ms=100, commit_interval_ms=600_000)
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(None, None, None))
-        await until(lambda: ends == ["0"])
-        if how == "revoked":
-            await it.on_partitions_revoked([P0])
-        else:
-            it.stop()
-            await run
-        assert sorted(ends) == ["0", "1 was cancelled", "2 was cancelled"]
-        assert [commit[P0].offset for commit in script.commits] == [1]
-        assert it.core.counters()["dropped"] == 2
+async def test_handlers_that_take_too_long_are_cancelled_and_the_rest_is_committed(how: str) -> None:
+    script, ends = Script(), list[str]()
+    it, run = running(
+        stuck_but_for(1, ends), script, records(None, None, None), drain_timeout_ms=100, commit_interval_ms=600_000
+    )
+    await until(lambda: ends == ["0"])
+    if how == "revoked":
+        await it.on_partitions_revoked([P0])
+    else:
         it.stop()
         await run
+    assert sorted(ends) == ["0", "1 was cancelled", "2 was cancelled"]
+    assert [commit[P0].offset for commit in script.commits] == [1]
+    assert it.core.counters()["dropped"] == 2
+    it.stop()
+    await run
 
-    play(scene)
 
-
-def test_partitions_that_are_lost_cancel_at_once_and_commit_nothing() -> None:
-    async def scene() -> None:
-        script, ends = Script(), list[str]()
-        it = engine(stuck_but_for(1, ends), script, commit_interval_ms=600_000)
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(None, None))
-        await until(lambda: ends == ["0"])
-        await it.on_partitions_lost([P0])
-        await until(lambda: ends == ["0", "1 was cancelled"])
-        it.stop()
-        await run
-        assert script.commits == []
-
-    play(scene)
+async def test_partitions_that_are_lost_cancel_at_once_and_commit_nothing() -> None:
+    script, ends = Script(), list[str]()
+    it, run = running(stuck_but_for(1, ends), script, records(None, None), commit_interval_ms=600_000)
+    await until(lambda: ends == ["0"])
+    await it.on_partitions_lost([P0])
+    await until(lambda: ends == ["0", "1 was cancelled"])
+    it.stop()
+    await run
+    assert script.commits == []
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_an_earlier_attempt_does_not_wait_for_a_later_one() -> None:
-    async def scene() -> None:
-        script, failed, done = Script(), list[int](), list[int]()
+async def test_an_earlier_attempt_does_not_wait_for_a_later_one() -> None:
+    script, failed, done = Script(), list[int](), list[int]()
 
-        async def handle(record: ConsumerRecord) -> None:
-            if record.offset not in failed:
-                failed.append(record.offset)
-                raise RetryLaterError([600_000, 30][record.offset])
-            done.append(record.offset)
+    async def handle(record: ConsumerRecord) -> None:
+        if record.offset not in failed:
+            failed.append(record.offset)
+            raise RetryLaterError([600_000, 30][record.offset])
+        done.append(record.offset)
 
-        it = engine(handle, script)
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(b"a"))
-        await until(lambda: failed == [0])
-        script.steps.put_nowait(records(b"b", start=1))
-        await until(lambda: done == [1])
-        it.stop()
-        await run
-
-    play(scene)
+    it, run = running(handle, script, records(b"a"))
+    await until(lambda: failed == [0])
+    script.steps.put_nowait(records(b"b", start=1))
+    await until(lambda: done == [1])
+    it.stop()
+    await run
 
 
-def test_a_dead_letter_that_is_too_large_goes_without_its_stack_trace() -> None:
-    async def scene() -> None:
-        script = Script()
-        letters = Letters(KafkaError(ErrorCode.MESSAGE_TOO_LARGE))
+async def test_a_dead_letter_that_is_too_large_goes_without_its_stack_trace() -> None:
+    script = Script()
+    letters = Letters(KafkaError(ErrorCode.MESSAGE_TOO_LARGE))
 
-        async def handle(_record: ConsumerRecord) -> None:
-            raise ValueError("never")
+    async def handle(_record: ConsumerRecord) -> None:
+        raise ValueError("never")
 
-        it = engine(handle, script, letters, retry=Retry(max_attempts=1))
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(b"a"))
-        await until(lambda: letters.sent)
-        it.stop()
-        await run
-        [headers] = letters.sent
-        assert headers["__muster.errors.stacktrace"] == b""
-        assert headers["__muster.errors.message"] == b"never"
-        assert [commit[P0].offset for commit in script.commits] == [1]
-        assert letters.is_closed
-
-    play(scene)
+    it, run = running(handle, script, records(b"a"), letters, retry=Retry(max_attempts=1))
+    await until(lambda: letters.sent)
+    it.stop()
+    await run
+    [headers] = letters.sent
+    assert headers["__muster.errors.stacktrace"] == b""
+    assert headers["__muster.errors.message"] == b"never"
+    assert [commit[P0].offset for commit in script.commits] == [1]
+    assert letters.is_closed
 
 
 @pytest.mark.parametrize("letters", [Letters(), None], ids=["dead letters", "none"])
-def test_the_log_says_at_which_attempt_and_where_a_record_goes(
+async def test_the_log_says_at_which_attempt_and_where_a_record_goes(
     letters: Letters | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        script = Script()
+    script = Script()
 
-        async def handle(_record: ConsumerRecord) -> None:
-            raise ValueError("never")
+    async def handle(_record: ConsumerRecord) -> None:
+        raise ValueError("never")
 
-        it = engine(handle, script, letters, retry=Retry(max_attempts=2, delay_ms=1))
-        run = asyncio.ensure_future(it.run())
-        script.steps.put_nowait(records(b"a"))
-        await until(lambda: it.core.metrics.failed_attempts == 2)
-        it.stop()
-        with suppress(HandlerFailedError):
-            await run
-
-    play(scene)
+    it, run = running(handle, script, records(b"a"), letters, retry=Retry(max_attempts=2, delay_ms=1))
+    await until(lambda: it.core.metrics.failed_attempts == 2)
+    it.stop()
+    with suppress(HandlerFailedError):
+        await run
     said = [one for one in caplog.messages if "attempt" in one]
     goes = "" if letters is None else "; it goes to flights-dead"
     failed = "failed: ValueError: never"
@@ -416,65 +364,139 @@ def test_the_log_says_at_which_attempt_and_where_a_record_goes(
     ]
 
 
-def test_a_worker_that_cannot_start_ends_the_run_and_is_no_failure_of_its_record() -> None:
-    async def scene() -> None:
-        script, letters = Script(), Letters()
+async def test_a_worker_that_cannot_start_ends_the_run_and_is_no_failure_of_its_record() -> None:
+    script, letters = Script(), Letters()
 
-        async def handle(_record: ConsumerRecord) -> None:
-            raise WorkerStartError("a worker process ended while it started")
+    async def handle(_record: ConsumerRecord) -> None:
+        raise WorkerStartError("a worker process ended while it started")
 
-        it = engine(handle, script, letters)
-        script.steps.put_nowait(records(b"a", b"a"))
-        with pytest.raises(WorkerStartError):
-            await it.run()
-        assert letters.sent == []
-        assert it.core.counters()["failed_attempts"] == 0
-        assert [commit[P0].offset for commit in script.commits] in ([], [0])
-
-    play(scene)
+    it = engine(handle, script, letters)
+    script.steps.put_nowait(records(b"a", b"a"))
+    with pytest.raises(WorkerStartError):
+        await it.run()
+    assert letters.sent == []
+    assert it.core.counters()["failed_attempts"] == 0
+    assert [commit[P0].offset for commit in script.commits] in ([], [0])
 
 
-def test_a_record_that_fails_for_good_while_the_run_ends_is_told() -> None:
+async def test_a_record_that_fails_for_good_while_the_run_ends_is_told() -> None:
     """It has failed in the turn of the event loop in which the run was told to end: before its partition closes."""
+    script = Script()
 
-    async def scene() -> None:
-        script = Script()
+    async def handle(_record: ConsumerRecord) -> None:
+        asyncio.get_running_loop().call_soon(it.stop)
+        raise ValueError("never")
 
-        async def handle(_record: ConsumerRecord) -> None:
-            asyncio.get_running_loop().call_soon(it.stop)
-            raise ValueError("never")
+    it = engine(handle, script, retry=Retry(max_attempts=1))
+    script.steps.put_nowait(records(b"a"))
+    with pytest.raises(HandlerFailedError, match="offset 0 of flights-0 could not be handled: ValueError: never"):
+        await it.run()
 
-        it = engine(handle, script, retry=Retry(max_attempts=1))
-        script.steps.put_nowait(records(b"a"))
-        with pytest.raises(HandlerFailedError, match="offset 0 of flights-0 could not be handled: ValueError: never"):
-            await it.run()
 
-    play(scene)
+async def test_a_dead_letter_that_is_not_taken_now_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BURY_AGAIN_S", 0)
+    script, letters = Script(), Letters(*[KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)] * 3)
+    it, run = running(failing(PoisonRecordError("never")), script, records(b"a"), letters, commit_interval_ms=600_000)
+    await until(lambda: letters.sent)
+    await until(lambda: it.core.counters()["dead_lettered"] == 1)
+    it.stop()
+    await run
+    assert [commit[P0].offset for commit in script.commits] == [1]
+
+
+async def test_a_dead_letter_that_is_never_taken_ends_the_run() -> None:
+    script, refused = Script(), KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    it = engine(failing(PoisonRecordError("never")), script, Letters(refused))
+    script.steps.put_nowait(records(b"a"))
+    with pytest.raises(HandlerFailedError) as raised:
+        await it.run()
+    assert raised.value.__cause__ is refused
+    assert not script.is_committed(1)
+
+
+def failing(error: Exception) -> Handler:
+    async def handle(_record: ConsumerRecord) -> None:
+        raise error
+
+    return handle
+
+
+async def test_a_handler_that_is_none_ends_the_run_before_the_next_of_its_key() -> None:
+    script, begun = Script(), list[int]()
+
+    async def handle(record: ConsumerRecord) -> None:
+        begun.append(record.offset)
+        await asyncio.Event().wait()
+
+    it, run = running(handle, script, records(b"a", b"a"), drain_timeout_ms=0)
+    await until(lambda: begun)
+    [job] = it._running
+    it._ended(job, ConfigError("it has only begun its work"))
+    it._pump()  # before the run has come to its end
+    assert not it._running
+    with pytest.raises(ConfigError):
+        await run
+    assert begun == [0]
+    assert not script.is_committed(1)
+
+
+async def test_a_handler_that_was_cancelled_by_itself_has_failed() -> None:
+    """Something that it awaits was cancelled: the record is tried again, as the run was not asked for that."""
+    script, attempts = Script(), list[int]()
+
+    async def handle(record: ConsumerRecord) -> None:
+        attempts.append(record.offset)
+        if len(attempts) == 1:
+            raise asyncio.CancelledError
+
+    it, run = running(handle, script, records(b"a"), retry=Retry(max_attempts=2, delay_ms=0, max_delay_ms=0))
+    await until(lambda: it.core.counters()["handled"] == 1)
+    it.stop()
+    await run
+    assert attempts == [0, 0]
+
+
+async def test_a_second_stop_does_not_wait_for_handlers() -> None:
+    script, ends = Script(), list[str]()
+    it, run = running(stuck_but_for(1, ends), script, records(None, None), drain_timeout_ms=200_000)
+    await until(lambda: ends == ["0"])
+    it.stop()
+    await asyncio.sleep(0)
+    it.stop(drain=False)
+    await run
+    assert ends == ["0", "1 was cancelled"]
+
+
+async def test_the_position_behind_the_last_record_is_committed() -> None:
+    script = Script()
+    it, run = running(fine, script, records(b"a"), commit_interval_ms=1)
+    await until(partial(script.is_committed, 1))
+    cast(Any, script).handled = lambda: {P0: 5}
+    await until(partial(script.is_committed, 5))
+    it.stop()
+    await run
 
 
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-def test_signals_are_put_back_and_those_of_the_program_are_left_alone() -> None:
-    async def scene() -> None:
-        loop, told = asyncio.get_running_loop(), list[int]()
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        with Signals(loop, lambda: told.append(1), wanted=True):
+async def test_signals_are_put_back_and_those_of_the_program_are_left_alone() -> None:
+    loop, told = asyncio.get_running_loop(), list[int]()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with Signals(loop, lambda: told.append(1), wanted=True):
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: told)
+    assert {number: signal.getsignal(number) for number in before} == before
+    own = signal.signal(signal.SIGTERM, lambda *_: told.append(2))
+    try:
+        with Signals(loop, lambda: told.append(3), wanted=True):
             signal.raise_signal(signal.SIGTERM)
-            await until(lambda: told)
-        assert {number: signal.getsignal(number) for number in before} == before
-        own = signal.signal(signal.SIGTERM, lambda *_: told.append(2))
-        try:
-            with Signals(loop, lambda: told.append(3), wanted=True):
-                signal.raise_signal(signal.SIGTERM)
-        finally:
-            signal.signal(signal.SIGTERM, own)
-        assert told == [1, 2]
-
-    play(scene)
+    finally:
+        signal.signal(signal.SIGTERM, own)
+    assert told == [1, 2]
 
 
-def test_the_handler_of_a_spark_session_gives_way_to_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_handler_of_a_spark_session_gives_way_to_a_run() -> None:
     """It raises KeyboardInterrupt in the midst of whatever the program does."""
 
     class SparkContext:
@@ -487,16 +509,13 @@ def test_the_handler_of_a_spark_session_gives_way_to_a_run(monkeypatch: pytest.M
     handler = SparkContext()._do_init()
     handler.__module__, handler.__qualname__ = "pyspark.core.context", "SparkContext._do_init.<locals>.signal_handler"
 
-    async def scene() -> None:
-        told: list[int] = []
+    told: list[int] = []
+    before = signal.signal(signal.SIGINT, handler)
+    try:
         with Signals(asyncio.get_running_loop(), lambda: told.append(1), wanted=True):
             signal.raise_signal(signal.SIGINT)
             await until(lambda: told)
         assert signal.getsignal(signal.SIGINT) is handler
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        play(scene)
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -89,29 +89,26 @@ def test_how_tasks_end(handler: Any, kind: Any, capsys: pytest.CaptureFixture[st
     assert outcome is None if kind is None else isinstance(outcome, kind)
 
 
-def test_a_task_that_is_cancelled_says_so_and_the_others_go_on() -> None:
-    async def scene() -> None:
-        ends, gate = Ends(), asyncio.Event()
+async def test_a_task_that_is_cancelled_says_so_and_the_others_go_on() -> None:
+    ends, gate = Ends(), asyncio.Event()
 
-        async def handle(_record: ConsumerRecord) -> None:
-            await gate.wait()
+    async def handle(_record: ConsumerRecord) -> None:
+        await gate.wait()
 
-        workers = TaskWorkers(handle, ends)
-        jobs = [job(offset) for offset in range(3)]
-        for one in jobs:
-            workers.start(one)
-        await asyncio.sleep(0)
-        workers.cancel([jobs[1]])
-        [outcome] = await ends.wait(1)
-        assert ends.found[0][0] is jobs[1]
-        assert isinstance(outcome, asyncio.CancelledError)
-        gate.set()
-        assert (await ends.wait(3))[1:] == [None, None]
-
-    asyncio.run(scene())
+    workers = TaskWorkers(handle, ends)
+    jobs = [job(offset) for offset in range(3)]
+    for one in jobs:
+        workers.start(one)
+    await asyncio.sleep(0)
+    workers.cancel([jobs[1]])
+    [outcome] = await ends.wait(1)
+    assert ends.found[0][0] is jobs[1]
+    assert isinstance(outcome, asyncio.CancelledError)
+    gate.set()
+    assert (await ends.wait(3))[1:] == [None, None]
 
 
-def test_each_record_has_a_task_and_context_variables_of_its_own() -> None:
+async def test_each_record_has_a_task_and_context_variables_of_its_own() -> None:
     var: ContextVar[int] = ContextVar("var", default=-1)
     seen: list[int] = []
     tasks: set[Any] = set()
@@ -123,15 +120,12 @@ def test_each_record_has_a_task_and_context_variables_of_its_own() -> None:
         assert var.get() == record.offset
         tasks.add(asyncio.current_task())
 
-    async def scene() -> None:
-        ends = Ends()
-        workers = TaskWorkers(handle, ends)
-        for offset in range(3):
-            workers.start(job(offset))
-            assert await ends.wait(offset + 1) == [None] * (offset + 1)
-        assert var.get() == -1
-
-    asyncio.run(scene())
+    ends = Ends()
+    workers = TaskWorkers(handle, ends)
+    for offset in range(3):
+        workers.start(job(offset))
+        assert await ends.wait(offset + 1) == [None] * (offset + 1)
+    assert var.get() == -1
     assert (seen, len(tasks)) == ([-1, -1, -1], 3)
 
 
@@ -150,7 +144,7 @@ class Emptied(deque[Any]):
         return super().__len__()
 
 
-def test_a_thread_that_ends_while_the_loop_has_just_looked_is_not_forgotten() -> None:
+async def test_a_thread_that_ends_while_the_loop_has_just_looked_is_not_forgotten() -> None:
     """The loop finds nothing more; a thread's job ends; the loop goes on to other things."""
     gate = threading.Event()
 
@@ -158,37 +152,31 @@ def test_a_thread_that_ends_while_the_loop_has_just_looked_is_not_forgotten() ->
         if record.offset:
             assert gate.wait(60)
 
-    async def scene() -> None:
-        ends = Ends()
-        workers = ThreadWorkers(2, lambda: DirectCall(handle), ends)
+    ends = Ends()
+    workers = ThreadWorkers(2, lambda: DirectCall(handle), ends)
 
-        def meanwhile() -> None:
-            gate.set()
-            while workers._running:
-                time.sleep(0.001)
-            time.sleep(0.05)  # it has told the loop by now, or found that it need not
+    def meanwhile() -> None:
+        gate.set()
+        while workers._running:
+            time.sleep(0.001)
+        time.sleep(0.05)  # it has told the loop by now, or found that it need not
 
-        workers._ended = Emptied(meanwhile)
-        for offset in range(2):
-            workers.start(job(offset))
-        assert await ends.wait(2) == [None, None]
-        workers.close()
-
-    asyncio.run(scene())
+    workers._ended = Emptied(meanwhile)
+    for offset in range(2):
+        workers.start(job(offset))
+    assert await ends.wait(2) == [None, None]
+    workers.close()
 
 
-def test_jobs_one_after_another_share_a_thread_which_ends_with_them() -> None:
-    async def scene() -> None:
-        ends = Ends()
-        workers = ThreadWorkers(8, lambda: DirectCall(lambda _record: None), ends)
-        for offset in range(5):
-            workers.start(job(offset))
-            await ends.wait(offset + 1)
-        [thread] = workers._threads
-        workers.close()
-        assert not thread.is_alive()
-
-    asyncio.run(scene())
+async def test_jobs_one_after_another_share_a_thread_which_ends_with_them() -> None:
+    ends = Ends()
+    workers = ThreadWorkers(8, lambda: DirectCall(lambda _record: None), ends)
+    for offset in range(5):
+        workers.start(job(offset))
+        await ends.wait(offset + 1)
+    [thread] = workers._threads
+    workers.close()
+    assert not thread.is_alive()
 
 
 # --- deserializers ---------------------------------------------------------------------------------------------------

@@ -163,6 +163,14 @@ def test_a_token_that_has_expired_is_not_sent():
         Tokens(Source(0), lambda: NOW).get()
 
 
+def test_a_valid_token_is_used_while_the_source_returns_an_expired_one():
+    given, now = [Token(Secret("good"), NOW + 1_000), Token(Secret("stale"), NOW)], [NOW]
+    tokens = Tokens(lambda: given.pop(0), lambda: now[0])
+    assert tokens.get() == "good"
+    now[0] += 900  # after four fifths of its lifetime
+    assert tokens.get() == "good"
+
+
 def jwt(claims):
     middle = base64.urlsafe_b64encode(claims if isinstance(claims, bytes) else json.dumps(claims).encode())
     return f"e30.{middle.decode().rstrip('=')}.c2ln"

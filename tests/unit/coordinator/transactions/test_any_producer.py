@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from muster.coordinator.transactions.entry import ENDING, LAST_EPOCH, ONGOING
 from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode
+from tests.support.scale import examples
 from tests.support.transaction_harness import MINUTE, T0, T1, TransactionHarness
 
 NONE = ErrorCode.NONE
@@ -75,7 +74,7 @@ class Producers(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         shard = self.it.replayed()
-        expected = {name: replace(entry) for name, entry in self.it.shard.entries.items()}
+        expected = dict(self.it.shard.entries)
         if self.it.config.transaction_version:
             assert shard.entries == expected
         else:
@@ -117,5 +116,5 @@ class Producers(RuleBasedStateMachine):
             assert due.partitions == self.it.entry.partitions
 
 
-Producers.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Producers.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestProducers = Producers.TestCase

@@ -14,12 +14,8 @@ from muster.coordinator.groups.offsets import tombstone
 from muster.coordinator.groups.shard import GroupShard
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
+from muster.protocol import transaction_messages as t
 from muster.protocol.group_records import OffsetCommits
-from muster.protocol.transaction_messages import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
 from tests.support.group_harness import FakeTopics
 
 P1, P2 = 71, 72
@@ -42,26 +38,6 @@ def offset(shard: GroupShard, partition: int = 0, *, stable: bool = False) -> tu
 UNSTABLE = (-1, "UNSTABLE_OFFSET_COMMIT")
 
 
-def test_a_commit_counts_with_its_marker() -> None:
-    shard = a_shard()
-    shard.apply_transactional(P1, commits(0, 5))
-    assert offset(shard) == (-1, "NONE")
-    assert offset(shard, stable=True) == UNSTABLE
-    assert offset(shard, 1, stable=True) == (-1, "NONE")
-    shard.end_transaction(P1, True)
-    assert offset(shard, stable=True) == offset(shard) == (5, "NONE")
-    assert not shard.pending.places()
-
-
-def test_an_aborted_commit_leaves_what_was() -> None:
-    shard = a_shard()
-    shard.apply(commits(0, 3))
-    shard.apply_transactional(P1, commits(0, 5))
-    assert offset(shard) == (3, "NONE")
-    shard.end_transaction(P1, False)
-    assert offset(shard, stable=True) == (3, "NONE")
-
-
 def test_all_offsets_of_a_group_are_as_stable_as_each() -> None:
     shard = a_shard()
     for partition in (0, 1):
@@ -82,16 +58,6 @@ def test_of_two_transactions_the_later_record_counts(first: int) -> None:
     assert offset(shard, stable=True) == UNSTABLE
     shard.end_transaction(P1 if first == P2 else P2, True)
     assert offset(shard, stable=True) == (7, "NONE")
-
-
-def test_a_tombstone_drops_what_is_pending() -> None:
-    shard = a_shard()
-    shard.apply_transactional(P1, commits(0, 5))
-    shard.apply_transactional(P1, commits(1, 6))
-    shard.apply(tombstone("g", "t", 0))
-    assert offset(shard, stable=True) == (-1, "NONE")
-    shard.end_transaction(P1, True)
-    assert (offset(shard), offset(shard, 1)) == ((-1, "NONE"), (6, "NONE"))
 
 
 def test_deleting_takes_pending_offsets_along() -> None:
@@ -118,9 +84,9 @@ def test_offsets_with_open_transactions_do_not_expire() -> None:
     assert "g" not in shard.groups
 
 
-def request(**changes: Any) -> TxnOffsetCommitRequest:
-    topics = [TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(0, 5, -1, "x" * 10)])]
-    return TxnOffsetCommitRequest("id", "g", P1, 0, topics=topics, **changes)
+def request(**changes: Any) -> t.TxnOffsetCommitRequest:
+    topics = [t.TxnOffsetCommitRequestTopic("t", [t.TxnOffsetCommitRequestPartition(0, 5, -1, "x" * 10)])]
+    return t.TxnOffsetCommitRequest("id", "g", P1, 0, topics=topics, **changes)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +111,7 @@ def test_a_group_that_is_not_there_is_made(changes: dict[str, Any], error: str) 
 
 def test_the_error_of_the_transaction_is_that_of_every_partition_there_is() -> None:
     asked = request()
-    asked.topics.append(TxnOffsetCommitRequestTopic("gone", [TxnOffsetCommitRequestPartition(0, 5)]))
+    asked.topics.append(t.TxnOffsetCommitRequestTopic("gone", [t.TxnOffsetCommitRequestPartition(0, 5)]))
     shard = GroupShard(GroupConfig(), FakeTopics(t=1))
     answer, records = shard.transactional_commit(asked, ErrorCode.INVALID_PRODUCER_EPOCH, 1_000)
     assert [topic.partitions[0].error_code for topic in answer.topics] == [47, 3]

@@ -385,6 +385,17 @@ def test_markers_of_an_earlier_transaction_complete_nothing() -> None:
     assert it.state is COMPLETE_COMMIT
 
 
+def test_a_transaction_that_began_in_the_future_times_out_all_the_same() -> None:
+    """The clock was set back by hours while the coordinator was down: times in records are those of the day."""
+    it = TransactionHarness().to(ONGOING)
+    it.now -= 3 * 60 * MINUTE
+    it.shard = it.replayed()
+    it.take(it.shard.loaded(it.now))
+    assert it.entry.start_ms == it.now
+    it.wait(MINUTE + it.config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
+    assert it.state is PREPARE_ABORT
+
+
 def test_a_transaction_is_complete_with_its_last_marker() -> None:
     it = TransactionHarness().to(ONGOING)
     it.add(T1)
@@ -393,8 +404,6 @@ def test_a_transaction_is_complete_with_its_last_marker() -> None:
     it.take(it.shard.marked(markers, [T0], it.now))
     assert it.state is PREPARE_COMMIT
     assert it.shard.describe("x", 0).topics[0].partitions == [1]
-    assert it.shard.has_open(it.entry.producer_id, T1)
-    assert not it.shard.has_open(it.entry.producer_id, T0)
     it.take(it.shard.marked(markers, [T1], it.now))
     assert it.state is COMPLETE_COMMIT
 
@@ -426,6 +435,34 @@ def test_the_time_of_each_transaction_counts_by_itself() -> None:
     assert it.state is ONGOING
     it.add(T1)
     it.wait(12_000)
+    assert it.state is PREPARE_ABORT
+
+
+def test_many_short_transactions_leave_one_alarm_which_the_last_of_them_gets_in_time() -> None:
+    it = TransactionHarness()
+    it.init(timeout_ms=MINUTE)
+    for _ in range(50):
+        it.now += 1_000  # without a look at the alarms, as where another id has the first of them
+        it.add(T0)
+        it.end(True)
+        it.mark()
+    it.add(T0)
+    assert len(it.shard._alarms) == 1
+    it.wait(MINUTE)
+    assert it.state is ONGOING
+    it.wait(11_000)
+    assert it.state is PREPARE_ABORT
+
+
+def test_a_shorter_timeout_than_that_of_the_last_transaction_counts() -> None:
+    it = TransactionHarness()
+    it.init(timeout_ms=10 * MINUTE)
+    it.add(T0)
+    it.end(True)
+    it.mark()
+    it.init(timeout_ms=MINUTE)
+    it.add(T0)
+    it.wait(MINUTE + 11_000)
     assert it.state is PREPARE_ABORT
 
 

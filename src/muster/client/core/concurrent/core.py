@@ -36,7 +36,7 @@ LEAST_SHARE = 16
 
 
 @dataclass(slots=True)
-class Metrics:
+class Counters:
     """Counters since the start."""
 
     handled: int = 0
@@ -53,7 +53,7 @@ class ConcurrentCore:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.metrics = Metrics()
+        self.metrics = Counters()
         self.under_way = 0
         """Running handlers, including those for partitions that were given up."""
         self.fatal: Job | None = None

@@ -175,7 +175,7 @@ class Progress:
             self.next = position
             self._epochs.append((position - 1, NO_LEADER_EPOCH))  # of other entries, such as markers
 
-    # --- where it stands ---------------------------------------------------------------------------------------------
+    # --- its state ----------------------------------------------------------------------------------------------------
 
     @property
     def base(self) -> int | None:

@@ -92,7 +92,7 @@ class PositionValidation:
         if node_id is None:
             return
         if self._is_another_topic(partition, state):
-            self._begin_anew(partition, state, now)
+            self._restart(partition, state, now)
             return
         leader = (node_id, self._metadata.leader_epoch(partition))
         if self._is_behind(state, leader[1], now):
@@ -118,7 +118,7 @@ class PositionValidation:
             state.topic_id = found
         return False
 
-    def _begin_anew(self, partition: TopicPartition, state: PartitionState, now: int) -> None:
+    def _restart(self, partition: TopicPartition, state: PartitionState, now: int) -> None:
         text = f"the topic of {partition} was deleted and recreated"
         if self._subscription.default_reset is not OffsetReset.NONE:
             self._events.append(Note(INFO, f"{text}; it is read from its beginning"))

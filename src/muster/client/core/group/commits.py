@@ -5,8 +5,8 @@ be retried is sent alone: nothing is sent after it before its last try has ended
 that a later commit had advanced. Commits with a single try follow each other on the wire without waiting.
 
 The group decides whether a commit is still allowed. A member commits under its generation, and only while it is STABLE.
-An answer that says the generation is over resets the member (see `membership.py`). A consumer with a manual assignment
-commits without a generation, which the broker allows while the group has no members (J7).
+An answer that says the generation has ended resets the member (see `membership.py`). A consumer with a manual
+assignment commits without a generation, which the broker allows while the group has no members (J7).
 
 The race that `_Commit.owned` guards against: a commit waits, for its next try or for another commit; the generation
 ends, the partitions are lost, other members read and commit them; this consumer joins again, and only now is it the
@@ -26,8 +26,8 @@ from functools import partial
 
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
+from muster.client.core.coordinator_lookup import CoordinatorLookup
 from muster.client.core.events import EventStream, Fatal
-from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.member_state import NO_GENERATION, MemberGeneration, MemberState
 from muster.client.core.group.membership import Membership
 from muster.client.core.metadata import ClusterMetadata

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from muster.client.config import ConsumerConfig
+from muster.client.core.coordinator_lookup import CoordinatorLookup
 from muster.client.core.events import (
     DEBUG,
     INFO,
@@ -21,9 +22,8 @@ from muster.client.core.events import (
     RebalanceCallback,
 )
 from muster.client.core.group import requests
-from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.heartbeat import Heartbeat
-from muster.client.core.group.member_state import NO_GENERATION, MemberGeneration, MemberState, Step
+from muster.client.core.group.member_state import NO_GENERATION, MemberGeneration, MemberState, RebalanceStep
 from muster.client.core.refusals import NO_MEMBER
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
@@ -36,7 +36,7 @@ class MemberCore:
     """A member of a group, without the rules of its rebalances.
 
     `Membership` inherits from it, where the client otherwise puts parts together: both write the same state, step and
-    generation, and tell the same listener, so that a part of its own would be asked through a dozen names passed on.
+    generation, and call the same listener, so a separate part would need a dozen names passed through.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MemberCore:
     ) -> None:
         self.group_id = group_id
         self.state = MemberState.UNJOINED
-        self.step = Step.IDLE
+        self.step = RebalanceStep.IDLE
         self.generation = NO_GENERATION
         self.in_poll = False
         """Whether the user's code is in `poll`; see the head of `membership.py`."""
@@ -106,7 +106,7 @@ class MemberCore:
         self._halted = False
 
     def reset_on_error(self, request: str, code: ErrorCode) -> None:
-        """An answer said that the generation is over. After ILLEGAL_GENERATION the member id is kept."""
+        """An answer said that the generation has ended. After ILLEGAL_GENERATION the member id is kept."""
         self._reset(f"{request} was answered {code.name}", forget_member=code is not ErrorCode.ILLEGAL_GENERATION)
 
     def _reset(self, reason: str, *, forget_member: bool) -> None:
@@ -147,19 +147,19 @@ class MemberCore:
         then(now)
 
     def _withdraw_untold(self) -> None:
-        """Take back calls of the listener that were not made yet, of a rebalance that is over.
+        """Take back calls of the listener that were not made yet, of a rebalance that has ended.
 
         The sequence: the join is answered while the user handles records, so `assigned` waits for the next poll; the
         user does not poll for too long, and the member leaves. If the listener were called then, it would take
         partitions for its own that other members have by now. Partitions that the listener does know of are reported as
         lost by the next preparation, or given up by the leaving.
         """
-        if self.step not in (Step.REVOKING, Step.RELEASING, Step.ASSIGNING):
+        if self.step not in (RebalanceStep.REVOKING, RebalanceStep.RELEASING, RebalanceStep.ASSIGNING):
             return
         for event in [event for event in self._events if isinstance(event, RebalanceCallback)]:
             self._events.remove(event)
             self._callback = None
-            self.step = Step.IDLE
+            self.step = RebalanceStep.IDLE
             if event.kind is CallbackKind.ASSIGNED:
                 added = set(event.partitions)
                 self._own([p for p in self._subscription.assignment() if p not in added])
@@ -246,7 +246,7 @@ class MemberCore:
         self._drop_attempt()
         self._withdraw_untold()
         self._callback = None
-        self.step = Step.IDLE
+        self.step = RebalanceStep.IDLE
         owned = self._subscription.assignment() if self._subscription.group_managed else []
         if not owned:
             then(now)

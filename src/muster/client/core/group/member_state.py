@@ -45,12 +45,12 @@ TRANSITIONS: Final[Mapping[tuple[MemberState, MemberState], str]] = {
         MemberState.STABLE,
         MemberState.PREPARING_REBALANCE,
     ): "JoinGroup is sent, because a heartbeat announced a rebalance or its subscription has changed",
-    **{(state, MemberState.UNJOINED): "its generation is over, or it leaves" for state in MemberState},
+    **{(state, MemberState.UNJOINED): "its generation has ended, or it leaves" for state in MemberState},
 }
 """Which state follows which, and why. docs/reference/rebalancing.md has the diagram."""
 
 
-class Step(Enum):
+class RebalanceStep(Enum):
     """What the running rebalance waits for. See the head of `membership.py`."""
 
     IDLE = "idle"

@@ -11,7 +11,7 @@ The member's state in the group, its `MemberState`:
 Heartbeats are sent in the last two. A rebalance that begins in a stable group leaves the member STABLE, with its
 partitions and its right to commit, until its JoinGroup goes out.
 
-What the member's rebalance waits for, its `Step`:
+What the member's rebalance waits for, its `RebalanceStep`:
 
     IDLE -> COMMITTING -> REVOKING -> JOINING -> [LEADING] -> SYNCING -> [RELEASING] -> ASSIGNING -> IDLE
 
@@ -26,7 +26,7 @@ Preparation and release begin only while the user is in `poll` (`in_poll`): by t
 out before, so it may be committed. The other steps do not wait for the user.
 
 The race that `_attempt` guards against: a JoinGroup is parked at the coordinator; the coordinator is given up, or the
-user unsubscribes; the answer to the parked request arrives after all. It belongs to an attempt that is over, and is
+user unsubscribes; the answer to the parked request arrives after all. It belongs to an attempt that has ended, and is
 dropped.
 
 This differs from Kafka's client in three ways. With auto commit, a COOPERATIVE member also commits right before it
@@ -44,13 +44,13 @@ from typing import TypeVar
 from muster.assignors import Assignor, MemberAssignment, RebalanceProtocol
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
+from muster.client.core.coordinator_lookup import CoordinatorLookup
 from muster.client.core.events import INFO, WARNING, CallbackKind, EventStream, Fatal
 from muster.client.core.group import requests
 from muster.client.core.group.assignment import Assignors, Leading
 from muster.client.core.group.commit_first import CommitFirst
-from muster.client.core.group.coordinator import CoordinatorLookup
 from muster.client.core.group.member import MemberCore
-from muster.client.core.group.member_state import MemberGeneration, MemberState, Step
+from muster.client.core.group.member_state import MemberGeneration, MemberState, RebalanceStep
 from muster.client.core.group.topics import MemberTopics
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.refusals import JOIN_AT_ONCE
@@ -108,7 +108,7 @@ class Membership(MemberCore):
     def settled(self) -> bool:
         """Whether the listener was called for all partitions. Only then are positions looked up: a listener may
         seek."""
-        return self.step is not Step.ASSIGNING
+        return self.step is not RebalanceStep.ASSIGNING
 
     # --- poll --------------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Membership(MemberCore):
         if not self._subscription.group_managed:
             return None
         times = self.commit_first.deadlines()
-        if self.step is Step.IDLE and self.rejoin_needed and not self._halted:
+        if self.step is RebalanceStep.IDLE and self.rejoin_needed and not self._halted:
             times.append(self._retry_at)
         if self.state.has_joined and self._lookup.node_id is not None:
             times += [self._heartbeat.send_at, self._heartbeat.session_ends_at]
@@ -139,9 +139,9 @@ class Membership(MemberCore):
         return max(now, min(later)) if later else None
 
     def _advance(self, now: int) -> None:
-        if self.step is Step.IDLE and not self.callback_pending:  # if one is, the member is about to leave
+        if self.step is RebalanceStep.IDLE and not self.callback_pending:  # if one is, the member is about to leave
             self._maybe_rejoin(now)
-        elif self.step is Step.LEADING:
+        elif self.step is RebalanceStep.LEADING:
             self._lead(now)
         if self.in_poll:
             self.commit_first.poll(now)
@@ -176,7 +176,7 @@ class Membership(MemberCore):
         given_up = self._to_give_up_before_join()
         # Nothing more of these is handed out: the position would run ahead of what is being committed.
         self._subscription.mark_pending_revocation(given_up)
-        self._commit_then(Step.COMMITTING, partial(self._committed_before_join, given_up), now)
+        self._commit_then(RebalanceStep.COMMITTING, partial(self._committed_before_join, given_up), now)
 
     def _committed_before_join(self, stopped: list[TopicPartition], now: int) -> None:
         """Give up the partitions that are not wanted. If the user changed the subscription during the commit, there are
@@ -187,7 +187,7 @@ class Membership(MemberCore):
         else:
             self._give_up_before_join(now)
 
-    def _commit_then(self, step: Step, then: Callable[[int], None], now: int) -> None:
+    def _commit_then(self, step: RebalanceStep, then: Callable[[int], None], now: int) -> None:
         self.step = step
         self.commit_first.begin(then, now)
         self._advance(now)
@@ -199,7 +199,7 @@ class Membership(MemberCore):
         return [partition for partition in owned if partition.topic not in self._subscription.topics]
 
     def _give_up_before_join(self, now: int) -> None:
-        self.step = Step.REVOKING
+        self.step = RebalanceStep.REVOKING
         owned = self._subscription.assignment()
         if self.generation.was_reset:
             # The generation was reset by an answer, or by leaving: others may own these partitions already.
@@ -223,7 +223,7 @@ class Membership(MemberCore):
         self.is_leader = False
         self.topics.follow()
         self.topics.keep_fresh()
-        self.step = Step.IDLE
+        self.step = RebalanceStep.IDLE
         if not self.needs_join_prepare:
             self._join(now)
         # Otherwise the generation was reset while the listener ran: another preparation reports the rest as lost.
@@ -241,7 +241,7 @@ class Membership(MemberCore):
             self._failed(error, now)
             return
         self.state = self.state.to(MemberState.PREPARING_REBALANCE)
-        self.step = Step.JOINING
+        self.step = RebalanceStep.JOINING
         self.topics.joining()
         self._begin_attempt()
         request = requests.join(self.group_id, self.generation, self._config, protocols, self.rejoin_reason)
@@ -255,7 +255,7 @@ class Membership(MemberCore):
 
     def _abandon_void_attempt(self, now: int) -> None:
         """If the coordinator was given up, the request that is parked there is void: begin another attempt."""
-        waiting = self.step in (Step.JOINING, Step.SYNCING, Step.LEADING)
+        waiting = self.step in (RebalanceStep.JOINING, RebalanceStep.SYNCING, RebalanceStep.LEADING)
         if waiting and self._epoch_sent != self._lookup.epoch:
             self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was lost in the meantime"), now)
 
@@ -322,7 +322,7 @@ class Membership(MemberCore):
             self._failed(error, now)
             return
         self.topics.keep_fresh(self._leading.topics)
-        self.step = Step.LEADING
+        self.step = RebalanceStep.LEADING
         self._begin_attempt()
         self._lead(now)
 
@@ -336,7 +336,7 @@ class Membership(MemberCore):
         self.topics.match_pattern(now)
         self.is_leader = True
         assignments: list[SyncGroupRequestAssignment] = []
-        if not leading.skip_assignment:  # else a static leader came back, and the old assignment stands (KIP-814)
+        if not leading.skip_assignment:  # else a static leader came back, and the old assignment is kept (KIP-814)
             try:
                 shares = self._assignors.assign(leading, self._metadata)
                 assignments = self._assignors.encode(leading, shares)
@@ -363,7 +363,7 @@ class Membership(MemberCore):
         if node_id is None:
             self._failed(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE), now)
             return
-        self.step = Step.SYNCING
+        self.step = RebalanceStep.SYNCING
         self._begin_attempt()
         request = requests.sync(self.group_id, self.generation, self._config, assignments)
         on_reply = partial(self._on_answer, self._attempt, partial(self._on_sync, self.generation))
@@ -385,10 +385,10 @@ class Membership(MemberCore):
     # --- the join fails ----------------------------------------------------------------------------------------------
 
     def _failed(self, error: MusterError, now: int) -> None:
-        """An attempt is over without success: again at once, after a backoff, or when the user has seen the error."""
+        """An attempt has failed. Try again immediately, after a backoff, or once the user has seen the error."""
         self._attempt += 1
         self._leading = None
-        self.step = Step.IDLE
+        self.step = RebalanceStep.IDLE
         code = error.code if isinstance(error, KafkaError) else None
         if code is not ErrorCode.MEMBER_ID_REQUIRED:
             self.failed_rebalances += 1
@@ -421,7 +421,7 @@ class Membership(MemberCore):
             return
         strangers = [partition for partition in share.partitions if not self.topics.is_subscribed(partition.topic)]
         if strangers:
-            self.step = Step.IDLE
+            self.step = RebalanceStep.IDLE
             self.needs_join_prepare = True
             self.request_rejoin("received assignment does not match the current subscription")
             return
@@ -434,13 +434,13 @@ class Membership(MemberCore):
         self._subscription.mark_pending_revocation(released)
         then = partial(self._release, released, share, self.generation)
         if self.commit_first.commit is not None:
-            self._commit_then(Step.RELEASING, then, now)
+            self._commit_then(RebalanceStep.RELEASING, then, now)
         else:
-            self.step = Step.RELEASING
+            self.step = RebalanceStep.RELEASING
             then(now)
 
     def _release(self, released: list[TopicPartition], share: Assignment, joined: MemberGeneration, now: int) -> None:
-        self.step = Step.RELEASING
+        self.step = RebalanceStep.RELEASING
         kind = CallbackKind.LOST if self.generation.was_reset else CallbackKind.REVOKED
         self._call(kind, released, partial(self._after_release, released, share, joined), now)
 
@@ -451,14 +451,14 @@ class Membership(MemberCore):
             self.request_rejoin("need to revoke partitions and re-join")
             self._take(share, joined, now)
             return
-        # The generation was reset while the listener ran: nothing of the share is this member's any more.
+        # The generation was reset while the listener ran: this member no longer owns any of its share.
         gone = set(released)
         self._own([partition for partition in self._subscription.assignment() if partition not in gone])
         self.needs_join_prepare = True
-        self.step = Step.IDLE
+        self.step = RebalanceStep.IDLE
 
     def _take(self, share: Assignment, joined: MemberGeneration, now: int) -> None:
-        self.step = Step.ASSIGNING
+        self.step = RebalanceStep.ASSIGNING
         self.topics.learn({partition.topic for partition in share.partitions})
         error = self._assignors.tell(MemberAssignment(share.partitions, share.user_data), joined)
         owned = set(self._subscription.assignment())
@@ -468,12 +468,12 @@ class Membership(MemberCore):
         self.rebalanced_at = now
         self.on_assigned(now)
         self._call(CallbackKind.ASSIGNED, added, self._after_assigned, now)
-        if error is not None:  # the assignment stands all the same
+        if error is not None:  # the assignment is in force nevertheless
             self._events.append(Fatal(error))
 
     def _after_assigned(self, now: int) -> None:
         self.needs_join_prepare = True
-        self.step = Step.IDLE
+        self.step = RebalanceStep.IDLE
 
     # --- the end of a subscription -----------------------------------------------------------------------------------
 
@@ -484,19 +484,19 @@ class Membership(MemberCore):
     def forget_subscription(self) -> None:
         """The user has unsubscribed: the next subscription starts afresh."""
         self.topics.forget()
-        self.step = Step.IDLE
+        self.step = RebalanceStep.IDLE
         self.rejoin_reason = ""
 
     def _drop_attempt(self) -> None:
         """Forget the current rebalance."""
         if self.commit_first.drop():
-            self.step = Step.IDLE
-        if self.step in (Step.JOINING, Step.SYNCING) and self._lookup.node_id is not None:
+            self.step = RebalanceStep.IDLE
+        if self.step in (RebalanceStep.JOINING, RebalanceStep.SYNCING) and self._lookup.node_id is not None:
             self._parked = True
-        if self.step in (Step.JOINING, Step.SYNCING, Step.LEADING):
+        if self.step in (RebalanceStep.JOINING, RebalanceStep.SYNCING, RebalanceStep.LEADING):
             self._attempt += 1
             self._leading = None
-            self.step = Step.IDLE
+            self.step = RebalanceStep.IDLE
 
 
 def _shown(shares: Mapping[str, MemberAssignment]) -> str:

@@ -165,7 +165,7 @@ class ProducerBatch:
         self.eras = [whole.era] * whole.count
         self.memory = whole.size
 
-    def encode(self, compression: Compression, level: int | None) -> bytearray:
+    def encode(self, compression: Compression, level: int | None, transactional: bool = False) -> bytearray:
         """Build its bytes, once; no record can be added afterwards."""
         self.closed = True
         if self.encoded is None:
@@ -175,6 +175,7 @@ class ProducerBatch:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
+                transactional=transactional,
             )
             self.builder = BatchBuilder()  # its parts are no longer needed
         return self.encoded
@@ -262,8 +263,9 @@ class CompressionRatio:
 class Accumulator:
     """The queues of batches: in each, the oldest batch first and only the last one open for records."""
 
-    def __init__(self, batch_size: int, compression: Compression) -> None:
+    def __init__(self, batch_size: int, compression: Compression, transactional: bool = False) -> None:
         self._batch_size = batch_size
+        self._transactional = transactional
         self._compression = compression
         self._ratios: dict[str, CompressionRatio] = {}
         self._created = 0
@@ -326,7 +328,7 @@ class Accumulator:
         if batch.encoded is not None:
             return
         plain = batch.size
-        encoded = batch.encode(self._compression, level)
+        encoded = batch.encode(self._compression, level, self._transactional)
         if self._compression is not Compression.NONE:
             ratio = self._ratios.setdefault(batch.partition.topic, CompressionRatio())
             ratio.observe((len(encoded) - HEADER_SIZE) / max(1, plain - HEADER_SIZE))

@@ -59,7 +59,7 @@ class Placement:
         return len(waiting) == 1
 
     def look_up(self, topic: str, now: int) -> None:
-        """Ask for a topic without a record for it. It is forgotten like a topic to which nothing is sent any more."""
+        """Ask for a topic without a record for it. It is forgotten like a topic to which nothing more is sent."""
         self._topics_used[topic] = now
         self._metadata.add_interest((topic,))
 

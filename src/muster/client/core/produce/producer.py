@@ -8,6 +8,9 @@ its first record came, wherever it is. `take_events` returns the completions.
 
 The order of records within a partition is kept: always with idempotence (see `sequences`), and without it when
 `max.in.flight.requests.per.connection` is 1.
+
+With `transactional.id` records are taken only within a transaction (`transactions`), and a batch is not sent before its
+partition belongs to it.
 """
 
 from __future__ import annotations
@@ -23,10 +26,15 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.produce.accumulator import Accumulator, Completion, Outgoing, OutgoingBatch, ProducerBatch
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.placement import Placement
-from muster.client.core.produce.sequences import Sequences
+from muster.client.core.produce.produce_requests import ProduceCall, produce_call, record_errors, refusal
+from muster.client.core.produce.producer_id import ProducerId
+from muster.client.core.produce.sequences import Sequences, TransactionSequences
+from muster.client.core.produce.transaction_coordination import TransactionCoordination
+from muster.client.core.produce.transaction_requests import PRODUCE_BEFORE_V2
+from muster.client.core.produce.transactions import Transactions
 from muster.client.core.produce.unsettled import Unsettled
-from muster.client.core.refusals import LIMITS, NOT_WRITTEN, PRODUCER_ENDS
-from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, FailureKind, Send
+from muster.client.core.refusals import NOT_WRITTEN, PRODUCER_ENDS
+from muster.client.core.sends import AnySend, Failure, FailureKind, Send
 from muster.errors import (
     ClosedError,
     ErrorCode,
@@ -34,25 +42,12 @@ from muster.errors import (
     KafkaError,
     KafkaTimeoutError,
     MusterError,
-    UnsupportedVersionError,
     error_code,
 )
 from muster.model import Node, TopicPartition
-from muster.protocol.messages import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.messages import PartitionProduceResponse, ProduceRequest, ProduceResponse
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import HEADER_SIZE
-
-_LAST_VERSION_BY_NAME = 12
-_MAX_INT = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -97,17 +92,26 @@ class ProducerCore:
         self._chance = Chance(seed)
         self._compression = Compression[config.compression_type.upper()]
         self._level = _level(config, self._compression)
-        self._accumulator = Accumulator(config.batch_size, self._compression)
+        is_transactional = config.transactional_id is not None
+        self._accumulator = Accumulator(config.batch_size, self._compression, is_transactional)
         self._placement = Placement(config, metadata, self._accumulator, partitioner, self._chance)
-        self._sequences = Sequences() if config.idempotent else None
+        self.transactions: Transactions | None = None
+        """Those of a producer with a `transactional_id`; they begin and end here."""
+        self.coordination: TransactionCoordination | None = None
+        self._sequences: Sequences | None = None
+        self._ids: ProducerId | TransactionCoordination | None = None
+        if is_transactional:
+            book = self._sequences = TransactionSequences()
+            self.transactions = Transactions(metadata, book, self._end)
+            self._ids = self.coordination = TransactionCoordination(self.transactions, config, metadata, seed)
+        elif config.idempotent:
+            self._sequences = Sequences()
+            self._ids = ProducerId(config, self._sequences, self.abort, self._end, seed)
         self._under_way: dict[int, list[list[ProducerBatch]]] = {}
         self._muted: set[TopicPartition] = set()
         self._unsettled = Unsettled()
         self._flushing = 0
         self._completions: list[Completion] = []
-        self._init_in_flight = False
-        self._init_not_before = 0
-        self._init_backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
         self._deadline: int | None = None
 
     # --- taking records ----------------------------------------------------------------------------------------------
@@ -119,7 +123,10 @@ class ProducerCore:
 
         Raises:
             Exception: the user's partitioner raised it; the record was not accepted.
+            MusterError: no transaction is open, or it can no longer be committed.
         """
+        if self.transactions is not None:
+            self.transactions.check_send()
         record.era = self._unsettled.era
         news = self._placement.append(record, now)
         self._unsettled.add(record.count if record.__class__ is OutgoingBatch else 1)
@@ -153,13 +160,17 @@ class ProducerCore:
             self.abort(self.fatal)
             return []
         for record, error in self._placement.place_parked(now):
-            self._complete_parked(record, error)
+            self._fail_parked(record, error)
         self._expire(now)
+        if self.transactions is not None and (dropping := self.transactions.dropping) is not None:
+            self._drop(dropping)
         if self._sequences is not None:
             self._sequences.settle()
-        sends = self._init_producer_id(now)
+        sends: list[AnySend] = []
         while chosen := self._collect(now):
             sends += [self._produce(node_id, batches) for node_id, batches in chosen.items()]
+        if self._ids is not None:
+            sends += self._ids.poll(now, self.buffered_bytes > 0)
         self._placement.forget_idle_topics(now)
         return sends
 
@@ -169,7 +180,8 @@ class ProducerCore:
 
     def next_deadline(self, now: int) -> int | None:
         """When `poll` has something to do, if nothing happens earlier."""
-        times = [when for when in (self._deadline, self._placement.deadline) if when is not None]
+        due = self._ids.next_deadline(now) if self._ids is not None else None
+        times = [when for when in (self._deadline, self._placement.deadline, due) if when is not None]
         return max(now, min(times)) if times else None
 
     def _look_at(self, when: int) -> None:
@@ -181,6 +193,11 @@ class ProducerCore:
         count = record.count if isinstance(record, OutgoingBatch) else 1
         told = [record.receipt] * count, [record.timestamp] * count, record.size, [record.era] * count
         self._complete(Completion(place, *told, error=error))
+
+    def _fail_parked(self, record: Outgoing, error: MusterError) -> None:
+        self._complete_parked(record, error)
+        if self.transactions is not None:
+            self.transactions.failed(error, leaves_gap=False)
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
@@ -199,13 +216,35 @@ class ProducerCore:
                 else:
                     self._look_at(batch.created_ms + timeout)
 
-    def _give_up(self, batch: ProducerBatch, now: int) -> None:
+    def _lose(self, batch: ProducerBatch, error: MusterError) -> None:
+        """A batch is not written, or it is not known whether it is."""
         if self._sequences is not None:
             self._sequences.failed(batch)
+        if self.transactions is not None:
+            self.transactions.failed(error, batch.has_sequence)
+
+    def _give_up(self, batch: ProducerBatch, now: int) -> None:
         waited = now - batch.created_ms
         why = f": {self._metadata.last_error}" if self._metadata.last_error else ""
         text = f"{batch.count} records for {batch.partition} were not acknowledged within {waited} ms{why}"
-        self._finish(batch, error=KafkaTimeoutError(text))
+        error = KafkaTimeoutError(text)
+        self._lose(batch, error)
+        self._finish(batch, error=error)
+
+    def _drop(self, error: MusterError) -> None:
+        """The transaction is failing: what need not be sent is no longer sent."""
+        assert self.transactions is not None
+        for queue in self._accumulator.queues.values():
+            waiting = list(queue)
+            queue.clear()
+            for batch in waiting:
+                if self.transactions.must_settle(batch):
+                    queue.append(batch)
+                else:
+                    self._lose(batch, error)
+                    self._finish(batch, error=error)
+        for record in self._placement.take_parked():
+            self._complete_parked(record, error)
 
     def abort(self, error: MusterError) -> None:
         """Give up everything unfinished: the producer is closed immediately, or cannot continue."""
@@ -218,6 +257,8 @@ class ProducerCore:
                     self._finish(batch, error=error)
         for record in self._placement.take_parked():
             self._complete_parked(record, error)
+        if self.transactions is not None:
+            self.transactions.end(error)
 
     def close(self) -> None:
         """Fail everything unfinished with ClosedError; later answers are ignored."""
@@ -244,8 +285,13 @@ class ProducerCore:
         chosen: dict[int, list[ProducerBatch]] = {}
         sizes: dict[int, int] = {}
         hurry = self._flushing > 0 or self.room_wanted
+        current = self.transactions
+        if current is not None:
+            hurry |= current.is_ending
         for place, queue in self._accumulator.waiting():
             batch = queue[0]
+            if current is not None and not current.may_send(place):
+                continue
             if not self._is_ready(batch, queue, hurry, now) or place in self._muted:
                 continue
             node_id = self._metadata.leader(place)
@@ -305,74 +351,33 @@ class ProducerCore:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _init_producer_id(self, now: int) -> list[AnySend]:
-        if self._sequences is None or not self._sequences.needs_producer_id or self._init_in_flight:
-            return []
-        if not self.buffered_bytes:
-            return []  # nothing to send yet
-        if now < self._init_not_before:
-            self._look_at(self._init_not_before)
-            return []
-        self._init_in_flight = True
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_MAX_INT)
-        return [Send(LEAST_LOADED, InitProducerIdRequest, lambda _: request, self._on_producer_id)]
-
-    def _on_producer_id(self, reply: InitProducerIdResponse | Failure, now: int) -> None:
-        self._init_in_flight = False
-        assert self._sequences is not None
-        if isinstance(reply, Failure):
-            if reply.kind is FailureKind.AUTHENTICATION:
-                self.abort(reply.error())  # the next record tries again
-            elif not reply.retriable:
-                text = f"{reply.message}; an idempotent producer needs it: set enable_idempotence to False"
-                self._end(UnsupportedVersionError(text))
-        elif reply.error_code == ErrorCode.NONE:
-            self._sequences.set_producer_id(reply.producer_id, reply.producer_epoch)
-            return
-        elif not error_code(reply.error_code).retriable:
-            self._end(KafkaError(reply.error_code, "the broker returned no producer id"))
-        self._init_not_before = now + self._init_backoff.next_wait_ms()
-
     def _end(self, error: MusterError) -> None:
-        """Records can no longer be sent."""
-        error.fatal = True
+        """Records can no longer be sent. What ended it first is the reason that every call raises."""
+        if self.fatal is not None:
+            return
+        error.fatal, error.abortable = True, False
         self.fatal = error
+        if self.transactions is not None:
+            self.transactions.end(error)
 
     def _produce(self, node_id: int, batches: list[ProducerBatch]) -> AnySend:
-        by_topic: dict[str, list[ProducerBatch]] = {}
-        for batch in batches:
-            by_topic.setdefault(batch.partition.topic, []).append(batch)
-        ids = {topic: self._metadata.topic_id(topic) for topic in by_topic}
-        newest = _LAST_VERSION_BY_NAME if ZERO_UUID in ids.values() else None
-        acks = self._config.required_acks
-        timeout_ms = self._config.request_timeout_ms
-
-        def build(version: int) -> ProduceRequest:
-            by_name = version <= _LAST_VERSION_BY_NAME
-            return ProduceRequest(
-                acks=acks,
-                timeout_ms=timeout_ms,
-                topic_data=[
-                    TopicProduceData(
-                        name=topic if by_name else "",
-                        topic_id=ZERO_UUID if by_name else ids[topic],
-                        partition_data=[PartitionProduceData(b.partition.partition, b.encoded) for b in parts],
-                    )
-                    for topic, parts in by_topic.items()
-                ],
-            )
-
+        config, newest = self._config, None
+        if self.transactions is not None and not self.transactions.is_v2:
+            newest = PRODUCE_BEFORE_V2
+        acks = config.required_acks
+        call = produce_call(
+            batches, self._metadata.topic_id, acks, config.request_timeout_ms, config.transactional_id, newest
+        )
         self._under_way.setdefault(node_id, []).append(batches)
         self.metrics.requests += 1
         for batch in batches:
             self._count_sent(batch)
-        names = {topic_id: topic for topic, topic_id in ids.items()}
         return Send(
             node_id,
             ProduceRequest,
-            build,
-            lambda reply, now: self._on_produced(node_id, batches, names, reply, now),
-            newest_version=newest,
+            call.build,
+            lambda reply, now: self._on_produced(node_id, batches, call, reply, now),
+            newest_version=call.newest,
             expects_reply=acks != 0,
         )
 
@@ -382,7 +387,7 @@ class ProducerCore:
         self,
         node_id: int,
         batches: list[ProducerBatch],
-        names: dict[bytes, str],
+        call: ProduceCall,
         reply: ProduceResponse | Failure,
         now: int,
     ) -> None:
@@ -397,10 +402,7 @@ class ProducerCore:
             for batch in batches:
                 self._acknowledge(batch, -1, -1)
             return
-        answers: dict[TopicPartition, PartitionProduceResponse] = {}
-        for topic in reply.responses:
-            name = topic.name or names.get(topic.topic_id, "")
-            answers |= {TopicPartition(name, part.index): part for part in topic.partition_responses}
+        answers = call.answers(reply)
         nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in reply.node_endpoints}
         for batch in batches:
             answer = answers.get(batch.partition)
@@ -450,7 +452,7 @@ class ProducerCore:
         elif batch.attempts < self._config.retries and self._can_retry(batch, code, answer):
             self._retry(batch, now)
         else:
-            self._fail(batch, code, _refusal(batch, code, answer), answer)
+            self._fail(batch, code, refusal(batch, code, answer), answer)
 
     def _can_retry(self, batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> bool:
         if self._sequences is None:
@@ -521,11 +523,10 @@ class ProducerCore:
         error: MusterError,
         answer: PartitionProduceResponse | None = None,
     ) -> None:
-        if self._sequences is not None:
-            self._sequences.failed(batch)
-            if code in PRODUCER_ENDS:
-                self._end(error)
-        self._finish(batch, error=error, record_errors=_record_errors(code, answer))
+        if self._sequences is not None and code in PRODUCER_ENDS:
+            self._end(error)
+        self._lose(batch, error)
+        self._finish(batch, error=error, record_errors=record_errors(code, answer))
 
     def _finish(
         self,
@@ -573,25 +574,3 @@ def _level(config: ProducerConfig, compression: Compression) -> int | None:
     if compression is Compression.GZIP and config.compression_gzip_level >= 0:
         return config.compression_gzip_level
     return None
-
-
-def _refusal(batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
-    limit = LIMITS.get(code)
-    if limit is None:
-        return KafkaError(code, answer.error_message)
-    what = "record" if batch.count == 1 else f"batch of {batch.count} records"
-    text = f"the {what} for {batch.partition} takes {batch.size} bytes, more than {limit} allows"
-    return KafkaError(code, f"{text}: {answer.error_message}" if answer.error_message else text)
-
-
-def _record_errors(code: ErrorCode, answer: PartitionProduceResponse | None) -> dict[int, MusterError]:
-    """The broker's errors for single records (KIP-467); the other records of the batch fail because of them."""
-    if answer is None or not answer.record_errors:
-        return {}
-    single = len(answer.record_errors) == 1
-    return {
-        found.batch_index: KafkaError(
-            code if single else ErrorCode.INVALID_RECORD, found.batch_index_error_message or answer.error_message
-        )
-        for found in answer.record_errors
-    }

@@ -59,6 +59,9 @@ class PartitionSequences:
 class Sequences:
     """One producer's id, epoch and sequences."""
 
+    first_goes_alone = True
+    """Whether the first batch of a partition in an epoch is sent alone (`may_send`)."""
+
     def __init__(self) -> None:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
@@ -132,7 +135,9 @@ class Sequences:
         stale = (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
         if not entry.in_flight:
             return True
-        if stale or entry.last_acked == _NONE_ACKED or len(entry.in_flight) >= _REMEMBERED:
+        if stale or len(entry.in_flight) >= _REMEMBERED:
+            return False
+        if entry.last_acked == _NONE_ACKED and self.first_goes_alone:
             return False
         return entry.in_flight[0].base_sequence == next_sequence(entry.last_acked, 1)
 
@@ -193,7 +198,7 @@ class Sequences:
         """A batch is given up. If it was not written, its numbers leave a gap, and later batches are renumbered.
 
         Batches before it cannot be: their answers may be lost, and under new numbers the broker would write them twice.
-        So the partition is unresolved while there are any (Java's producer renumbers them all the same).
+        So the partition is unresolved while there are any (Java's producer renumbers them nevertheless).
         """
         if not batch.has_sequence:
             return
@@ -210,3 +215,45 @@ class Sequences:
     def _remove(self, batch: ProducerBatch) -> None:
         entry = self._entry(batch.partition)
         entry.in_flight = [known for known in entry.in_flight if known is not batch]
+
+
+class TransactionSequences(Sequences):
+    """Those of a transactional producer, whose epoch is the coordinator's to raise (KIP-98, KIP-890).
+
+    A batch that is given up ends its transaction, and with it come a new epoch and new sequences (`begin_epoch`). So
+    nothing is renumbered, and no gap needs to be repaired.
+    """
+
+    def begin_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        """Adopt an id and epoch from the coordinator, with no batch in flight: all partitions start over."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._partitions.clear()
+
+    def settle(self) -> None:
+        return
+
+    def is_in_line(self, batch: ProducerBatch) -> bool:
+        """Whether no batch before this one was lost, so that brokers take it."""
+        entry = self._entry(batch.partition)
+        expected = next_sequence(entry.last_acked, 1)
+        for known in entry.in_flight:
+            if known.base_sequence != expected:
+                return False
+            if known is batch:
+                return True
+            expected = next_sequence(expected, known.count)
+        return False
+
+    def can_retry(self, batch: ProducerBatch, code: ErrorCode, log_start_offset: int) -> bool:
+        """Whether to send a refused batch again."""
+        if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            return log_start_offset == -1
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # Not the next in line: a batch before it failed, and both are sent again in order.
+            return batch.base_sequence != next_sequence(self._entry(batch.partition).last_acked, 1)
+        return code.retriable
+
+    def failed(self, batch: ProducerBatch) -> None:
+        """A batch is given up."""
+        if batch.has_sequence:
+            self._remove(batch)

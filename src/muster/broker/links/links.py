@@ -1,0 +1,162 @@
+"""The connections to the other brokers, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from muster.broker.links.core import Done, LinkCore, LinkStep
+from muster.model import Node
+from muster.protocol.primitives import Buffer, Request
+
+log = logging.getLogger("muster.broker")
+
+
+class Purpose(Enum):
+    """What is asked. Each has a connection of its own, as what waits for a disk or for ZooKeeper must not hold up
+    others."""
+
+    MARKERS = "markers"
+    VERIFICATION = "verification"
+
+
+class Links:
+    """This broker's connections, one to each broker for each purpose. `name` begins what the others see as the client
+    id."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[tuple[Purpose, Node], _Link] = {}
+
+    def ask(self, node: Node, purpose: Purpose, request: Request[Any], oldest: int, done: Done) -> None:
+        """Send a request to a broker, in a version from `oldest` on. `done` gets the response; None if the broker
+        cannot be reached, or has not answered in time. It may be called before this returns."""
+        link = self._links.get((purpose, node))
+        if link is None:
+            core = LinkCore(f"{self._name}-{purpose.value}")
+            link = self._links[purpose, node] = _Link(self._loop, node, core)
+        link.ask(request, oldest, done)
+
+    def keep(self, nodes: Iterable[Node]) -> None:
+        """These are the brokers of the cluster: close the connections to others."""
+        known = set(nodes)
+        for key in [key for key in self._links if key[1] not in known]:
+            self._links.pop(key).close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.keep(())
+
+
+class _Link:
+    """The connection to one broker, and those that come after it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, node: Node, core: LinkCore) -> None:
+        self._loop = loop
+        self._node = node
+        self._core = core
+        self._connection: _Connection | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_trouble = False
+
+    def ask(self, request: Request[Any], oldest: int, done: Done) -> None:
+        self._carry_out(self._core.ask(request, oldest, done, _now()))
+
+    def close(self) -> None:
+        self._carry_out(self._core.closed())
+
+    def is_current(self, connection: _Connection) -> bool:
+        """Whether this is the connection that is used. News of an earlier one may come late."""
+        return self._connection is connection
+
+    def made(self) -> None:
+        self._carry_out(self._core.connected(_now()))
+
+    def received(self, data: bytes) -> None:
+        self._carry_out(self._core.received(data, _now()))
+
+    def lost(self, why: str | None) -> None:
+        self._carry_out(self._core.lost(_now(), why))
+
+    def _carry_out(self, step: LinkStep) -> None:
+        if step.connect:
+            self._connection = _Connection(self)
+            self._connection.connecting = self._loop.create_task(self._connect(self._connection))
+        if step.send and self._connection is not None:
+            self._connection.send(step.send)
+        if step.close and self._connection is not None:
+            gone, self._connection = self._connection, None
+            gone.end()
+        self._tell(step)
+        self._arm()
+        for done, response in step.answers:
+            done(response)
+
+    async def _connect(self, connection: _Connection) -> None:
+        try:
+            await self._loop.create_connection(lambda: connection, self._node.host, self._node.port)
+        except OSError as error:
+            if self.is_current(connection):
+                self.lost(str(error))
+
+    def _tell(self, step: LinkStep) -> None:
+        if step.trouble is not None and not self._in_trouble:
+            log.warning("broker %d at %s:%d: %s", *self._node[:3], step.trouble)
+        if step.trouble is not None or any(response is not None for _, response in step.answers):
+            self._in_trouble = step.trouble is not None
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._core.deadline()
+        if due is not None:
+            self._timer = self._loop.call_later(max(due - _now(), 0) / 1e3 + 0.001, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        self._carry_out(self._core.on_deadline(_now()))
+
+
+class _Connection(asyncio.Protocol):
+    """One connection. After its end it says nothing more."""
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self.connecting: asyncio.Task[None] | None = None
+
+    def send(self, parts: list[Buffer]) -> None:
+        if self._transport is not None:
+            self._transport.writelines(parts)
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.connecting is not None:
+            self.connecting.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._link.is_current(self):
+            self._link.made()
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._link.is_current(self):
+            self._link.received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._link.is_current(self):
+            self._link.lost(None if error is None else str(error))
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1_000_000

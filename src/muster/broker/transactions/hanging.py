@@ -1,0 +1,229 @@
+"""Transactions that hang: open in a partition, though no transactional id has them.
+
+A power failure may leave one behind where not every write was synced: the record of the coordinator is lost, the
+partition's records are not. Its readers of committed records would wait forever. So whenever a broker begins to lead
+partitions, or a coordinator does, the broker asks all coordinators about the transactions that are open in its
+partitions, and aborts those that none has.
+
+A coordinator has a transaction until its last marker is written. So one that was open before the coordinators were
+asked, that none of them had, and that is still open afterwards is not of theirs. Nor is one of a later epoch than its
+coordinator's, which has lost that epoch: its marker for the partition would be refused. What they do not have must be
+certain, though: each slot of `__transaction_state` must have been served while its coordinator was asked. It is asked
+for an id of each of its slots before and after, which it answers only for slots that it serves (`_Survey`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from muster.broker.links.links import Links, Purpose
+from muster.broker.topics.partitions import Partitions
+from muster.broker.transactions.places import Places
+from muster.coordinator.parts import Gather
+from muster.coordinator.transaction_runtime import TransactionRuntime
+from muster.errors import ErrorCode
+from muster.log import OpenTransaction
+from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
+from muster.protocol.group_partitions import group_partition
+from muster.protocol.primitives import Request
+from muster.protocol.transaction_messages import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+LOOK_AFTER_S = 1.0
+"""Between two looks that could not be finished, and before the first."""
+
+Owned = dict[tuple[int, TopicPartition], int]
+"""The producer ids and partitions of transactions, with the producers' epochs."""
+
+
+class Open(NamedTuple):
+    """A transaction that is open in a partition."""
+
+    where: TopicPartition
+    producer_id: int
+    first_offset: int
+
+
+def ids_of_slots(slots: Collection[int], count: int) -> list[str]:
+    """A transactional id for each of these slots of `count`."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < len(slots):
+        name = f"any-{number}"
+        slot = group_partition(name, count)
+        if slot in slots:
+            found.setdefault(slot, name)
+        number += 1
+    return [found[slot] for slot in sorted(found)]
+
+
+def all_are_served(response: DescribeTransactionsResponse, ids: Collection[str]) -> bool:
+    """Whether a coordinator serves the slots of all these ids."""
+    served = {
+        each.transactional_id
+        for each in response.transaction_states
+        if each.error_code in (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    }
+    return served.issuperset(ids)
+
+
+def ids_of_producers(response: ListTransactionsResponse) -> dict[str, int] | None:
+    """Transactional ids with their producer ids; None if the coordinator cannot list all of them."""
+    if response.error_code:
+        return None
+    return {each.transactional_id: each.producer_id for each in response.transaction_states}
+
+
+def owned(response: DescribeTransactionsResponse, producers: Mapping[str, int]) -> Owned:
+    """What these transactional ids have, with their producer ids."""
+    return {
+        (producers[state.transactional_id], TopicPartition(topic.topic, partition)): state.producer_epoch
+        for state in response.transaction_states
+        if state.transactional_id in producers
+        for topic in state.topics
+        for partition in topic.partitions
+    }
+
+
+class Journals(Protocol):
+    """Where transactions may be open besides logs: slots of groups in ZooKeeper."""
+
+    def open_in_slots(self) -> list[tuple[int, OpenTransaction]] | None:
+        """The open transactions in the slots, None while some slots are being loaded."""
+
+
+class HangingTransactions:
+    """Looks for transactions that hang in this broker's partitions, and aborts them with `abort`."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        groups: Journals,
+        places: Places,
+        links: Links,
+        runtime: TransactionRuntime,
+        abort: Callable[[OpenTransaction, TopicPartition], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._partitions = partitions
+        self._groups = groups
+        self._places = places
+        self._links = links
+        self._runtime = runtime
+        self._abort = abort
+        self._is_due = self._is_stopped = False
+        self._epochs: list[int] = []
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._is_stopped = True
+
+    def coordinators_changed(self) -> None:
+        """Look again if a coordinator has changed, or has started under a new epoch."""
+        epochs = self._places.coordinator_epochs()
+        if epochs != self._epochs:
+            self._epochs = epochs
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look once every coordinator can be asked."""
+        if not self._is_due and not self._is_stopped:
+            self._is_due = True
+            self._loop.call_later(LOOK_AFTER_S, self._look)
+
+    def _look(self) -> None:
+        self._is_due = False
+        opened = self._opened()
+        if self._is_stopped or opened == {}:
+            return
+        coordinators = self._places.coordinators()
+        if opened is None or coordinators is None:
+            self.look_soon()
+            return
+        count = sum(len(slots) for slots in coordinators.values())
+        epochs = self._places.coordinator_epochs()
+        producer_ids = sorted({each.producer_id for each in opened})
+
+        def done(found: list[Owned | None]) -> None:
+            if any(each is None for each in found) or epochs != self._places.coordinator_epochs():
+                self.look_soon()
+            else:
+                self._abort_those_without(opened, [each for each in found if each is not None])
+
+        gather = Gather(len(coordinators), done)
+        for i, (node, slots) in enumerate(coordinators.items()):
+            asker = self._here if self._places.is_here(node) else partial(self._ask, node)
+            _Survey(asker, ids_of_slots(slots, count), producer_ids, gather.part(i)).begin()
+
+    def _opened(self) -> dict[Open, OpenTransaction] | None:
+        """All transactions that are open here, None while groups are being loaded."""
+        in_slots = self._groups.open_in_slots()
+        if in_slots is None:
+            return None
+        found = [(log.topic_partition, each) for log in self._partitions.led() for each in log.open_transactions()]
+        found += [(TopicPartition(GROUP_METADATA_TOPIC, slot), each) for slot, each in in_slots]
+        return {Open(where, each.producer_id, each.first_offset): each for where, each in found}
+
+    def _abort_those_without(self, opened: dict[Open, OpenTransaction], found: list[Owned]) -> None:
+        owned = {place: epoch for each in found for place, epoch in each.items()}
+        still = self._opened() or {}
+        for each, opening in opened.items():
+            epoch = owned.get((each.producer_id, each.where), -1)
+            if opening.producer_epoch > epoch and each in still:
+                self._abort(still[each], each.where)
+
+    def _ask(self, node: Node, request: Request[Any], done: Callable[[Any], None]) -> None:
+        self._links.ask(node, Purpose.VERIFICATION, request, 0, done)
+
+    def _here(self, request: Request[Any], done: Callable[[Any], None]) -> None:
+        if isinstance(request, ListTransactionsRequest):
+            self._runtime.list_transactions(request, done)
+        elif isinstance(request, DescribeTransactionsRequest):
+            self._runtime.describe(request, done)
+
+
+class _Survey:
+    """What one coordinator has of some producers."""
+
+    def __init__(
+        self,
+        ask: Callable[[Request[Any], Callable[[Any], None]], None],
+        ids: list[str],
+        producer_ids: list[int],
+        done: Callable[[Owned | None], None],
+    ) -> None:
+        self._ask = ask
+        self._ids = ids
+        self._producer_ids = producer_ids
+        self._done = done
+        self._producers: dict[str, int] = {}
+
+    def begin(self) -> None:
+        self._ask(DescribeTransactionsRequest(self._ids), self._before)
+
+    def _before(self, response: DescribeTransactionsResponse | None) -> None:
+        if response is None or not all_are_served(response, self._ids):
+            self._done(None)
+        else:
+            self._ask(ListTransactionsRequest([], self._producer_ids), self._listed)
+
+    def _listed(self, response: ListTransactionsResponse | None) -> None:
+        found = None if response is None else ids_of_producers(response)
+        if found is None:
+            self._done(None)
+        else:
+            self._producers = found
+            self._ask(DescribeTransactionsRequest([*self._ids, *found]), self._after)
+
+    def _after(self, response: DescribeTransactionsResponse | None) -> None:
+        if response is None or not all_are_served(response, [*self._ids, *self._producers]):
+            self._done(None)
+        else:
+            self._done(owned(response, self._producers))

@@ -1,0 +1,129 @@
+"""Transactions: list and describe them, end one that hangs, fence producers (KIP-664)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, TypeVar, overload
+
+from muster.client.admin.part import AdminPart, checked
+from muster.client.core.admin import transactions as rules
+from muster.client.core.admin.transactions import (
+    AbortTransactionSpec,
+    ProducerIdAndEpoch,
+    TransactionDescription,
+    TransactionListing,
+)
+from muster.client.core.checks import check_text
+from muster.client.core.refusals import COORDINATORS_AGAIN, FENCE_AGAIN, LIST_OFFSETS_AGAIN
+from muster.errors import ErrorCode, KafkaError
+from muster.model import Node, TopicPartition
+from muster.protocol.api import CoordinatorType
+from muster.protocol.transaction_messages import DescribeTransactionsRequest, ListTransactionsRequest
+
+V = TypeVar("V")
+
+
+class TransactionsPart(AdminPart):
+    """What `AsyncAdmin` does with transactions."""
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of all brokers, sorted: those in the given states (Ongoing, PrepareCommit,
+        CompleteAbort, …), with these producer ids, whose transaction began more than `duration_ms` ago, and that match
+        the pattern as a whole (a regular expression of RE2). What is not given filters nothing.
+
+        Raises:
+            KafkaError: a broker refused to list its ids; INVALID_REGULAR_EXPRESSION for the pattern.
+            UnsupportedVersionError: a broker is too old for the filter.
+        """
+        wanted, ids = list(states), list(producer_ids)
+        matching = None if pattern is None else check_text("the pattern", pattern)
+
+        def build(version: int) -> ListTransactionsRequest:
+            return rules.list_transactions_request(version, wanted, ids, duration_ms, matching)
+
+        async def one(broker: int) -> list[TransactionListing]:
+            answer = await self._calls.send(broker, ListTransactionsRequest, build)
+            return rules.listed_transactions(answer, broker)
+
+        async def everywhere() -> dict[str, TransactionListing]:
+            cluster = await self._calls.describe([])
+            lists = await asyncio.gather(*(one(broker.node_id) for broker in cluster.brokers))
+            return {each.transactional_id: each for listed in lists for each in listed}
+
+        found = await self._calls.retried(everywhere, COORDINATORS_AGAIN)
+        return [found[transactional_id] for transactional_id in sorted(found)]
+
+    @overload
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, TransactionDescription]: ...
+
+    @overload
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, TransactionDescription | KafkaError]: ...
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, raise_errors: bool = True
+    ) -> dict[str, Any]:
+        """The state of transactional ids. The error of one that does not exist is TRANSACTIONAL_ID_NOT_FOUND."""
+
+        async def ask(node: Node, ids: list[str]) -> dict[str, TransactionDescription | KafkaError]:
+            answer = await self._calls.ask(node.node_id, DescribeTransactionsRequest(ids))
+            return rules.described_transactions(answer, node.node_id)
+
+        return checked(await self._of_ids(transactional_ids, ask, COORDINATORS_AGAIN), raise_errors)
+
+    async def abort_transaction(
+        self, spec: AbortTransactionSpec, *, raise_errors: bool = True
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Write an abort marker into a partition, for a transaction that its coordinator no longer knows: one
+        that hangs. For others use `fence_producers`: here the coordinator learns nothing of it. The error of an epoch
+        below that of the producer is INVALID_PRODUCER_EPOCH, of one below the last coordinator's
+        TRANSACTION_COORDINATOR_FENCED."""
+        wanted = rules.checked_spec(spec)
+
+        async def ask(leader: int, places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+            return rules.aborted(await self._calls.ask(leader, rules.abort_marker(wanted)), wanted)
+
+        return checked(await self._of_leaders([wanted.partition], ask, LIST_OFFSETS_AGAIN), raise_errors)
+
+    @overload
+    async def fence_producers(
+        self, transactional_ids: Iterable[str], *, raise_errors: Literal[True] = True
+    ) -> dict[str, ProducerIdAndEpoch]: ...
+
+    @overload
+    async def fence_producers(
+        self, transactional_ids: Iterable[str], *, raise_errors: Literal[False]
+    ) -> dict[str, ProducerIdAndEpoch | KafkaError]: ...
+
+    async def fence_producers(self, transactional_ids: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
+        """Fence the current producer of each transactional id with a new epoch, and abort its transaction
+        (InitProducerId). Returns when the transaction has ended. An id that does not exist is created."""
+
+        async def ask(node: Node, ids: list[str]) -> dict[str, ProducerIdAndEpoch | KafkaError]:
+            found = {}
+            for each in ids:
+                request = rules.fence_request(each, self._config.request_timeout_ms)
+                found[each] = rules.fenced(await self._calls.ask(node.node_id, request), each)
+            return found
+
+        return checked(await self._of_ids(transactional_ids, ask, FENCE_AGAIN), raise_errors)
+
+    async def _of_ids(
+        self,
+        transactional_ids: Iterable[str],
+        ask: Callable[[Node, list[str]], Awaitable[dict[str, V | KafkaError]]],
+        retry: frozenset[ErrorCode],
+    ) -> dict[str, V | KafkaError]:
+        ids = rules.check_transactional_ids(transactional_ids)
+        return await self._calls.of_coordinators(ids, ask, retry, CoordinatorType.TRANSACTION)

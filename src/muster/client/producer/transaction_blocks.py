@@ -1,0 +1,105 @@
+"""`with producer.transaction():` - a transaction that ends with its block.
+
+The block's end commits. An exception aborts, and is what the caller sees; so does a commit that finds that a record was
+not written. A block that has committed or aborted by itself is left as it is.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+from muster.client.core.produce.transactions import Transactions
+from muster.client.producer.producer_engine import patience_ms
+from muster.errors import MusterError
+
+
+class _Producer(Protocol):
+    def begin_transaction(self) -> None: ...
+
+    def commit_transaction(self) -> None: ...
+
+    def abort_transaction(self, *, timeout_ms: int | None = None) -> None: ...
+
+
+class _AsyncProducer(Protocol):
+    async def begin_transaction(self) -> None: ...
+
+    async def commit_transaction(self) -> None: ...
+
+    async def abort_transaction(self, *, timeout_ms: int | None = None) -> None: ...
+
+
+P = TypeVar("P", bound=_Producer)
+A = TypeVar("A", bound=_AsyncProducer)
+
+
+def _limit_ms(error: BaseException) -> int | None:
+    """How long an exception may be held up by the abort: an interrupt not for long, since the abort continues."""
+    return None if isinstance(error, Exception) else patience_ms(error)
+
+
+def _add_note(error: BaseException, failure: MusterError) -> None:
+    error.add_note(f"and the transaction was not aborted: {failure}")
+
+
+class Transaction(Generic[P]):
+    """The block of a blocking producer."""
+
+    def __init__(self, producer: P, transactions: Transactions) -> None:
+        self._producer = producer
+        self._transactions = transactions
+
+    def __enter__(self) -> P:
+        self._producer.begin_transaction()
+        return self._producer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._abort(error)
+        elif self._transactions.is_open:
+            try:
+                self._producer.commit_transaction()
+            except MusterError as failure:
+                self._abort(failure)
+                raise
+
+    def _abort(self, error: BaseException) -> None:
+        if self._transactions.is_open:
+            try:
+                self._producer.abort_transaction(timeout_ms=_limit_ms(error))
+            except MusterError as failure:
+                _add_note(error, failure)
+
+
+class AsyncTransaction(Generic[A]):
+    """The block of an asyncio producer."""
+
+    def __init__(self, producer: A, transactions: Transactions) -> None:
+        self._producer = producer
+        self._transactions = transactions
+
+    async def __aenter__(self) -> A:
+        await self._producer.begin_transaction()
+        return self._producer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self._abort(error)
+        elif self._transactions.is_open:
+            try:
+                await self._producer.commit_transaction()
+            except MusterError as failure:
+                await self._abort(failure)
+                raise
+
+    async def _abort(self, error: BaseException) -> None:
+        if self._transactions.is_open:
+            try:
+                await self._producer.abort_transaction(timeout_ms=_limit_ms(error))
+            except MusterError as failure:
+                _add_note(error, failure)

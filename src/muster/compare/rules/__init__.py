@@ -1,0 +1,1 @@
+"""One workload, what is counted and recorded while it runs, and what the results must satisfy."""

@@ -1,0 +1,1 @@
+"""The producers of a partition: their sequences, and their transactions."""

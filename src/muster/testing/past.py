@@ -1,0 +1,238 @@
+"""A recording of what a group of any Kafka cluster has done, made afterwards from what the cluster keeps.
+
+`__consumer_offsets` has each generation with its assignment, and each commit with its time; the topics have the
+records. So nothing has to stand between a production service and its brokers for its bad quarter of an hour to be
+replayed. What the cluster does not keep is not in the file: the errors that it answered with, and when exactly a
+rebalance began. That a member comes back under another member id is taken as the end of its session; where records
+waited for it, as one before its next commit, which is the worst moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import muster
+from muster.broker.clock import now_ms
+from muster.errors import ConfigError, MusterError, ProtocolError
+from muster.model import GROUP_METADATA_TOPIC, ConsumerRecord, TopicPartition
+from muster.protocol.group_partitions import group_partition
+from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_coordinated
+from muster.protocol.subscription import decode_assignment
+from muster.testing import recording
+from muster.testing.kit import read_from
+
+_READER = {"group_id": None, "isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+"""With a group_id the reader's auto commits would overwrite the offsets of a group without members."""
+
+
+Happened = tuple[int, str, dict[str, Any]]
+"""A line: at_ms, what, and its other fields."""
+
+
+class Entry(NamedTuple):
+    """A record of the group, and when the coordinator wrote it."""
+
+    at_ms: int
+    record: OffsetCommitRecord | GroupMetadataRecord
+
+
+def record_past(
+    path: Path | str,
+    group_id: str,
+    settings: Mapping[str, Any],
+    *,
+    since_s: float,
+    until_s: float = 0,
+    topics: Collection[str] | None = None,
+) -> Path:
+    """Write down what a group of a running cluster has done lately, for `Kafka.replay`.
+
+    Args:
+        settings: a consumer's, to reach the cluster (`bootstrap_servers`, security); its `group_id` is not used. It
+            joins no group and commits nothing: it only reads `__consumer_offsets` and the topics.
+        since_s, until_s: how many seconds ago the recording begins and ends.
+        topics: those whose records are recorded; None: those that the group has committed offsets of.
+
+    Raises:
+        MusterError: the cluster cannot be read, or has nothing of the group in that time.
+    """
+    now = now_ms()
+    since_ms, until_ms = now - round(since_s * 1000), now - round(until_s * 1000)
+    if since_ms >= until_ms:
+        raise ConfigError(f"since_s={since_s:g} is how long ago it begins; it must be above until_s={until_s:g}")
+    path, cluster = Path(path), settings.get("bootstrap_servers") or settings.get("bootstrap.servers")
+    with muster.Consumer({**settings, **_READER}) as reader:
+        entries = [entry for entry in _entries(reader, group_id) if entry.at_ms <= until_ms]
+        had = committed_before(entries, since_ms)
+        lately = [entry for entry in entries if entry.at_ms > since_ms]
+        if not lately:
+            raise MusterError(f"{GROUP_METADATA_TOPIC} has nothing of group {group_id} in this time")
+        wanted = {topic for topic, _ in committed_before(entries, until_ms)} if topics is None else set(topics)
+        places = {each: len(reader.partitions_for(each)) for each in sorted(wanted)}
+        starts = _starts(reader, places, had, since_ms)
+        records = (each for each in read_from(reader, starts) if each.timestamp <= until_ms)
+        into = recording.Writer(path, f"group {group_id} on {cluster}", since_ms)
+        for at_ms, what, fields in lines(group_id, places, had, lately, records, since_ms):
+            into.write(at_ms, what, **fields)
+        into.end()
+    if into.why not in (recording.COMPLETE, recording.TOO_LARGE):
+        raise MusterError(f"cannot write a recording to {into.why}")
+    return path
+
+
+def _entries(reader: muster.Consumer, group_id: str) -> Iterator[Entry]:
+    count = len(reader.partitions_for(GROUP_METADATA_TOPIC))
+    place = TopicPartition(GROUP_METADATA_TOPIC, group_partition(group_id, count))
+    for found in read_from(reader, {place: reader.beginning_offsets([place])[place]}):
+        try:
+            record = decode_coordinated(found.key, found.value)
+        except ProtocolError:
+            continue
+        if isinstance(record, OffsetCommitRecord | GroupMetadataRecord) and record.key.group == group_id:
+            yield Entry(found.timestamp, record)
+
+
+def _starts(
+    reader: muster.Consumer,
+    partitions: Mapping[str, int],
+    had: Mapping[tuple[str, int], int],
+    since_ms: int,
+) -> dict[TopicPartition, int]:
+    """Where the group stood when the recording began, as far as that can still be read; without a commit, the first
+    record of that time."""
+    places = [TopicPartition(topic, index) for topic, count in partitions.items() for index in range(count)]
+    oldest, ends = reader.beginning_offsets(places), reader.end_offsets(places)
+    at = reader.offsets_for_times(dict.fromkeys(places, since_ms))
+    found = {place: ends[place] if (first := at[place]) is None else first.offset for place in places}
+    stood = {
+        place: min(had.get((place.topic, place.partition), offset), ends[place]) for place, offset in found.items()
+    }
+    return {place: max(oldest[place], offset) for place, offset in stood.items()}
+
+
+def committed_before(entries: Iterable[Entry], at_ms: int) -> dict[tuple[str, int], int]:
+    """The offsets that a group had committed at a time."""
+    found: dict[tuple[str, int], int] = {}
+    for entry in entries:
+        if isinstance(entry.record, OffsetCommitRecord) and entry.at_ms <= at_ms:
+            key, value = entry.record
+            if value is None:
+                found.pop((key.topic, key.partition), None)
+            else:
+                found[key.topic, key.partition] = value.offset
+    return found
+
+
+def lines(
+    group_id: str,
+    partitions: Mapping[str, int],
+    had: Mapping[tuple[str, int], int],
+    entries: Sequence[Entry],
+    records: Iterable[ConsumerRecord],
+    since_ms: int,
+) -> Iterator[Happened]:
+    """The lines of a recording: what happened by time, a record before the commit that covers it."""
+    for topic, count in partitions.items():
+        yield 0, "topic", {"topic": topic, "partitions": count}
+    timed: list[tuple[int, int, str, dict[str, Any]]] = []
+    written: dict[tuple[str, int, int], int] = {}
+    for each in records:
+        at_ms = max(each.timestamp - since_ms, 0)
+        last = written.get((each.topic, each.partition, each.offset - 1), 0)
+        written[each.topic, each.partition, each.offset] = at_ms = max(at_ms, last)  # producers' clocks step back
+        timed.append((at_ms, 0, "record", recording.record_fields(each.topic, each.partition, each)))
+    timed += [(0, 1, "had", {"group": group_id, "offsets": _nested(had)})] if had else []
+    members = _Members(group_id)
+    happened = [(entry.at_ms, what, fields) for entry in entries for what, fields in members.follow(entry.record)]
+    done = dict(had)
+    for at_ms, what, fields in _with_returns(happened):
+        at_ms = max(at_ms - since_ms, 0)
+        if what == "expired" and any(
+            came <= at_ms and offset >= done.get((topic, partition), 0)
+            for (topic, partition, offset), came in written.items()
+        ):
+            fields["before"] = "OffsetCommit"
+        if what == "committed":
+            for topic, offsets in fields["offsets"].items():
+                for partition, offset in offsets.items():
+                    at_ms = max(at_ms, written.get((topic, int(partition), offset - 1), 0))
+                    done[topic, int(partition)] = offset
+        timed.append((at_ms, 2, what, fields))
+    timed.sort(key=lambda each: each[:2])  # stable: what has one time stays in order
+    for at_ms, _, what, fields in timed:
+        yield at_ms, what, fields
+
+
+def _with_returns(happened: Sequence[Happened]) -> list[Happened]:
+    """A member that is gone and joins again later was removed."""
+    found: list[Happened] = []
+    come_back: set[str] = set()
+    for at_ms, what, fields in reversed(happened):
+        if what == "joined":
+            come_back.add(fields["client"])
+        found.append((at_ms, "expired" if what == "left" and fields["client"] in come_back else what, fields))
+    return found[::-1]
+
+
+class _Members:
+    """The members of the group, and what partitions they have."""
+
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+        self._names: dict[str, str] = {}
+        """What members are called in the file, by member id."""
+        self._owners: dict[tuple[str, int], str] = {}
+
+    def follow(self, record: OffsetCommitRecord | GroupMetadataRecord) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What a record says has happened."""
+        if isinstance(record, OffsetCommitRecord):
+            if record.value is not None:
+                place = record.key.topic, record.key.partition
+                offsets = _nested({place: record.value.offset})
+                yield "committed", {"group": self._group_id, "client": self._owners.get(place, ""), "offsets": offsets}
+            return
+        members = [] if record.value is None else record.value.members
+        now = {member.member_id for member in members}
+        for gone in [member_id for member_id in self._names if member_id not in now]:
+            yield "left", {"group": self._group_id, "client": self._names.pop(gone)}
+        for member in members:
+            if member.member_id not in self._names:
+                name = recording.free_name(member.client_id, self._names.values())
+                self._names[member.member_id] = name
+                yield "joined", {"group": self._group_id, "client": name}
+        owned = {member.member_id: _partitions(member.assignment) for member in members}
+        self._owners = {place: self._names[member_id] for member_id, places in owned.items() for place in places}
+        yield (
+            "generation",
+            {
+                "group": self._group_id,
+                "generation": 0 if record.value is None else record.value.generation,
+                "members": [
+                    {"client": self._names[member_id], "partitions": _by_topic(places)}
+                    for member_id, places in owned.items()
+                ],
+            },
+        )
+
+
+def _partitions(assignment: bytes) -> list[TopicPartition]:
+    try:
+        return decode_assignment(assignment).partitions
+    except ProtocolError:  # of Kafka Connect, say
+        return []
+
+
+def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, partition in places:
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def _nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found

@@ -1,0 +1,115 @@
+"""A znode as the journal of its slot knows it: what it should hold, and which version of it ZooKeeper has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from muster.protocol.group_records import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
+from muster.zookeeper.cluster.group_znodes import MAX_ZNODE_BYTES, encode_pending, encode_records, group_name
+
+OFFSETS_OF_A_ZNODE = 50
+MAX_OFFSET_METADATA = 4_096
+"""Characters of metadata for which each znode has room in each of its offsets."""
+
+LARGEST_VALUE = 4 * MAX_OFFSET_METADATA + 128
+
+VOID = b""
+"""The value of a pending offset that a later commit has superseded."""
+
+
+class KeptZnode:
+    """A znode with records of a group."""
+
+    __slots__ = ("group", "is_offsets", "leaving", "name", "path", "records", "room", "version")
+
+    def __init__(self, group: str, name: str, path: str, version: int | None = None, is_offsets: bool = False) -> None:
+        self.group = group
+        self.name = name
+        self.path = path
+        self.version = version
+        """That of the znode, None while there is none."""
+        self.is_offsets = is_offsets
+        self.records: dict[bytes, bytes] = {}
+        self.leaving: set[bytes] = set()
+        """Keys of records that were removed, while ZooKeeper may still have them."""
+        self.room = MAX_ZNODE_BYTES - 1024
+        """Bytes that would be left if every value were as large as it may be."""
+
+    def encode(self, now: int) -> bytes:
+        """Its contents, at a time of day."""
+        return encode_records(self.records, now)
+
+    def takes(self, key: bytes) -> bool:
+        """Whether another offset fits, now and later."""
+        count = len(self.records) + len(self.leaving)
+        return count < OFFSETS_OF_A_ZNODE and len(key) + LARGEST_VALUE <= self.room
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key in self.leaving:
+            self.leaving.remove(key)
+        elif key not in self.records:
+            self.room -= len(key) + LARGEST_VALUE
+        self.records[key] = value
+
+    def remove(self, key: bytes) -> None:
+        if self.records.pop(key, None) is not None:
+            self.leaving.add(key)
+
+    def left(self, keys: Iterable[bytes]) -> set[bytes]:
+        """ZooKeeper no longer has these; returns those that have not come back."""
+        left = self.leaving.intersection(keys)
+        self.leaving -= left
+        self.room += sum(len(key) + LARGEST_VALUE for key in left)
+        return left
+
+
+class PendingZnode(KeptZnode):
+    """Offsets of a group that are part of a producer's open transaction."""
+
+    __slots__ = ("orders", "producer_epoch", "producer_id")
+
+    def __init__(
+        self, group: str, name: str, path: str, producer_id: int, producer_epoch: int, version: int | None = None
+    ) -> None:
+        super().__init__(group, name, path, version, is_offsets=True)
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.orders: dict[bytes, int] = {}
+        """The place of each in the order of all pending commits of the slot."""
+
+    def encode(self, now: int) -> bytes:
+        """As `KeptZnode.encode`."""
+        records = [(key, value or None, self.orders[key]) for key, value in self.records.items()]
+        return encode_pending(records, now, self.producer_id, self.producer_epoch)
+
+
+def is_offset(key: bytes) -> bool:
+    """Whether a record is a committed offset."""
+    return key[:2] in _OFFSET_KINDS
+
+
+def offset_fits(key: bytes, value: bytes) -> bool:
+    """Whether a znode takes a committed offset."""
+    return len(value) <= LARGEST_VALUE and len(key) <= MAX_ZNODE_BYTES // 2
+
+
+_OFFSET_KINDS = tuple(kind.to_bytes(2, "big") for kind in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT))
+
+
+def is_of_group(key: bytes, group: str) -> bool:
+    """Whether a record is of the group of this name."""
+    try:
+        return group_of(key) == group
+    except UnicodeDecodeError:
+        return False
+
+
+def group_of(key: bytes) -> str:
+    """The name of the group that a record is of: in each kind of key, the group's id comes first."""
+    return _name(key[4 : 4 + int.from_bytes(key[2:4], "big")])
+
+
+@lru_cache(maxsize=4096)
+def _name(group_id: bytes) -> str:
+    return group_name(group_id.decode(errors="surrogatepass"))

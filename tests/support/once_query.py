@@ -1,0 +1,63 @@
+"""A query that copies a topic to another with `exactlyOnce`, in a process that is killed.
+
+once_query.py BOOTSTRAP SOURCE TARGET CHECKPOINT ROWS TASKS KILL: reads batches of ROWS rows in TASKS tasks, and ends
+when it has read what is there. With KILL "N:B" its driver, its JVM and its workers die by SIGKILL as soon as the first
+N tasks of batch B have committed: all of them, before Spark can note it, or one, while the next one writes. With
+"never" it ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from muster.client.config import ClientConfig
+from muster.client.plain.cluster import connect
+from muster.model import TopicPartition
+from muster.spark import session
+from muster.spark.exactly_once import task_name
+from tests.support.spark_query import QUIET, Stream
+
+PREFIX = "once"
+
+
+def copy(spark: Any, bootstrap: str, source: str, target: str, checkpoint: Path, rows: int, tasks: int) -> Stream:
+    """Start the query."""
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": source, "startingOffsets": "earliest"}
+    options |= {"mode": "assign", "maxOffsetsPerTrigger": str(rows), "maxPartitions": str(tasks)}
+    frame = spark.readStream.format("muster").options(**options).load()
+    to = {"kafka.bootstrap.servers": bootstrap, "topic": target, "exactlyOnce": "true"}
+    to |= {"kafka.transactional.id": f"{target}-{PREFIX}", "checkpointLocation": str(checkpoint)}
+    writer = frame.select("key", "value").writeStream.format("muster").options(**to)
+    return Stream(writer.trigger(availableNow=True).start)
+
+
+def kill_when_marked(bootstrap: str, target: str, markers: dict[int, int]) -> None:
+    """Kill this process and its JVM once these tasks have these markers."""
+    cluster = connect(ClientConfig(bootstrap_servers=(bootstrap,)))
+    place = TopicPartition(target, 0)
+    while True:
+        found = {
+            number: cluster.committed(task_name(f"{target}-{PREFIX}", number), [place]).get(place) for number in markers
+        }
+        if all(one is not None and one.offset >= markers[number] for number, one in found.items()):
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    bootstrap, source, target, checkpoint, rows, tasks, kill = sys.argv[1:]
+    spark = session("once", "local[1]", **QUIET)
+    query = copy(spark, bootstrap, source, target, Path(checkpoint), int(rows), int(tasks))
+    query.once = True
+    if kill != "never":
+        number, batch = map(int, kill.split(":"))
+        threading.Thread(
+            target=kill_when_marked, args=(bootstrap, target, dict.fromkeys(range(number), batch + 1)), daemon=True
+        ).start()
+    query.wait()
