@@ -192,8 +192,9 @@ def test_a_producer_whose_start_was_interrupted_goes_when_it_is_dropped() -> Non
             warnings.simplefilter("ignore", ResourceWarning)
             del producer
         for thread in set(threading.enumerate()) - before:
-            join(thread)
-            assert not thread.is_alive(), interrupt.where
+            if thread.name == "muster-producer":  # not one that a broker of this process begins meanwhile
+                join(thread)
+                assert not thread.is_alive(), interrupt.where
         assert outbox._open <= open_before, interrupt.where
 
 
