@@ -135,11 +135,13 @@ def spark_class_data() -> Path | None:
 
 
 def spark_java_options() -> list[str]:
-    """The options of a Spark that lives for seconds and sees few rows: it has no web page, and shuffles in two tasks
-    rather than in 200, each of which has files of state to write. A session's own settings come before these. The code
-    that many queries in one session are compiled to has room: with a single compiler it would have 48 MB."""
+    """The options of a Spark that lives for seconds and sees few rows: it has no web page, shuffles in two tasks rather
+    than in 200, each of which has files of state to write, and interprets its plans, as compiling one costs more than
+    its rows. A session's own settings come before these. The code of many queries in one session has room: with a
+    single compiler it would have 48 MB."""
     settings = ("-XX:ReservedCodeCacheSize=240m", "-Dspark.ui.enabled=false", "-Dspark.sql.shuffle.partitions=2")
-    return [*class_data.SMALL, *class_data.mapped(spark_class_data()), *settings]
+    interpreted = ("-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN")
+    return [*class_data.SMALL, *class_data.mapped(spark_class_data()), *settings, *interpreted]
 
 
 def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:

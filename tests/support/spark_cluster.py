@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 import pyspark
 
 from muster.spark import sessions
+from tests.support import class_data
+from tests.support.peers import spark_class_data
 
 PATIENCE_S = 120
 WORKERS = 2
@@ -56,7 +59,8 @@ class SparkCluster:
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "192m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Executors inherit it from their worker.
+            "JDK_JAVA_OPTIONS": shlex.join([*class_data.SMALL, *class_data.mapped(spark_class_data())]),
             "PYSPARK_PYTHON": sys.executable,
         }
         sessions.use_java()
