@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from muster.client.core.produce.accumulator import Unsettled
 from muster.client.core.produce.sequences import Sequences
-from muster.client.core.produce.unsettled import Unsettled
 from tests.simulator import InvariantError
 from tests.simulator.producer import simulate_producers
 from tests.support.lives import chunks, live, name

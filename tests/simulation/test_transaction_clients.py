@@ -14,7 +14,7 @@ import pytest
 from muster.client.core.produce.accumulator import ProducerBatch
 from muster.client.core.produce.sequences import TransactionSequences
 from muster.client.core.produce.transaction_coordination import TransactionCoordination
-from muster.client.core.produce.transactions import TransactionCall, Transactions, TransactionState
+from muster.client.core.produce.transactions import ProducerTransactions, ProducerTransactionState, TransactionCall
 from muster.client.core.sends import AnySend
 from muster.client.producer.producer_loop import ProducerLoop
 from muster.errors import ErrorCode, KafkaTimeoutError, MusterError
@@ -87,14 +87,14 @@ def test_an_end_that_counts_as_done_while_the_last_is_being_completed(monkeypatc
 
 @pytest.mark.slow
 def test_an_addition_that_counts_for_the_transactions_to_come(monkeypatch):
-    original = Transactions.ended
+    original = ProducerTransactions.ended
 
-    def forgetful(current: Transactions) -> None:
+    def forgetful(current: ProducerTransactions) -> None:
         partitions = set(current.partitions)
         original(current)
         current.partitions |= partitions
 
-    monkeypatch.setattr(Transactions, "ended", forgetful)
+    monkeypatch.setattr(ProducerTransactions, "ended", forgetful)
     caught_with(f"{UNWELL}|keeps", v1)
 
 
@@ -103,10 +103,10 @@ def test_an_abort_that_leaves_records_for_the_next_transaction(monkeypatch):
     original = TransactionCoordination._due
 
     def hasty(asked: TransactionCoordination, incomplete: bool) -> AnySend | None:
-        aborts = asked._transactions.state is TransactionState.ABORTING
+        aborts = asked._transactions.state is ProducerTransactionState.ABORTING
         return original(asked, incomplete and not aborts)
 
-    monkeypatch.setattr(Transactions, "dropping", property(lambda _: None))
+    monkeypatch.setattr(ProducerTransactions, "dropping", property(lambda _: None))
     monkeypatch.setattr(TransactionCoordination, "_due", hasty)
     caught_with("keeps|together|ended differently|did not ask for it")
 
@@ -120,13 +120,13 @@ def test_a_commit_that_does_not_wait_for_its_records(monkeypatch):
 
 @pytest.mark.slow
 def test_a_commit_that_passes_over_a_record_that_was_lost(monkeypatch):
-    original = Transactions.fail
+    original = ProducerTransactions.fail
 
-    def careless(current: Transactions, error: MusterError, *, raises_epoch: bool = False) -> None:
-        if current.state is not TransactionState.COMMITTING:
+    def careless(current: ProducerTransactions, error: MusterError, *, raises_epoch: bool = False) -> None:
+        if current.state is not ProducerTransactionState.COMMITTING:
             original(current, error, raises_epoch=raises_epoch)
 
-    monkeypatch.setattr(Transactions, "fail", careless)
+    monkeypatch.setattr(ProducerTransactions, "fail", careless)
     caught_with(f"is committed without|was committed with|{UNWELL}", real)
 
 
@@ -147,25 +147,25 @@ def test_a_commit_that_counts_as_aborted_when_its_time_is_up(monkeypatch):
 
 @pytest.mark.slow
 def test_a_fenced_producer_that_aborts_and_continues(monkeypatch):
-    original = Transactions.__init__
+    original = ProducerTransactions.__init__
 
-    def init(current: Transactions, *arguments: Any) -> None:
+    def init(current: ProducerTransactions, *arguments: Any) -> None:
         original(current, *arguments)
         current.end_producer = current.fail
 
-    monkeypatch.setattr(Transactions, "__init__", init)
+    monkeypatch.setattr(ProducerTransactions, "__init__", init)
     caught_with("do not come to an end|could not write", real)
 
 
 @pytest.mark.slow
 def test_a_record_that_is_taken_while_the_transaction_is_being_committed(monkeypatch):
-    original = Transactions.check_send
+    original = ProducerTransactions.check_send
 
-    def open_handed(current: Transactions) -> None:
-        if current.state is not TransactionState.COMMITTING:
+    def open_handed(current: ProducerTransactions) -> None:
+        if current.state is not ProducerTransactionState.COMMITTING:
             original(current)
 
-    monkeypatch.setattr(Transactions, "check_send", open_handed)
+    monkeypatch.setattr(ProducerTransactions, "check_send", open_handed)
     caught_with("though it is not known how", real)
 
 
@@ -175,7 +175,7 @@ def test_offsets_that_a_commit_does_not_wait_for(monkeypatch):
 
     def hasty(asked: TransactionCoordination, offsets: Any) -> AnySend | None:
         found = original(asked, offsets)
-        if found is not None and offsets.call.name and asked._transactions.state is TransactionState.COMMITTING:
+        if found is not None and offsets.call.name and asked._transactions.state is ProducerTransactionState.COMMITTING:
             asked._transactions.offsets.clear()
             return None
         return found
@@ -201,5 +201,5 @@ def test_a_batch_that_is_numbered_anew_when_it_is_sent_again(monkeypatch):
 @pytest.mark.slow
 def test_an_abort_in_v1_that_does_not_ask_for_the_next_epoch(monkeypatch):
     never = property(lambda _: False, lambda _, _value: None)
-    monkeypatch.setattr(Transactions, "raises_epoch", never, raising=False)
+    monkeypatch.setattr(ProducerTransactions, "raises_epoch", never, raising=False)
     caught_with(f"{UNWELL}|do not come to an end|was committed with", v1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from muster.client.core.produce.transactions import TransactionCall, Transactions
+from muster.client.core.produce.transactions import ProducerTransactions, TransactionCall
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.errors import ErrorCode, MusterError
 from muster.model import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -52,7 +52,7 @@ class TransactionalProducer(ProducerHarness):
             self.metadata.learn_features(1, {"transaction.version": 2})
 
     @property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> ProducerTransactions:
         """The core's."""
         assert self.core.transactions is not None
         return self.core.transactions

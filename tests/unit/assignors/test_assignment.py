@@ -7,7 +7,7 @@ from hypothesis import given as drawn
 
 from muster.assignors import BUILTIN, MemberAssignment
 from muster.assignors.layout import Layout
-from muster.client.core.group.assignment import Assignors, Leading
+from muster.client.core.group.assignment import Assignors, PendingAssignment
 from muster.model import TopicPartition
 from muster.protocol.messages import JoinGroupResponse, JoinGroupResponseMember
 from muster.protocol.subscription import Subscription, decode_assignment, encode_assignment, encode_subscription
@@ -18,7 +18,7 @@ LAYOUT = Layout({"a": 2, "b": 3}, [["a", "b"]])
 
 def sent(share: MemberAssignment) -> bytes:
     """What the leader sends to one member."""
-    (encoded,) = Assignors([BUILTIN["sticky"]()]).encode(Leading("sticky", False, {}, set(), 0), {"m": share})
+    (encoded,) = Assignors([BUILTIN["sticky"]()]).encode(PendingAssignment("sticky", False, {}, set(), 0), {"m": share})
     return encoded.assignment
 
 
@@ -66,7 +66,7 @@ def test_members_that_say_the_same_share_no_list():
         JoinGroupResponseMember("m2", None, said),
         JoinGroupResponseMember("m3", None, other),
     ]
-    found = Leading.of(JoinGroupResponse(protocol_name="sticky", members=members), 0).members
+    found = PendingAssignment.of(JoinGroupResponse(protocol_name="sticky", members=members), 0).members
     assert [found[name].topics for name in ("m1", "m2", "m3")] == [["a"], ["a"], ["b"]]
     assert (found["m1"].group_instance_id, found["m2"].group_instance_id) == ("i1", None)
     assert found["m1"].owned_partitions == found["m2"].owned_partitions == partitions("a:0")

@@ -111,7 +111,7 @@ def test_a_number_is_that_of_all_partitions():
 
 
 def test_records_are_deleted_before_an_offset():
-    offsets = admin_partitions.records_before({PLACES[0]: 5, PLACES[2]: -1, PLACES[1]: 0})
+    offsets = admin_partitions.check_deletion_offsets({PLACES[0]: 5, PLACES[2]: -1, PLACES[1]: 0})
     request = admin_partitions.delete_records_request(offsets, 9)
     assert [(topic.name, [(p.partition_index, p.offset) for p in topic.partitions]) for topic in request.topics] == [
         ("t", [(0, 5), (1, 0)]),
@@ -120,7 +120,7 @@ def test_records_are_deleted_before_an_offset():
     wrong: Any
     for wrong in (-2, 2**63, "5"):
         with pytest.raises(IllegalArgumentError, match="the offset of t-0"):
-            admin_partitions.records_before({PLACES[0]: wrong})
+            admin_partitions.check_deletion_offsets({PLACES[0]: wrong})
 
 
 def test_what_became_of_records():
@@ -158,7 +158,7 @@ def test_elections():
 
 def test_reassignments():
     given: dict[Any, Any] = {PLACES[0]: (3, 1), PLACES[1]: None, ("u", 0): [2]}
-    wanted = admin_replicas.wanted_replicas(given)
+    wanted = admin_replicas.check_replicas(given)
     assert wanted == {PLACES[0]: [3, 1], PLACES[1]: None, TopicPartition("u", 0): [2]}
     request = admin_replicas.reassign_request(wanted, factor_may_change=False, timeout_ms=9)
     assert not request.allow_replication_factor_change
@@ -169,7 +169,7 @@ def test_reassignments():
         "u": [(0, [2])],
     }
     with pytest.raises(IllegalArgumentError, match="broker's id for t-0"):
-        admin_replicas.wanted_replicas({PLACES[0]: ["one"]})  # type: ignore[list-item]
+        admin_replicas.check_replicas({PLACES[0]: ["one"]})  # type: ignore[list-item]
     refused = a.ReassignablePartitionResponse(1, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
     answer = a.AlterPartitionReassignmentsResponse(
         responses=[a.ReassignableTopicResponse("t", [a.ReassignablePartitionResponse(0), refused])]
@@ -187,7 +187,7 @@ def test_reassignments():
 
 
 def test_other_log_directories():
-    wanted = admin_replicas.wanted_dirs({PLACES[0]: "/a", PLACES[1]: "/b", PLACES[2]: "/a"})
+    wanted = admin_replicas.check_log_dirs({PLACES[0]: "/a", PLACES[1]: "/b", PLACES[2]: "/a"})
     request = admin_replicas.alter_log_dirs_request(wanted)
     assert [(one.path, [(named.name, named.partitions) for named in one.topics]) for one in request.dirs] == [
         ("/a", [("t", [0]), ("u", [0])]),
@@ -251,7 +251,7 @@ def test_the_reason_goes_with_each_member():
 @pytest.mark.parametrize("member", [GroupMember(), GroupMember("", ""), GroupMember(5)])  # type: ignore[arg-type]
 def test_a_member_without_a_name_is_refused(member):
     with pytest.raises(IllegalArgumentError, match="a member"):
-        admin_members.named_members([member])
+        admin_members.checked_members([member])
 
 
 def test_an_error_of_the_group_is_that_of_each_item():
@@ -287,13 +287,13 @@ def test_what_became_of_members_and_offsets():
     ],
 )
 def test_a_broker_without_default_numbers_is_not_asked_for_them(new: admin.NewTopic, is_complete: bool) -> None:
-    wanted = [admin.creatable(admin.NewTopic("u", 1, 1)), admin.creatable(new)]
-    admin.check_numbers_given(wanted, 4)
+    wanted = [admin.creatable_topic(admin.NewTopic("u", 1, 1)), admin.creatable_topic(new)]
+    admin.check_counts_are_set(wanted, 4)
     if is_complete:
-        admin.check_numbers_given(wanted, 3)
+        admin.check_counts_are_set(wanted, 3)
     else:
         with pytest.raises(UnsupportedVersionError, match="say how many partitions and replicas t must have"):
-            admin.check_numbers_given(wanted, 3)
+            admin.check_counts_are_set(wanted, 3)
 
 
 def test_the_settings_of_a_broker_and_its_loggers_come_from_that_broker():

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from muster.client.core.checks import MAX_REASON_LENGTH
 from muster.client.core.group.member_state import MemberState, RebalanceStep
-from muster.client.core.group.requests import MAX_REASON_LENGTH
 from muster.client.core.sends import Channel
 from muster.errors import ErrorCode, KafkaError, MusterError
 from muster.model import TopicPartition

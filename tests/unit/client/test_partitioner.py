@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from muster.client.core.chance import Chance
 from muster.client.core.produce.partitioner import StickyPartitioner, murmur2, partition_for_key
+from muster.client.core.seeded_random import SeededRandom
 
 # Key as hex; Utils.murmur2 of it; BuiltInPartitioner.partitionForKey for 8 and for 97 partitions.
 JAVA = [
@@ -80,7 +80,7 @@ def test_many_keys_go_where_javas_producer_puts_them():
 
 
 def test_sticky_stays_for_about_a_batch():
-    sticky = StickyPartitioner(1000, Chance(1))
+    sticky = StickyPartitioner(1000, SeededRandom(1))
     assert sticky.partition is None
     sticky.switch([0, 1, 2])
     assert not sticky.produced(600, at_batch_end=False)
@@ -92,7 +92,7 @@ def test_sticky_stays_for_about_a_batch():
 
 
 def test_equal_queues_give_equal_chances_and_longer_ones_smaller():
-    sticky = StickyPartitioner(1, Chance(7))
+    sticky = StickyPartitioner(1, SeededRandom(7))
     drawn = Counter(sticky.switch([4, 5, 6]) for _ in range(6000))
     assert all(1700 < drawn[partition] < 2300 for partition in (4, 5, 6))
     # Java's example: queues of 0, 3 and 1 batches weigh 4, 1 and 3.
@@ -103,7 +103,7 @@ def test_equal_queues_give_equal_chances_and_longer_ones_smaller():
 
 
 def test_chance_follows_from_its_seed():
-    one, same, other = Chance(5), Chance(5), Chance(6)
+    one, same, other = SeededRandom(5), SeededRandom(5), SeededRandom(6)
     drawn = [one.below(1000) for _ in range(20)]
     assert drawn == [same.below(1000) for _ in range(20)]
     assert drawn != [other.below(1000) for _ in range(20)]

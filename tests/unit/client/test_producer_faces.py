@@ -10,7 +10,7 @@ import pytest
 
 from muster.client.admin.admin import Admin
 from muster.client.admin.async_admin import AsyncAdmin
-from muster.client.core.admin.admin import NewTopic, creatable
+from muster.client.core.admin.admin import NewTopic, creatable_topic
 from muster.client.core.metadata import PartitionMetadata, TopicMetadata
 from muster.client.producer import async_producer, outbox
 from muster.client.producer.async_producer import AsyncProducer
@@ -110,11 +110,11 @@ def test_what_cannot_be_called_is_refused_when_the_producer_is_made(cls, name):
 )
 def test_a_topic_that_no_request_can_carry_is_refused_in_a_sentence(topic, message):
     with pytest.raises(IllegalArgumentError, match=message):
-        creatable(topic)
+        creatable_topic(topic)
 
 
 def test_numbers_that_make_no_sense_are_for_the_broker_to_refuse():
-    assert creatable(NewTopic("t", 0, -2)).num_partitions == 0
+    assert creatable_topic(NewTopic("t", 0, -2)).num_partitions == 0
 
 
 def test_a_serializer_is_asked_for_a_record_without_key_or_value_too():

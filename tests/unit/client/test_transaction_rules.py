@@ -38,7 +38,7 @@ def test_ids_are_a_list() -> None:
 
 
 def test_a_marker_of_an_admin_aborts_at_the_epoch_of_the_transaction() -> None:
-    spec = rules.checked_spec(AbortTransactionSpec(PLACE, 7, 3, -1))
+    spec = rules.check_spec(AbortTransactionSpec(PLACE, 7, 3, -1))
     assert spec.coordinator_epoch == 0
     (marker,) = rules.abort_marker(spec).markers
     assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (7, 3, 0)
@@ -47,7 +47,7 @@ def test_a_marker_of_an_admin_aborts_at_the_epoch_of_the_transaction() -> None:
     assert [(topic.name, topic.partition_indexes) for topic in marker.topics] == [("t", [1])]
     for wrong in ((PLACE, -1, 3), (PLACE, 7, 2**15), (PLACE, 7, 3, -2), (("t", -1), 7, 3)):
         with pytest.raises(IllegalArgumentError):
-            rules.checked_spec(AbortTransactionSpec(*wrong))
+            rules.check_spec(AbortTransactionSpec(*wrong))
 
 
 def test_a_refusal_says_what_the_partition_knows() -> None:

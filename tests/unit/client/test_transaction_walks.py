@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.produce.transactions import TransactionCall, Transactions, TransactionState
+from muster.client.core.produce.transactions import ProducerTransactions, ProducerTransactionState, TransactionCall
 from muster.client.core.sends import AnySend, Failure, FailureKind
 from muster.errors import ErrorCode, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -38,7 +38,7 @@ from tests.support.scale import examples
 from tests.support.transactional_producer import GROUP, Asked, TransactionalProducer
 
 E = ErrorCode
-S = TransactionState
+S = ProducerTransactionState
 NODES = [1, 2, 7, 8]
 AGAIN = [
     E.NOT_COORDINATOR,
@@ -60,12 +60,12 @@ ABORTS = [
 ]
 UNSPLIT = [code for code in E if code not in (E.MESSAGE_TOO_LARGE, E.RECORD_LIST_TOO_LARGE)]
 """Any code; those two have a batch split, which sends other batches with the same numbers."""
-USER: dict[str, Callable[[Transactions], Any]] = {
-    "init": Transactions.initialize,
-    "begin": Transactions.begin,
-    "commit": Transactions.commit,
-    "abort": Transactions.abort,
-    "send": Transactions.check_send,
+USER: dict[str, Callable[[ProducerTransactions], Any]] = {
+    "init": ProducerTransactions.initialize,
+    "begin": ProducerTransactions.begin,
+    "commit": ProducerTransactions.commit,
+    "abort": ProducerTransactions.abort,
+    "send": ProducerTransactions.check_send,
 }
 LOST = [FailureKind.DISCONNECTED, FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.GARBLED]
 STEPS = 300
@@ -217,7 +217,7 @@ class Walk:
         self.begin_life()
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> ProducerTransactionState:
         return self.p.transactions.state
 
     # --- the user ----------------------------------------------------------------------------------------------------

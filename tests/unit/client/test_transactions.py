@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.produce.transactions import Transactions, TransactionState
+from muster.client.core.produce.transactions import ProducerTransactions, ProducerTransactionState
 from muster.client.core.sends import FailureKind
 from muster.errors import (
     CommitFailedError,
@@ -30,11 +30,11 @@ from tests.support.producer_harness import TOPIC
 from tests.support.transactional_producer import GROUP, ID, PLACE, TransactionalProducer
 
 E = ErrorCode
-S = TransactionState
+S = ProducerTransactionState
 BOTH = pytest.mark.parametrize("v2", [True, False], ids=["v2", "v1"])
 
 
-def state(p: TransactionalProducer) -> TransactionState:
+def state(p: TransactionalProducer) -> ProducerTransactionState:
     return p.transactions.state
 
 
@@ -303,7 +303,7 @@ def test_a_commit_waits_for_offsets() -> None:
 
 # --- the table of answers --------------------------------------------------------------------------------------------
 
-AGAIN, LOOK_UP, ABORTABLE, FATAL, FENCED, INIT_AGAIN, COMMIT_FAILED = (
+AGAIN, LOOK_UP, ABORTABLE, FATAL, FENCED, INIT_RETRIABLE, COMMIT_FAILED = (
     "again",
     "looked up again",
     "abortable",
@@ -329,9 +329,9 @@ COMMON: dict[ErrorCode, str] = {
 ANSWERS: dict[type[Any], dict[ErrorCode, str]] = {
     InitProducerIdRequest: COMMON
     | {
-        E.TRANSACTION_ABORTABLE: INIT_AGAIN,
-        E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: INIT_AGAIN,
-        E.CLUSTER_AUTHORIZATION_FAILED: INIT_AGAIN,
+        E.TRANSACTION_ABORTABLE: INIT_RETRIABLE,
+        E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: INIT_RETRIABLE,
+        E.CLUSTER_AUTHORIZATION_FAILED: INIT_RETRIABLE,
         E.INVALID_TRANSACTION_TIMEOUT: FATAL,
     },
     t.AddPartitionsToTxnRequest: COMMON
@@ -463,7 +463,7 @@ LOOKUPS = [
 
 
 @pytest.mark.parametrize(("kind", "code", "after"), LOOKUPS)
-def test_what_the_answer_to_a_lookup_means(kind: type[Any], code: ErrorCode, after: TransactionState) -> None:
+def test_what_the_answer_to_a_lookup_means(kind: type[Any], code: ErrorCode, after: ProducerTransactionState) -> None:
     p = TransactionalProducer()
     if kind is InitProducerIdRequest:
         p.lookups = [code]
@@ -721,11 +721,11 @@ def test_the_epoch_of_the_next_producer_id_comes_with_the_end() -> None:
 # --- the calls -------------------------------------------------------------------------------------------------------
 
 CALLS = {
-    "init": Transactions.initialize,
-    "begin": Transactions.begin,
-    "commit": Transactions.commit,
-    "abort": Transactions.abort,
-    "send": Transactions.check_send,
+    "init": ProducerTransactions.initialize,
+    "begin": ProducerTransactions.begin,
+    "commit": ProducerTransactions.commit,
+    "abort": ProducerTransactions.abort,
+    "send": ProducerTransactions.check_send,
 }
 _BEFORE = {"begin", "commit", "abort", "send"}
 REFUSED = {

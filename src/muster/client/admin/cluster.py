@@ -14,7 +14,7 @@ from muster.client.core.admin import replicas as admin_replicas
 from muster.client.core.admin.admin import ClusterDescription, ConfigEntry, ConfigResource, ConfigResourceType
 from muster.client.core.admin.configs import Changes
 from muster.client.core.admin.partitions import LogDirDescription
-from muster.client.core.refusals import CONFIGS_AGAIN
+from muster.client.core.refusals import CONFIGS_RETRIABLE
 from muster.client.core.sends import LEAST_LOADED
 from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from muster.model import Node, TopicPartition
@@ -123,7 +123,7 @@ class ClusterPart(AdminPart):
                 found |= admin_configs.alter_configs_answers(await self._calls.ask(node_id, request))
             return found
 
-        return checked(await self._calls.settle(wanted, attempt, CONFIGS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(wanted, attempt, CONFIGS_RETRIABLE), raise_errors)
 
     async def list_config_resources(self, types: Iterable[ConfigResourceType] = ()) -> list[ConfigResource]:
         """The topics, brokers, groups and client-metrics subscriptions that have settings, of all or the given types
@@ -184,7 +184,7 @@ class ClusterPart(AdminPart):
         Raises:
             KafkaError: the broker does not exist or does not answer.
         """
-        wanted = admin_replicas.wanted_dirs(log_dirs)
+        wanted = admin_replicas.check_log_dirs(log_dirs)
         await self._check_broker(broker)
         request = admin_replicas.alter_log_dirs_request(wanted)
         return checked(

@@ -14,7 +14,7 @@ from muster.client.core.admin import members as admin_members
 from muster.client.core.admin.admin import GroupDescription, GroupListing
 from muster.client.core.admin.members import GroupMember
 from muster.client.core.checks import check_partitions
-from muster.client.core.refusals import COORDINATORS_AGAIN, OFFSETS_AGAIN
+from muster.client.core.refusals import COORDINATOR_RETRIABLE, OFFSETS_RETRIABLE
 from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from muster.model import Node, OffsetAndMetadata, TopicPartition
 from muster.protocol.messages import (
@@ -55,7 +55,7 @@ class GroupsPart(AdminPart):
             lists = await asyncio.gather(*(one(broker.node_id) for broker in cluster.brokers))
             return {group.group_id: group for groups in lists for group in groups}
 
-        found = await self._calls.retried(everywhere, COORDINATORS_AGAIN)
+        found = await self._calls.retried(everywhere, COORDINATOR_RETRIABLE)
         return [found[group_id] for group_id in sorted(found)]
 
     @overload
@@ -78,7 +78,7 @@ class GroupsPart(AdminPart):
             missing = [group_id for group_id, said in found.items() if _is_missing(said)]
             return found | (await self._describe_other_groups(node, missing) if missing else {})
 
-        return checked(await self._calls.of_coordinators(group_ids, ask, COORDINATORS_AGAIN), raise_errors)
+        return checked(await self._calls.of_coordinators(group_ids, ask, COORDINATOR_RETRIABLE), raise_errors)
 
     async def _describe_other_groups(
         self, node: Node, group_ids: list[str]
@@ -105,7 +105,7 @@ class GroupsPart(AdminPart):
                 for result in answer.results
             }
 
-        return checked(await self._calls.of_coordinators(group_ids, ask, COORDINATORS_AGAIN), raise_errors)
+        return checked(await self._calls.of_coordinators(group_ids, ask, COORDINATOR_RETRIABLE), raise_errors)
 
     @overload
     async def list_consumer_group_offsets(
@@ -139,7 +139,7 @@ class GroupsPart(AdminPart):
             )
             return {group_id: rules.committed_offsets(answer)}
 
-        found = (await self._calls.of_coordinators([group_id], ask, OFFSETS_AGAIN))[group_id]
+        found = (await self._calls.of_coordinators([group_id], ask, OFFSETS_RETRIABLE))[group_id]
         if isinstance(found, KafkaError):
             raise found
         return checked(found, raise_errors)
@@ -179,7 +179,7 @@ class GroupsPart(AdminPart):
                         found[group_id] = await self._all_offsets(node, group_id)
             return found
 
-        return checked(await self._calls.of_coordinators(group_ids, ask, OFFSETS_AGAIN), raise_errors)
+        return checked(await self._calls.of_coordinators(group_ids, ask, OFFSETS_RETRIABLE), raise_errors)
 
     async def _all_offsets(
         self, node: Node, group_id: str
@@ -215,7 +215,7 @@ class GroupsPart(AdminPart):
             answers = offset_requests.commit_answers(answer)
             return {place: rules.failure(code, f"group {group_id}") for place, code in answers.items()}
 
-        return checked(await self._calls.settle(positions, attempt, OFFSETS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(positions, attempt, OFFSETS_RETRIABLE), raise_errors)
 
     async def delete_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
@@ -232,7 +232,7 @@ class GroupsPart(AdminPart):
             return admin_members.deleted_offsets(await self._calls.ask(node.node_id, request), group_id, places)
 
         return checked(
-            await self._calls.settle(check_partitions(partitions), attempt, COORDINATORS_AGAIN), raise_errors
+            await self._calls.settle(check_partitions(partitions), attempt, COORDINATOR_RETRIABLE), raise_errors
         )
 
     async def remove_consumer_group_members(
@@ -264,7 +264,8 @@ class GroupsPart(AdminPart):
             return admin_members.removed_members(answer, left)
 
         return checked(
-            await self._calls.settle(admin_members.named_members(members), attempt, COORDINATORS_AGAIN), raise_errors
+            await self._calls.settle(admin_members.checked_members(members), attempt, COORDINATOR_RETRIABLE),
+            raise_errors,
         )
 
 

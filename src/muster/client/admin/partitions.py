@@ -14,7 +14,7 @@ from muster.client.core.admin import replicas as admin_replicas
 from muster.client.core.admin.partitions import ElectionType, ProducerState
 from muster.client.core.admin.replicas import PartitionReassignment
 from muster.client.core.checks import check_partitions, check_timestamps
-from muster.client.core.refusals import LIST_OFFSETS_AGAIN, RECORDS_AGAIN, TOPICS_AGAIN
+from muster.client.core.refusals import LIST_OFFSETS_RETRIABLE, RECORDS_RETRIABLE, TOPICS_RETRIABLE
 from muster.errors import KafkaError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.admin_messages import ElectLeadersRequest
@@ -61,7 +61,7 @@ class PartitionsPart(AdminPart):
             request = offset_requests.list_request(owned, isolation, self._config.request_timeout_ms)
             return offset_requests.list_answers(await self._calls.ask(leader, request), owned)
 
-        return checked(await self._of_leaders(wanted, ask, LIST_OFFSETS_AGAIN), raise_errors)
+        return checked(await self._of_leaders(wanted, ask, LIST_OFFSETS_RETRIABLE), raise_errors)
 
     @overload
     async def delete_records(
@@ -79,14 +79,14 @@ class PartitionsPart(AdminPart):
         """Delete the records before these offsets, -1 for all that can be read. Returns where each partition begins
         now. The error of an offset beyond the end is OFFSET_OUT_OF_RANGE, that of a compacted topic
         POLICY_VIOLATION."""
-        wanted = admin_partitions.records_before(offsets)
+        wanted = admin_partitions.check_deletion_offsets(offsets)
 
         async def ask(leader: int, places: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
             owned = {place: wanted[place] for place in places}
             request = admin_partitions.delete_records_request(owned, self._config.request_timeout_ms)
             return admin_partitions.deleted_records(await self._calls.ask(leader, request))
 
-        return checked(await self._of_leaders(wanted, ask, RECORDS_AGAIN), raise_errors)
+        return checked(await self._of_leaders(wanted, ask, RECORDS_RETRIABLE), raise_errors)
 
     @overload
     async def describe_producers(
@@ -112,9 +112,9 @@ class PartitionsPart(AdminPart):
 
         places = check_partitions(partitions)
         if broker is None:
-            return checked(await self._of_leaders(places, ask, LIST_OFFSETS_AGAIN), raise_errors)
+            return checked(await self._of_leaders(places, ask, LIST_OFFSETS_RETRIABLE), raise_errors)
         await self._check_broker(broker)
-        return checked(await self._calls.settle(places, partial(ask, broker), LIST_OFFSETS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(places, partial(ask, broker), LIST_OFFSETS_RETRIABLE), raise_errors)
 
     async def elect_leaders(
         self,
@@ -142,8 +142,8 @@ class PartitionsPart(AdminPart):
             return admin_partitions.elected_leaders(answer)
 
         if partitions is None:
-            return checked(await self._calls.retried(lambda: attempt(None), TOPICS_AGAIN), raise_errors)
-        return checked(await self._calls.settle(check_partitions(partitions), attempt, TOPICS_AGAIN), raise_errors)
+            return checked(await self._calls.retried(lambda: attempt(None), TOPICS_RETRIABLE), raise_errors)
+        return checked(await self._calls.settle(check_partitions(partitions), attempt, TOPICS_RETRIABLE), raise_errors)
 
     async def alter_partition_reassignments(
         self,
@@ -159,7 +159,7 @@ class PartitionsPart(AdminPart):
         Raises:
             KafkaError: the controller refused the whole request.
         """
-        wanted = admin_replicas.wanted_replicas(reassignments)
+        wanted = admin_replicas.check_replicas(reassignments)
 
         async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
             request = admin_replicas.reassign_request(
@@ -173,7 +173,7 @@ class PartitionsPart(AdminPart):
                 raise error
             return admin_replicas.reassigned(answer)
 
-        return checked(await self._calls.settle(wanted, attempt, TOPICS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(wanted, attempt, TOPICS_RETRIABLE), raise_errors)
 
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
@@ -193,4 +193,4 @@ class PartitionsPart(AdminPart):
                 raise error
             return admin_replicas.reassignments(answer)
 
-        return await self._calls.retried(attempt, TOPICS_AGAIN)
+        return await self._calls.retried(attempt, TOPICS_RETRIABLE)

@@ -10,7 +10,7 @@ from muster.client.core.admin import admin as rules
 from muster.client.core.admin import partitions as admin_partitions
 from muster.client.core.admin.admin import CreatedTopic, NewTopic, TopicDescription, TopicListing
 from muster.client.core.admin.partitions import NewPartitions
-from muster.client.core.refusals import TOPICS_AGAIN
+from muster.client.core.refusals import TOPICS_RETRIABLE
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol.admin_messages import CreatePartitionsRequest
 from muster.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState, MetadataResponse
@@ -41,17 +41,17 @@ class TopicsPart(AdminPart):
         wanted = {new.name: new for new in (NewTopic(t) if isinstance(t, str) else t for t in topics)}
 
         async def attempt(names: list[str]) -> dict[str, CreatedTopic | KafkaError]:
-            topics = [rules.creatable(wanted[name]) for name in names]
+            topics = [rules.creatable_topic(wanted[name]) for name in names]
 
             def build(version: int) -> CreateTopicsRequest:
-                rules.check_numbers_given(topics, version)
+                rules.check_counts_are_set(topics, version)
                 timeout_ms = self._config.request_timeout_ms
                 return CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
 
             answer = await self._calls.send(await self._calls.controller(), CreateTopicsRequest, build)
             return {result.name: rules.created_topic(result) for result in answer.topics}
 
-        return checked(await self._calls.settle(wanted, attempt, TOPICS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(wanted, attempt, TOPICS_RETRIABLE), raise_errors)
 
     async def delete_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, KafkaError | None]:
         """Delete topics with all their records."""
@@ -69,7 +69,7 @@ class TopicsPart(AdminPart):
                 result.name or "": rules.failure(result.error_code, result.error_message) for result in answer.responses
             }
 
-        return checked(await self._calls.settle(names, attempt, TOPICS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(names, attempt, TOPICS_RETRIABLE), raise_errors)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """The topics of the cluster, by name."""
@@ -110,4 +110,4 @@ class TopicsPart(AdminPart):
             answer = await self._calls.ask(await self._calls.controller(), request)
             return {said.name: rules.failure(said.error_code, said.error_message) for said in answer.results}
 
-        return checked(await self._calls.settle(wanted, attempt, TOPICS_AGAIN), raise_errors)
+        return checked(await self._calls.settle(wanted, attempt, TOPICS_RETRIABLE), raise_errors)

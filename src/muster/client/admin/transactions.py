@@ -15,7 +15,7 @@ from muster.client.core.admin.transactions import (
     TransactionListing,
 )
 from muster.client.core.checks import check_text
-from muster.client.core.refusals import COORDINATORS_AGAIN, FENCE_AGAIN, LIST_OFFSETS_AGAIN
+from muster.client.core.refusals import COORDINATOR_RETRIABLE, FENCE_RETRIABLE, LIST_OFFSETS_RETRIABLE
 from muster.errors import ErrorCode, KafkaError
 from muster.model import Node, TopicPartition
 from muster.protocol.api import CoordinatorType
@@ -58,7 +58,7 @@ class TransactionsPart(AdminPart):
             lists = await asyncio.gather(*(one(broker.node_id) for broker in cluster.brokers))
             return {each.transactional_id: each for listed in lists for each in listed}
 
-        found = await self._calls.retried(everywhere, COORDINATORS_AGAIN)
+        found = await self._calls.retried(everywhere, COORDINATOR_RETRIABLE)
         return [found[transactional_id] for transactional_id in sorted(found)]
 
     @overload
@@ -80,7 +80,7 @@ class TransactionsPart(AdminPart):
             answer = await self._calls.ask(node.node_id, DescribeTransactionsRequest(ids))
             return rules.described_transactions(answer, node.node_id)
 
-        return checked(await self._of_ids(transactional_ids, ask, COORDINATORS_AGAIN), raise_errors)
+        return checked(await self._of_ids(transactional_ids, ask, COORDINATOR_RETRIABLE), raise_errors)
 
     async def abort_transaction(
         self, spec: AbortTransactionSpec, *, raise_errors: bool = True
@@ -89,12 +89,12 @@ class TransactionsPart(AdminPart):
         that hangs. For others use `fence_producers`: here the coordinator learns nothing of it. The error of an epoch
         below that of the producer is INVALID_PRODUCER_EPOCH, of one below the last coordinator's
         TRANSACTION_COORDINATOR_FENCED."""
-        wanted = rules.checked_spec(spec)
+        wanted = rules.check_spec(spec)
 
         async def ask(leader: int, places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
             return rules.aborted(await self._calls.ask(leader, rules.abort_marker(wanted)), wanted)
 
-        return checked(await self._of_leaders([wanted.partition], ask, LIST_OFFSETS_AGAIN), raise_errors)
+        return checked(await self._of_leaders([wanted.partition], ask, LIST_OFFSETS_RETRIABLE), raise_errors)
 
     @overload
     async def fence_producers(
@@ -117,7 +117,7 @@ class TransactionsPart(AdminPart):
                 found[each] = rules.fenced(await self._calls.ask(node.node_id, request), each)
             return found
 
-        return checked(await self._of_ids(transactional_ids, ask, FENCE_AGAIN), raise_errors)
+        return checked(await self._of_ids(transactional_ids, ask, FENCE_RETRIABLE), raise_errors)
 
     async def _of_ids(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.client.concurrent.engine import Options
 from muster.client.config import ConsumerConfig
-from muster.client.core.checks import as_pattern
+from muster.client.core.checks import compile_pattern
 from muster.client.core.concurrent.rules import Order, Retry, Rules, check_whole
 from muster.errors import ConfigError
 
@@ -36,7 +36,7 @@ class Choices:
             raise ConfigError("set either topics or pattern")
         if config.group_id is None:
             raise ConfigError("group_id is not set: progress is kept in the offsets of a group")
-        pattern = None if self.pattern is None else as_pattern(self.pattern)
+        pattern = None if self.pattern is None else compile_pattern(self.pattern)
         letters = self.dead_letter_topic
         if letters is not None and (letters in topics or (pattern is not None and pattern.fullmatch(letters))):
             raise ConfigError(f"{letters} is one of the topics to read, and cannot be the dead letter topic too")

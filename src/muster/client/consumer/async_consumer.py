@@ -20,7 +20,7 @@ from muster.client.consumer.handout import Handout, Records
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.consumer.pump import CommitCallback, ConsumerPump, Offsets, call_here, log, settle
 from muster.client.consumer.questions import Questions
-from muster.client.core.checks import MAX_INT, as_pattern, check_number, check_timeout
+from muster.client.core.checks import MAX_INT, check_number, check_timeout, compile_pattern
 from muster.client.core.consumer import ConsumerCore, OnDone
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
 from muster.client.hooks import ConsumerHooks, WatchedConsumer
@@ -232,7 +232,7 @@ class AsyncConsumer(Questions):
         if (topics is None) == (pattern is None):
             raise IllegalStateError("subscribe to topics, or to a pattern")
         if pattern is not None:
-            self._core.subscribe_pattern(as_pattern(pattern))
+            self._core.subscribe_pattern(compile_pattern(pattern))
         else:
             names = [topics] if isinstance(topics, str) else list(topics or ())
             if not names:

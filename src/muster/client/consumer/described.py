@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from muster.client.config import ConsumerConfig
-from muster.client.core.refusals import passes
+from muster.client.core.refusals import should_retry_query
 from muster.client.core.sends import LEAST_LOADED, Failure, Send
 from muster.client.net.driver import Driver
 from muster.errors import KafkaError, KafkaTimeoutError, error_code
@@ -63,7 +63,7 @@ async def describe(
             codes = [error_code(topic.error_code) for topic in reply.topics if topic.error_code and topics]
             if not codes:
                 return partition_infos(reply)
-            if not passes(codes[0]):
+            if not should_retry_query(codes[0]):
                 raise KafkaError(codes[0], f"topic {topics}")
             why = f"{codes[0].name}: topic {topics}"
         if driver.now() + config.retry_backoff_ms >= until:

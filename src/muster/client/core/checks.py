@@ -16,7 +16,9 @@ from muster.model import OffsetAndMetadata, TopicPartition
 
 MAX_OFFSET = 2**63 - 1
 MAX_INT = 2**31 - 1
-_LEAST_TIMESTAMP = -6
+MAX_REASON_LENGTH = 255
+"""Of the reason with which a member joins or leaves (KIP-800)."""
+_MIN_TIMESTAMP = -6
 """Timestamps below 0 have meanings of their own, such as `LATEST_TIMESTAMP`."""
 MAX_TEXT_BYTES = 2**15 - 1
 """What the oldest versions of the requests can carry."""
@@ -69,10 +71,10 @@ def check_number(what: str, number: Any, least: int, most: int) -> int:
     """
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise IllegalArgumentError(f"{what} is {number!r}; it must be {whole_number(what, number)}")
-    found = int(number.__index__())
-    if not least <= found <= most:
-        raise IllegalArgumentError(f"{what} is {found}; it must be at least {least} and at most {most}")
-    return found
+    value = int(number.__index__())
+    if not least <= value <= most:
+        raise IllegalArgumentError(f"{what} is {value}; it must be at least {least} and at most {most}")
+    return value
 
 
 def check_timeout(timeout_ms: Any) -> int:
@@ -88,19 +90,19 @@ def check_timeout(timeout_ms: Any) -> int:
     return check_number("timeout_ms", timeout_ms, 0, MAX_OFFSET)
 
 
-def as_pattern(given: Any) -> re.Pattern[str]:
-    """A pattern for topics, compiled.
+def compile_pattern(pattern: Any) -> re.Pattern[str]:
+    """Compile a pattern for topics.
 
     Raises:
         IllegalArgumentError: it is not a regular expression for text.
     """
-    text = given.pattern if isinstance(given, re.Pattern) else given
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not isinstance(text, str):
-        raise IllegalArgumentError(f"the pattern is {given!r}; it must be text or a compiled pattern for text")
+        raise IllegalArgumentError(f"the pattern is {pattern!r}; it must be text or a compiled pattern for text")
     try:
-        return re.compile(given)
+        return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise IllegalArgumentError(f"the pattern {given!r} is not a regular expression: {error}") from None
+        raise IllegalArgumentError(f"the pattern {pattern!r} is not a regular expression: {error}") from None
 
 
 def check_offset(partition: TopicPartition, offset: Any) -> OffsetAndMetadata:
@@ -118,18 +120,20 @@ def check_offset(partition: TopicPartition, offset: Any) -> OffsetAndMetadata:
 def check_timestamps(timestamps: Mapping[Any, Any]) -> dict[TopicPartition, int]:
     """Timestamps at which offsets are looked up, in milliseconds."""
     return {
-        (p := check_partition(partition)): check_number(f"the timestamp of {p}", at_ms, _LEAST_TIMESTAMP, MAX_OFFSET)
+        (p := check_partition(partition)): check_number(f"the timestamp of {p}", at_ms, _MIN_TIMESTAMP, MAX_OFFSET)
         for partition, at_ms in _check_mapping("the timestamps", timestamps).items()
     }
 
 
 def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Offsets to be committed."""
-    given = _check_mapping("the offsets", offsets)
-    return {(p := check_partition(partition)): check_offset(p, offset) for partition, offset in given.items()}
+    return {
+        (p := check_partition(partition)): check_offset(p, offset)
+        for partition, offset in _check_mapping("the offsets", offsets).items()
+    }
 
 
-def _check_mapping(what: str, given: Any) -> Mapping[Any, Any]:
-    if not isinstance(given, Mapping):
-        raise IllegalArgumentError(f"{what} are {given!r}; they must be a mapping with TopicPartition keys")
-    return given
+def _check_mapping(what: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise IllegalArgumentError(f"{what} are {value!r}; they must be a mapping with TopicPartition keys")
+    return value

@@ -4,7 +4,7 @@ Theory. A face (async, sync, or Spark's driver-side member) calls `poll(now)` wh
 `next_deadline(now)` has come, sends what it returns, and handles `take_events()`. A user's call is a method with
 a callback. The order within a poll is that of Kafka's client (J6): the coordinator, only if the group assigns
 partitions or a request needs it; metadata for a pattern; join and sync; the heartbeat; auto commit; then positions and
-fetches. Before all that the face runs the callbacks of completed commits, which are the user's code.
+fetches. The face runs the callbacks of completed commits, which are the user's code, before all that.
 
 `enter_poll` and `leave_poll` mark the time that the user spends in `poll`. Records count as handled when the user comes
 back for more: only then are they auto-committed, and partitions given up. The Spark face calls `enter_poll` once and
@@ -37,7 +37,7 @@ from muster.client.core.subscription_state import SubscriptionKind, Subscription
 from muster.errors import AuthenticationError, ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
 
-_TELL_THE_USER = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
+_REPORTED_TOPIC_ERRORS = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 OnDone = Callable[[MusterError | None, int], None]
 
@@ -53,7 +53,7 @@ class ConsumerCore:
         self.events = EventStream()
         self.in_poll = False
         self.polled_at: int | None = None
-        self._refusal_told: AuthenticationError | None = None
+        self._reported_refusal: AuthenticationError | None = None
         self.unhandled: Callable[[], Offsets] = dict
         """The offsets to commit for partitions of which the face holds records that the user has not handled."""
         allow = config.allow_auto_create_topics
@@ -67,7 +67,7 @@ class ConsumerCore:
         self._auto_commit_at = 0
         self._auto_commit_in_flight = False
         self._seen_refresh = 0
-        self._no_offset_told = False
+        self._reported_missing_position = False
         if self._group is not None and self._auto_commits:
             self._group.membership.commit_first.commit = self._commit_consumed
 
@@ -165,7 +165,7 @@ class ConsumerCore:
         self.in_poll, self.polled_at = True, now
         seen = not self.events.has_fatal
         if seen:
-            self._no_offset_told = False
+            self._reported_missing_position = False
             self.metadata.resume()
         if self._group is not None:
             self._group.membership.in_poll = True
@@ -180,17 +180,17 @@ class ConsumerCore:
         if self._group is not None:
             self._group.membership.in_poll = False
 
-    # --- turning -----------------------------------------------------------------------------------------------------
+    # --- polling -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
-        """Do what is due; returns the resulting requests."""
+        """Do what is due; returns the requests to send."""
         sends: list[AnySend] = []
         group = self._group
         if group is not None:
             sends += group.membership.poll(now)
             self._maybe_auto_commit(now)
             if self.fetcher is not None:
-                group.commits.ask_for_positions()
+                group.commits.fetch_positions()
             sends += group.commits.poll(now)
             sends += group.lookup.poll(now)
             self._take_lookup_error(group, now)
@@ -200,15 +200,15 @@ class ConsumerCore:
         if self.fetcher is not None:
             sends += self.validation.poll(now)
             sends += self.fetcher.poll(now)
-        self._tell_of_topics()
-        self._tell_of_refusal()
+        self._report_topic_errors()
+        self._report_refusal()
         return sends
 
-    def _tell_of_refusal(self) -> None:
-        if self.metadata.refusal is not self._refusal_told:
-            self._refusal_told = self.metadata.refusal
-            if self._refusal_told is not None:
-                self.events.fail(self._refusal_told)
+    def _report_refusal(self) -> None:
+        if self.metadata.refusal is not self._reported_refusal:
+            self._reported_refusal = self.metadata.refusal
+            if self._reported_refusal is not None:
+                self.events.fail(self._reported_refusal)
 
     def next_deadline(self, now: int) -> int | None:
         """When to poll again, if nothing arrives earlier."""
@@ -241,25 +241,25 @@ class ConsumerCore:
         error, group.lookup.error = group.lookup.error, None
         if error is None:
             return
-        told = group.commits.fail_all(error, now)
-        if not self.events.has_fatal and (not told or self.subscription.group_managed):
+        reported = group.commits.fail_all(error, now)
+        if not self.events.has_fatal and (not reported or self.subscription.group_managed):
             self.events.append(Fatal(error))
 
-    def _tell_of_topics(self) -> None:
+    def _report_topic_errors(self) -> None:
         if self._seen_refresh != self.metadata.refreshes:
             self._seen_refresh = self.metadata.refreshes
             for topic in sorted(self.subscription.topics):
                 code = self.metadata.topic_error(topic)
-                if code in _TELL_THE_USER:
+                if code in _REPORTED_TOPIC_ERRORS:
                     self.events.fail(KafkaError(code, f"topic {topic} cannot be read"))
 
     def _reset_new_partitions(self) -> None:
         """Without a group there are no committed offsets: start where `auto_offset_reset` says."""
         stuck = [p for p in self.subscription.partitions_without_position() if not self.subscription.request_reset(p)]
-        if stuck and not self._no_offset_told:
-            self._no_offset_told = True
-            shown = ", ".join(map(str, stuck))
-            message = f"{shown} has no position, and auto_offset_reset=none: choose one with seek()"
+        if stuck and not self._reported_missing_position:
+            self._reported_missing_position = True
+            names = ", ".join(map(str, stuck))
+            message = f"{names} has no position, and auto_offset_reset=none: choose one with seek()"
             self.events.append(Fatal(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message)))
 
     # --- records -----------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class ConsumerCore:
         *,
         until: int | None = None,
     ) -> None:
-        """Ask what the group has committed; see `Commits.fetch`."""
+        """Fetch the group's committed offsets; see `Commits.fetch`."""
         self.group.commits.fetch(check_partitions(partitions), on_done, until=until)
 
     def commit_for_close(self, on_done: OnDone, until: int) -> None:

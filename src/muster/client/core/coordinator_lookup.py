@@ -1,13 +1,11 @@
 """Finding the coordinator of a group or of a transactional id (J2).
 
 The coordinator is looked up when a request first needs it. FindCoordinator goes to the least-loaded broker; if it fails
-with a retriable error, the metadata is refreshed and the lookup retried, with backoff. When a coordinator is given
-up is in `known_coordinator.py`.
+with a retriable error, the metadata is refreshed and the lookup retried, with backoff. `known_coordinator.py` says when
+a coordinator is given up.
 """
 
 from __future__ import annotations
-
-from enum import IntEnum
 
 from muster.client.config import ClientConfig
 from muster.client.core.events import EventStream
@@ -16,16 +14,10 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, AnySend, Failure, Send
 from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_code
 from muster.model import Node
+from muster.protocol.api import CoordinatorType
 from muster.protocol.messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 _FIRST_WITH_KEYS = 4
-
-
-class CoordinatorType(IntEnum):
-    """What a coordinator coordinates, as FindCoordinator numbers it."""
-
-    GROUP = 0
-    TRANSACTION = 1
 
 
 class CoordinatorLookup(KnownCoordinator):
@@ -71,21 +63,21 @@ class CoordinatorLookup(KnownCoordinator):
             self._back_off(now)
             self._metadata.request_update(now)
             return
-        found = _only_coordinator(reply)
-        code = error_code(found.error_code)
+        answer = _only_coordinator(reply)
+        code = error_code(answer.error_code)
         if code is ErrorCode.NONE:
-            self._learn(Node(found.node_id, found.host, found.port))
+            self._learn(Node(answer.node_id, answer.host, answer.port))
             return
         self.failures += 1
         self._back_off(now)
         if code.retriable:
             self._metadata.request_update(now)
         else:
-            self.error = KafkaError(code, found.error_message or f"looking up the coordinator of {self._what}")
+            self.error = KafkaError(code, answer.error_message or f"looking up the coordinator of {self._what}")
 
 
 def _only_coordinator(reply: FindCoordinatorResponse) -> Coordinator:
-    """The answer for the one key asked for; before v4 the response itself holds it."""
+    """The answer for the requested key; before v4 the response itself holds it."""
     if reply.coordinators:
         return reply.coordinators[0]
     return Coordinator("", reply.node_id, reply.host, reply.port, reply.error_code, reply.error_message)

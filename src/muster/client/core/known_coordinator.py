@@ -1,10 +1,10 @@
-"""The coordinator of a group or of a transactional id while it is known, and when it is given up: the same for all.
+"""The coordinator of a group or of a transactional id while it is known, and the rules for giving it up.
 
 A coordinator is given up when it answers that it is not the coordinator, or does not answer. `epoch` then goes up, so
 that the answer to a request sent under the old epoch is recognised as void. The first loss after a good answer is
 followed by an immediate search: the group may just have moved. Each further one waits for a backoff first, which grows
-until a coordinator gives a good answer. `coordinator_lookup.py` finds it; members of other schemes have ways of their
-own.
+until a coordinator gives a good answer. `coordinator_lookup.py` finds it; members of other schemes find theirs in their
+own way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KnownCoordinator:
         self.epoch = 0
         """Goes up whenever a coordinator is given up."""
         self.error: MusterError | None = None
-        """An error that a retry does not change. The code that tells the user sets it back to None."""
+        """An error that a retry does not change. The code that reports it to the user resets it to None."""
         self._wanted = False
         self._in_flight = False
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
@@ -40,13 +40,13 @@ class KnownCoordinator:
         self._retry_at = 0
 
     def need(self) -> int | None:
-        """The coordinator's node id; where it is unknown, have `poll` look for it."""
+        """The coordinator's node id; if it is unknown, the next `poll` looks it up."""
         if self.node_id is None:
             self._wanted = True
         return self.node_id
 
     def next_deadline(self, now: int) -> int | None:
-        """When the coordinator is looked for."""
+        """When the next lookup is due."""
         return max(now, self._retry_at) if self._wanted and not self._in_flight else None
 
     def _is_due(self, now: int) -> bool:
@@ -59,7 +59,7 @@ class KnownCoordinator:
         self._events.append(Note(INFO, f"the coordinator of {self._what} is {found.host}:{found.port}"))
 
     def mark_dead(self, cause: str, now: int) -> None:
-        """Give the coordinator up; the next one is looked for when a request needs it."""
+        """Give the coordinator up; it is looked up again when a request needs it."""
         if self.node_id is None:
             return
         self._events.append(Note(INFO, f"lost the coordinator of {self._what}: {cause}"))

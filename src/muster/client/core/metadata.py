@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from muster.client.config import ClientConfig
 from muster.client.core.backoff import Backoff
@@ -32,6 +33,19 @@ from muster.protocol.primitives import ZERO_UUID
 NO_LEADER = -1
 
 NEVER = 1 << 62
+
+_FIRST_WITHOUT_CREATION = 4
+
+
+def metadata_request(topics: Iterable[str] | None, may_create: bool, version: int) -> MetadataRequest:
+    """Metadata of these topics; None means all. Before v4 the broker creates a requested topic in any case.
+
+    v0 cannot ask for no topics: there an empty list means all.
+    """
+    named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+    if named is None and version == 0:
+        named = []
+    return MetadataRequest(named, allow_auto_topic_creation=may_create or version < _FIRST_WITHOUT_CREATION)
 
 
 @dataclass(slots=True)
@@ -230,7 +244,7 @@ class ClusterMetadata:
         topic = self.topics.get(partition.topic)
         return topic.partitions.get(partition.partition) if topic else None
 
-    # --- what others learn -------------------------------------------------------------------------------------------
+    # --- learned elsewhere -------------------------------------------------------------------------------------------
 
     def update_leader(self, partition: TopicPartition, leader_id: int, leader_epoch: int, node: Node | None) -> bool:
         """Adopt a leader from a Produce or Fetch response (KIP-951). False if it is not newer."""
@@ -284,7 +298,7 @@ class ClusterMetadata:
             Send(
                 LEAST_LOADED,
                 MetadataRequest,
-                lambda version: self._request(version, asked, may_create),
+                partial(metadata_request, None if asked is None else sorted(asked), may_create),
                 lambda reply, now: self._on_reply(reply, now, asked),
             )
         ]
@@ -308,13 +322,6 @@ class ClusterMetadata:
 
     def _expires_at(self) -> int:
         return 0 if self._refreshed_at is None else self._refreshed_at + self._config.metadata_max_age_ms
-
-    def _request(self, version: int, asked: frozenset[str] | None, may_create: bool) -> MetadataRequest:
-        # v0 cannot ask for no topics: an empty list means all.
-        topics = None if asked is None else [MetadataRequestTopic(name=name) for name in sorted(asked)]
-        if topics is None and version == 0:
-            topics = []
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=may_create if version >= 4 else True)
 
     def _on_reply(self, reply: MetadataResponse | Failure, now: int, asked: frozenset[str] | None) -> None:
         self._in_flight = False
@@ -388,10 +395,10 @@ class ClusterMetadata:
             topics[name] = self._topic(answer, name)
             stale = stale or any(partition.error_code.stale_metadata for partition in topics[name].partitions.values())
         if asked is not None:
-            # Topics of interest that this request did not ask for are asked for next; what is known of them stays.
-            kept = self._interest or set()
-            topics = {n: t for n, t in self.topics.items() if n in kept and n not in asked} | topics
-            errors = {n: code for n, code in self._errors.items() if n in kept and n not in asked} | errors
+            # Topics of interest that this request did not name are requested next; what is known of them stays.
+            interest = self._interest or set()
+            topics = {n: t for n, t in self.topics.items() if n in interest and n not in asked} | topics
+            errors = {n: code for n, code in self._errors.items() if n in interest and n not in asked} | errors
         self._needed -= topics.keys()
         self.topics = topics
         self._errors = errors

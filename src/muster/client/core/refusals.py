@@ -2,7 +2,7 @@
 
 `muster.errors` classifies each code on its own, as Kafka does: `retriable`, `stale_metadata`, `stale_coordinator`. How
 a client reacts also depends on the request. For example, a producer waits for a topic that does not exist, but to a
-caller that asks about the topic this error is the answer. Kafka has these differences in the handler of each response;
+caller that queries the topic this error is the answer. Kafka has these differences in the handler of each response;
 here they are side by side.
 """
 
@@ -13,14 +13,14 @@ from muster.errors import STALE_METADATA, ErrorCode, KafkaError
 # --- any request -----------------------------------------------------------------------------------------------------
 
 
-def may_heal(code: ErrorCode) -> bool:
-    """Whether to repeat a request whose answer is needed. As in Kafka's consumer, UNKNOWN_SERVER_ERROR counts as
-    transient here."""
+def should_retry(code: ErrorCode) -> bool:
+    """Whether to repeat a request that the client cannot do without. As in Kafka's consumer, UNKNOWN_SERVER_ERROR
+    counts as transient here."""
     return code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def passes(code: ErrorCode) -> bool:
-    """Whether to repeat a question about a topic by name. That the topic does not exist is an answer."""
+def should_retry_query(code: ErrorCode) -> bool:
+    """Whether to repeat a query about a named topic. That the topic does not exist is an answer."""
     return code.retriable and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -29,12 +29,12 @@ def is_retriable(error: object) -> bool:
     return isinstance(error, KafkaError) and error.retriable
 
 
-# --- of a group's member ---------------------------------------------------------------------------------------------
+# --- a group's member ------------------------------------------------------------------------------------------------
 
-NO_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+MEMBERSHIP_ENDED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 """Heartbeat, OffsetCommit: the membership under which the request was sent has ended."""
 
-JOIN_AT_ONCE = frozenset(
+REJOIN_IMMEDIATELY = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -44,7 +44,7 @@ JOIN_AT_ONCE = frozenset(
 )
 """JoinGroup, SyncGroup: rejoin immediately. Other retriable errors wait for a backoff first."""
 
-COMMIT_AGAIN = frozenset(
+COMMIT_RETRIABLE = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -57,7 +57,7 @@ COMMIT_AGAIN = frozenset(
 )
 """OffsetCommit: retried while the caller has time left."""
 
-# --- of a reader -----------------------------------------------------------------------------------------------------
+# --- a reader --------------------------------------------------------------------------------------------------------
 
 SESSION_LOST = frozenset(
     {
@@ -70,9 +70,9 @@ SESSION_LOST = frozenset(
 )
 """Fetch: a new session is opened immediately."""
 
-# --- of a producer ---------------------------------------------------------------------------------------------------
+# --- a producer ------------------------------------------------------------------------------------------------------
 
-PRODUCER_ENDS = frozenset(
+PRODUCER_FATAL = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.PRODUCER_FENCED,
@@ -83,7 +83,7 @@ PRODUCER_ENDS = frozenset(
 )
 """Produce: after these an idempotent producer cannot continue."""
 
-TRANSACTION_ENDS = frozenset(
+TRANSACTION_FATAL = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.PRODUCER_FENCED,
@@ -95,7 +95,7 @@ TRANSACTION_ENDS = frozenset(
 """AddPartitionsToTxn: a transactional producer cannot continue. After any other error that is not retriable it can,
 once it has aborted the transaction."""
 
-OFFSETS_ABORT = frozenset(
+OFFSETS_ABORTABLE = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -108,11 +108,11 @@ OFFSETS_ABORT = frozenset(
 """AddOffsetsToTxn, TxnOffsetCommit: the transaction must be aborted. After any other error that is not retriable the
 producer cannot continue."""
 
-COMMIT_ABORTS = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.TRANSACTION_ABORTABLE})
-"""EndTxn with a commit, as `OFFSETS_ABORT`. An abort that is refused ends the producer in any case: trying again would
-go round in circles."""
+COMMIT_ABORTABLE = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.TRANSACTION_ABORTABLE})
+"""EndTxn with a commit, as `OFFSETS_ABORTABLE`. An abort that is refused ends the producer in any case: it would
+be retried forever."""
 
-INIT_AGAIN = frozenset(
+INIT_RETRIABLE = frozenset(
     {
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -134,7 +134,7 @@ EPOCH_IS_OLD = (
 )
 """What a broker means by an epoch that is not the latest: its response has no text."""
 
-NOT_WRITTEN = PRODUCER_ENDS | {
+NOT_WRITTEN = PRODUCER_FATAL | {
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.INVALID_RECORD,
     ErrorCode.INVALID_REQUEST,
@@ -156,27 +156,27 @@ NOT_WRITTEN = PRODUCER_ENDS | {
 """A broker finds these errors before it writes. Other errors may also come after the write: NOT_LEADER_OR_FOLLOWER, for
 example, answers a batch that waited for its replicas while the leader changed."""
 
-# --- of an administrator ---------------------------------------------------------------------------------------------
+# --- an administrator ------------------------------------------------------------------------------------------------
 
-TOPICS_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+TOPICS_RETRIABLE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """CreateTopics, DeleteTopics."""
 
-LIST_OFFSETS_AGAIN = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+LIST_OFFSETS_RETRIABLE = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 """ListOffsets, DescribeProducers. That a partition does not exist is an answer."""
 
-RECORDS_AGAIN = LIST_OFFSETS_AGAIN | {ErrorCode.REQUEST_TIMED_OUT}
+RECORDS_RETRIABLE = LIST_OFFSETS_RETRIABLE | {ErrorCode.REQUEST_TIMED_OUT}
 """DeleteRecords: a follower did not delete them in time. Repeating the deletion does no harm."""
 
-CONFIGS_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
+CONFIGS_RETRIABLE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
 """IncrementalAlterConfigs."""
 
-COORDINATORS_AGAIN = frozenset(
+COORDINATOR_RETRIABLE = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 """Any request to the coordinator of a group or of a transactional id."""
 
-OFFSETS_AGAIN = COORDINATORS_AGAIN | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
+OFFSETS_RETRIABLE = COORDINATOR_RETRIABLE | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.REBALANCE_IN_PROGRESS}
 """OffsetFetch and OffsetCommit for a group of which the caller is not a member."""
 
-FENCE_AGAIN = COORDINATORS_AGAIN | {ErrorCode.CONCURRENT_TRANSACTIONS}
+FENCE_RETRIABLE = COORDINATOR_RETRIABLE | {ErrorCode.CONCURRENT_TRANSACTIONS}
 """InitProducerId for others: the transaction of the fenced producer is still being aborted."""

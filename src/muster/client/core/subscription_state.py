@@ -38,13 +38,13 @@ class SubscriptionKind(Enum):
     MANUAL = "manual"
 
 
-_STANDS = {
+_CURRENT = {
     SubscriptionKind.TOPICS: "this consumer is subscribed to topics",
     SubscriptionKind.PATTERN: "this consumer is subscribed to a pattern",
     SubscriptionKind.MANUAL: "this consumer has partitions from assign()",
 }
 
-_CALL = {
+_REQUESTED = {
     SubscriptionKind.TOPICS: "subscribe() to topics",
     SubscriptionKind.PATTERN: "subscribe() to a pattern",
     SubscriptionKind.MANUAL: "assign()",
@@ -185,7 +185,7 @@ class SubscriptionState:
 
     def _become(self, kind: SubscriptionKind) -> None:
         if self.kind not in (SubscriptionKind.NONE, kind):
-            raise IllegalStateError(f"{_STANDS[self.kind]}; call unsubscribe() before {_CALL[kind]}")
+            raise IllegalStateError(f"{_CURRENT[self.kind]}; call unsubscribe() before {_REQUESTED[kind]}")
         self.kind = kind
 
     # --- what is assigned --------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from muster.client.config import ClientConfig, parse_address
 from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
-from muster.client.core.refusals import passes
+from muster.client.core.refusals import should_retry_query
 from muster.client.net.access import Access
 from muster.client.plain.wire import PlainConnection
 from muster.errors import (
@@ -383,7 +383,7 @@ def _refuse(code: ErrorCode, what: str) -> None:
     """Raise what an error code means: something that passes, or not."""
     if code is ErrorCode.NONE:
         return
-    if passes(code):
+    if should_retry_query(code):
         raise RetriableError(f"{what}: {code.name}")
     raise KafkaError(code, what)
 

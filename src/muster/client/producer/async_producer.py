@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from muster.client.config import ProducerConfig
 from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
-from muster.client.core.produce.transactions import TransactionCall, Transactions
+from muster.client.core.produce.transactions import ProducerTransactions, TransactionCall
 from muster.client.delivery import Headers, OnDelivery, Receipt
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
@@ -148,7 +148,7 @@ class AsyncProducer(forks.StaysHere):
 
     async def init_transactions(self, *, timeout_ms: int | None = None) -> None:
         """As `Producer.init_transactions`."""
-        await self._complete(Transactions.initialize, timeout_ms)
+        await self._complete(ProducerTransactions.initialize, timeout_ms)
 
     async def begin_transaction(self) -> None:
         """As `Producer.begin_transaction`."""
@@ -157,11 +157,11 @@ class AsyncProducer(forks.StaysHere):
 
     async def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
         """As `Producer.commit_transaction`."""
-        await self._complete(Transactions.commit, timeout_ms)
+        await self._complete(ProducerTransactions.commit, timeout_ms)
 
     async def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
         """As `Producer.abort_transaction`."""
-        await self._complete(Transactions.abort, timeout_ms)
+        await self._complete(ProducerTransactions.abort, timeout_ms)
 
     async def send_offsets_to_transaction(
         self,
@@ -179,7 +179,7 @@ class AsyncProducer(forks.StaysHere):
         an exception that leaves the block aborts it. What the commit raises, the block raises."""
         return AsyncTransaction(self, self._engine.transactions)
 
-    async def _complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+    async def _complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
         await self._ready()
         await self._engine.complete(start, timeout_ms)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingBatch
-from muster.client.core.produce.transactions import TransactionCall, Transactions
+from muster.client.core.produce.transactions import ProducerTransactions, TransactionCall
 from muster.client.net import forks
 from muster.client.net.loop import LoopThread
 from muster.client.producer.producer_loop import ProducerLoop
@@ -51,7 +51,7 @@ class _Engine(ProducerLoop):
         self.transactions.begin()
         self.failure = None
 
-    async def end(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+    async def end(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
         """Commit or abort; a failure belongs to its transaction."""
         await self.complete(start, timeout_ms)
         self.failure = None
@@ -135,7 +135,7 @@ class BatchProducer(forks.StaysHere):
 
     def init_transactions(self, *, timeout_ms: int | None = None) -> None:
         """As `Producer.init_transactions`."""
-        self._call(self._engine.complete, Transactions.initialize, timeout_ms)
+        self._call(self._engine.complete, ProducerTransactions.initialize, timeout_ms)
 
     def begin_transaction(self) -> None:
         """As `Producer.begin_transaction`."""
@@ -143,11 +143,11 @@ class BatchProducer(forks.StaysHere):
 
     def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
         """As `Producer.commit_transaction`."""
-        self._call(self._engine.end, Transactions.commit, timeout_ms)
+        self._call(self._engine.end, ProducerTransactions.commit, timeout_ms)
 
     def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
         """As `Producer.abort_transaction`."""
-        self._call(self._engine.end, Transactions.abort, timeout_ms)
+        self._call(self._engine.end, ProducerTransactions.abort, timeout_ms)
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[Any, Any], group_metadata: GroupMetadata, *, timeout_ms: int | None = None

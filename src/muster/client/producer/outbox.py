@@ -24,7 +24,7 @@ from typing import Any
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
-from muster.client.core.produce.transactions import TransactionCall, Transactions
+from muster.client.core.produce.transactions import ProducerTransactions, TransactionCall
 from muster.client.net import forks
 from muster.client.net.loop import LoopThread
 from muster.client.producer.producer_engine import UNCLOSED_MS, ProducerEngine
@@ -136,7 +136,7 @@ class Outbox:
         self.start()
         self._thread.call(self._begin_transaction)
 
-    def complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+    def complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
         """Carry out a call of the producer's transactions, with all records accepted so far."""
         self.start()
         self._thread.call(self._complete, start, timeout_ms)
@@ -310,7 +310,7 @@ class Outbox:
         self._drain()
         self.engine.transactions.begin()
 
-    async def _complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+    async def _complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
         await self._begun()
         self._drain()
         await self.engine.complete(start, timeout_ms)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from muster.client.config import ProducerConfig
 from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
-from muster.client.core.produce.transactions import Transactions
+from muster.client.core.produce.transactions import ProducerTransactions
 from muster.client.delivery import DeliveryFuture, Headers, OnDelivery, Receipt
 from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
@@ -148,7 +148,7 @@ class Producer(forks.StaysHere):
             KafkaTimeoutError: no answer in time. The work continues: call it again to wait longer.
             KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT.
         """
-        self._outbox.complete(Transactions.initialize, timeout_ms)
+        self._outbox.complete(ProducerTransactions.initialize, timeout_ms)
 
     def begin_transaction(self) -> None:
         """Begin a transaction: what is sent from now on belongs to it.
@@ -169,7 +169,7 @@ class Producer(forks.StaysHere):
             MusterError: with `abortable`, a record or the offsets were not written: call `abort_transaction`. With
                 `fatal`, close the producer.
         """
-        self._outbox.complete(Transactions.commit, timeout_ms)
+        self._outbox.complete(ProducerTransactions.commit, timeout_ms)
 
     def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
         """Abort: readers see nothing of it. Records that were not sent yet fail with TransactionAbortedError.
@@ -178,7 +178,7 @@ class Producer(forks.StaysHere):
             KafkaTimeoutError: not done in time. The abort continues: call it again to wait longer.
             ProducerFencedError: as `commit_transaction`.
         """
-        self._outbox.complete(Transactions.abort, timeout_ms)
+        self._outbox.complete(ProducerTransactions.abort, timeout_ms)
 
     def send_offsets_to_transaction(
         self,

@@ -14,7 +14,7 @@ from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.produce.accumulator import Outgoing
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.producer import ProducerCore
-from muster.client.core.produce.transactions import TransactionCall, Transactions
+from muster.client.core.produce.transactions import ProducerTransactions, TransactionCall
 from muster.client.net.driver import CoreLoop, Driver
 from muster.errors import ClosedError, ConfigError, IllegalArgumentError, KafkaTimeoutError, MusterError
 from muster.model import GroupMetadata, PartitionInfo
@@ -79,7 +79,7 @@ class ProducerLoop:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     @property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> ProducerTransactions:
         """The producer's transactions.
 
         Raises:
@@ -89,7 +89,7 @@ class ProducerLoop:
             raise ConfigError("transactional_id is not set: transactions need a name of the producer")
         return self.core.transactions
 
-    async def complete(self, start: Callable[[Transactions], TransactionCall], timeout_ms: int | None) -> None:
+    async def complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
         """Start a call, or find it under way, and wait for its outcome; None is `max_block_ms`.
 
         Raises:

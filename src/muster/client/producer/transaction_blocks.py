@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from muster.client.core.produce.transactions import Transactions
+from muster.client.core.produce.transactions import ProducerTransactions
 from muster.client.producer.producer_engine import patience_ms
 from muster.errors import MusterError
 
@@ -46,7 +46,7 @@ def _add_note(error: BaseException, failure: MusterError) -> None:
 class Transaction(Generic[P]):
     """The block of a blocking producer."""
 
-    def __init__(self, producer: P, transactions: Transactions) -> None:
+    def __init__(self, producer: P, transactions: ProducerTransactions) -> None:
         self._producer = producer
         self._transactions = transactions
 
@@ -77,7 +77,7 @@ class Transaction(Generic[P]):
 class AsyncTransaction(Generic[A]):
     """The block of an asyncio producer."""
 
-    def __init__(self, producer: A, transactions: Transactions) -> None:
+    def __init__(self, producer: A, transactions: ProducerTransactions) -> None:
         self._producer = producer
         self._transactions = transactions
 

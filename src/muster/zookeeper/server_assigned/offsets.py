@@ -17,7 +17,7 @@ from typing import NamedTuple
 from muster.client.config import ConsumerConfig
 from muster.client.core.backoff import Backoff
 from muster.client.core.offset_requests import commit_answers, commit_request, fetch_answers, fetch_request
-from muster.client.core.refusals import COMMIT_AGAIN, NO_MEMBER
+from muster.client.core.refusals import COMMIT_RETRIABLE, MEMBERSHIP_ENDED
 from muster.client.core.sends import AnySend, Channel, Failure, send
 from muster.errors import CommitFailedError, ErrorCode, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
@@ -183,12 +183,12 @@ class GroupOffsets:
             code = next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
             if epoch == self._search.epoch:
                 self._search.refused(code, now)
-            again, error = code in COMMIT_AGAIN, KafkaError(code, f"a commit of group {self._group_id}")
+            again, error = code in COMMIT_RETRIABLE, KafkaError(code, f"a commit of group {self._group_id}")
         if again:
             commit.retry_at = now + commit.backoff.next_wait_ms()
         elif code is ErrorCode.NONE:
             self._end(commit, None, now)
-        elif code in NO_MEMBER or code is ErrorCode.REBALANCE_IN_PROGRESS:
+        elif code in MEMBERSHIP_ENDED or code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._end(commit, CommitFailedError(code, GIVEN_UP), now)
             if commit.standing == self.in_force:
                 self.on_expelled(code, now)

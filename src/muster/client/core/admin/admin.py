@@ -1,4 +1,4 @@
-"""An admin client's questions and results as values, and how responses of brokers become results."""
+"""The arguments and results of an admin client as values, and how brokers' responses become results."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class GroupDescription:
 # --- building requests -----------------------------------------------------------------------------------------------
 
 
-def creatable(topic: NewTopic) -> CreatableTopic:
+def creatable_topic(topic: NewTopic) -> CreatableTopic:
     """A new topic as in the request. Raises IllegalArgumentError if the request cannot carry its numbers."""
     check_text("a topic", topic.name)
     # The broker checks whether the numbers make sense.
@@ -191,12 +191,12 @@ def creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def check_numbers_given(topics: list[CreatableTopic], version: int) -> None:
-    """Brokers before Kafka 2.4 (KIP-464) take -1, which means their defaults, for a number and refuse it."""
+def check_counts_are_set(topics: list[CreatableTopic], version: int) -> None:
+    """Refuse -1, which means the broker's default, for brokers before Kafka 2.4 (KIP-464): they take it literally."""
     bare = [new.name for new in topics if not new.assignments and -1 in (new.num_partitions, new.replication_factor)]
     if version < _WITH_DEFAULTS and bare:
-        text = "a broker before Kafka 2.4 has no defaults: say how many partitions and replicas"
-        raise UnsupportedVersionError(f"{text} {', '.join(bare)} must have")
+        text = "brokers before Kafka 2.4 have no defaults: set num_partitions and replication_factor of"
+        raise UnsupportedVersionError(f"{text} {', '.join(bare)}")
 
 
 # --- reading answers -------------------------------------------------------------------------------------------------
@@ -317,23 +317,23 @@ def _member(answer: DescribedGroupMember, protocol_type: str) -> MemberDescripti
     return member
 
 
-def leaders(answer: MetadataResponse, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+def leaders(answer: MetadataResponse, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
     """Which broker leads each partition, or why none does."""
     known = {topic.name: topic for topic in answer.topics}
     brokers = {broker.node_id for broker in answer.brokers}
     found: dict[TopicPartition, int | KafkaError] = {}
-    for place in places:
-        topic = known.get(place.topic)
+    for partition in partitions:
+        topic = known.get(partition.topic)
         part = None
         if topic is not None and topic.error_code == ErrorCode.NONE:
-            part = next((part for part in topic.partitions if part.partition_index == place.partition), None)
+            part = next((part for part in topic.partitions if part.partition_index == partition.partition), None)
         if part is None:
             code = topic.error_code if topic is not None and topic.error_code else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            found[place] = KafkaError(code, str(place))
+            found[partition] = KafkaError(code, str(partition))
         elif part.leader_id not in brokers:
-            found[place] = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(place))
+            found[partition] = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         else:
-            found[place] = part.leader_id
+            found[partition] = part.leader_id
     return found
 
 
@@ -352,14 +352,14 @@ def committed_offsets_by_group(
 
 
 def _committed(
-    refused: ErrorCode, answers: Mapping[TopicPartition, Answer]
+    group_error: ErrorCode, answers: Mapping[TopicPartition, Answer]
 ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError:
-    error = failure(refused)
+    error = failure(group_error)
     if error is not None:
         return error
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError] = {}
-    for place, (code, committed) in answers.items():
-        said = failure(code, str(place)) or committed
-        if said is not None:
-            found[place] = said
+    for partition, (code, committed) in answers.items():
+        outcome = failure(code, str(partition)) or committed
+        if outcome is not None:
+            found[partition] = outcome
     return found

@@ -89,10 +89,10 @@ def alter_configs_request(
                 resource.name,
                 [
                     IncrementalAlterConfigsRequestAlterableConfig(change.name, int(change.operation), change.value)
-                    for change in asked
+                    for change in resource_changes
                 ],
             )
-            for resource, asked in changes.items()
+            for resource, resource_changes in changes.items()
         ],
         validate_only=validate_only,
     )
@@ -101,15 +101,15 @@ def alter_configs_request(
 def alter_configs_answers(answer: IncrementalAlterConfigsResponse) -> dict[ConfigResource, KafkaError | None]:
     """The outcome of each resource's changes: all of them are made, or none."""
     return {
-        ConfigResource(ConfigResourceType(said.resource_type), said.resource_name): failure(
-            said.error_code, said.error_message
+        ConfigResource(ConfigResourceType(result.resource_type), result.resource_name): failure(
+            result.error_code, result.error_message
         )
-        for said in answer.responses
+        for result in answer.responses
     }
 
 
 def list_resources_request(version: int, types: list[ConfigResourceType]) -> ListConfigResourcesRequest:
-    """ListConfigResources (KIP-1142); none named means all types.
+    """ListConfigResources (KIP-1142); an empty list means all types.
 
     Raises:
         UnsupportedVersionError: v0, from before Kafka 4.1, lists only client-metrics resources.

@@ -1,4 +1,4 @@
-"""What an admin client changes in a group without being a member: it deletes offsets and removes members."""
+"""Changes of a group by an admin client, which is not a member: it deletes offsets and removes members."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from muster.client.core.admin.admin import GroupDescription, failure
-from muster.client.core.checks import check_text
+from muster.client.core.checks import MAX_REASON_LENGTH, check_text
 from muster.client.core.offset_requests import by_topic
 from muster.errors import IllegalArgumentError, KafkaError, UnsupportedVersionError
 from muster.model import TopicPartition
@@ -21,7 +21,6 @@ from muster.protocol.messages import LeaveGroupRequest, LeaveGroupResponse, Memb
 DEFAULT_REASON = "member was removed by an admin"
 """The reason that Kafka's client gives by default (KIP-800)."""
 
-_MOST_OF_A_REASON = 255
 _FIRST_WITH_MEMBERS = 3
 
 
@@ -32,8 +31,8 @@ class GroupMember(NamedTuple):
     group_instance_id: str | None = None
 
 
-def named_members(members: Iterable[GroupMember]) -> list[GroupMember]:
-    """The members to remove, checked."""
+def checked_members(members: Iterable[GroupMember]) -> list[GroupMember]:
+    """Check the members to remove."""
     found = list(members)
     for member in found:
         check_text("a member's id", member.member_id)
@@ -58,11 +57,11 @@ def remove_members_request(
     """LeaveGroup for others (KIP-345).
 
     Raises:
-        UnsupportedVersionError: before v3, of Kafka 2.4, only a member itself could leave.
+        UnsupportedVersionError: before v3 (Kafka 2.4) only a member itself can leave.
     """
     if version < _FIRST_WITH_MEMBERS:
         raise UnsupportedVersionError("an admin can remove members since Kafka 2.4")
-    why = (reason or DEFAULT_REASON)[:_MOST_OF_A_REASON]
+    why = (reason or DEFAULT_REASON)[:MAX_REASON_LENGTH]
     return LeaveGroupRequest(
         group_id, members=[MemberIdentity(each.member_id, each.group_instance_id, why) for each in members]
     )
@@ -74,31 +73,31 @@ def removed_members(answer: LeaveGroupResponse, members: Iterable[GroupMember]) 
     if refused is not None:
         return dict.fromkeys(members, refused)
     return {
-        GroupMember(said.member_id, said.group_instance_id): failure(
-            said.error_code, said.group_instance_id or said.member_id
+        GroupMember(result.member_id, result.group_instance_id): failure(
+            result.error_code, result.group_instance_id or result.member_id
         )
-        for said in answer.members
+        for result in answer.members
     }
 
 
-def delete_offsets_request(group_id: str, places: Iterable[TopicPartition]) -> OffsetDeleteRequest:
+def delete_offsets_request(group_id: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
     """OffsetDelete (KIP-496), to the group's coordinator."""
     topics = [
         OffsetDeleteRequestTopic(topic, [OffsetDeleteRequestPartition(number) for number in numbers])
-        for topic, numbers in by_topic(places).items()
+        for topic, numbers in by_topic(partitions).items()
     ]
     return OffsetDeleteRequest(group_id, topics)
 
 
 def deleted_offsets(
-    answer: OffsetDeleteResponse, group_id: str, places: Iterable[TopicPartition]
+    answer: OffsetDeleteResponse, group_id: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, KafkaError | None]:
     """The outcome for each offset. An error of the group applies to each partition."""
     refused = failure(answer.error_code, f"group {group_id}")
     if refused is not None:
-        return dict.fromkeys(places, refused)
+        return dict.fromkeys(partitions, refused)
     return {
-        (place := TopicPartition(topic.name, part.partition_index)): failure(part.error_code, str(place))
+        (partition := TopicPartition(topic.name, part.partition_index)): failure(part.error_code, str(partition))
         for topic in answer.topics
         for part in topic.partitions
     }

@@ -1,10 +1,9 @@
-"""What an admin client asks about partitions: adding them, deleting records, their producers, leaders and log
-directories."""
+"""Admin requests about partitions: adding them, deleting records, their producers, leaders and log directories."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 from muster.client.core.admin.admin import failure
@@ -70,7 +69,7 @@ class ProducerState:
     last_sequence: int
     last_timestamp: int
     coordinator_epoch: int | None = None
-    transaction_start_offset: int | None = field(default=None)
+    transaction_start_offset: int | None = None
 
 
 class ElectionType(IntEnum):
@@ -100,11 +99,11 @@ def new_partitions(topic: str, wanted: NewPartitions | int) -> CreatePartitionsT
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def records_before(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The offsets up to which to delete records, checked."""
+def check_deletion_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Check the offsets before which records are deleted."""
     return {
-        (place := check_partition(given)): check_number(f"the offset of {place}", offset, HIGH_WATERMARK, MAX_OFFSET)
-        for given, offset in offsets.items()
+        (p := check_partition(partition)): check_number(f"the offset of {p}", offset, HIGH_WATERMARK, MAX_OFFSET)
+        for partition, offset in offsets.items()
     }
 
 
@@ -112,16 +111,16 @@ def delete_records_request(offsets: Mapping[TopicPartition, int], timeout_ms: in
     """DeleteRecords (KIP-107), to the leader of the partitions."""
     topics: dict[str, DeleteRecordsTopic] = {}
     for (topic, partition), offset in offsets.items():
-        named = topics.setdefault(topic, DeleteRecordsTopic(topic))
-        named.partitions.append(DeleteRecordsPartition(partition, offset))
+        request_topic = topics.setdefault(topic, DeleteRecordsTopic(topic))
+        request_topic.partitions.append(DeleteRecordsPartition(partition, offset))
     return DeleteRecordsRequest(list(topics.values()), timeout_ms)
 
 
 def deleted_records(answer: DeleteRecordsResponse) -> dict[TopicPartition, int | KafkaError]:
     """Where each partition begins now."""
     return {
-        (place := TopicPartition(topic.name, part.partition_index)): failure(
-            part.error_code, _KEPT.format(place) if part.error_code == ErrorCode.POLICY_VIOLATION else str(place)
+        (p := TopicPartition(topic.name, part.partition_index)): failure(
+            part.error_code, _NOT_DELETABLE.format(p) if part.error_code == ErrorCode.POLICY_VIOLATION else str(p)
         )
         or part.low_watermark
         for topic in answer.topics
@@ -129,7 +128,7 @@ def deleted_records(answer: DeleteRecordsResponse) -> dict[TopicPartition, int |
     }
 
 
-_KEPT = (
+_NOT_DELETABLE = (
     "the records of {} cannot be deleted: the topic's cleanup.policy does not include delete. Set it to compact,delete"
     " first, and back to compact afterwards"
 )
@@ -139,9 +138,9 @@ _KEPT = (
 # --- producers -------------------------------------------------------------------------------------------------------
 
 
-def describe_producers_request(places: Iterable[TopicPartition]) -> DescribeProducersRequest:
+def describe_producers_request(partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
     """DescribeProducers (KIP-664), to the leader of the partitions."""
-    return DescribeProducersRequest([TopicRequest(topic, numbers) for topic, numbers in by_topic(places).items()])
+    return DescribeProducersRequest([TopicRequest(topic, numbers) for topic, numbers in by_topic(partitions).items()])
 
 
 def described_producers(answer: DescribeProducersResponse) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
@@ -149,7 +148,7 @@ def described_producers(answer: DescribeProducersResponse) -> dict[TopicPartitio
     found: dict[TopicPartition, list[ProducerState] | KafkaError] = {}
     for topic in answer.topics:
         for part in topic.partitions:
-            place = TopicPartition(topic.name, part.partition_index)
+            partition = TopicPartition(topic.name, part.partition_index)
             states = [
                 ProducerState(
                     each.producer_id,
@@ -161,8 +160,8 @@ def described_producers(answer: DescribeProducersResponse) -> dict[TopicPartitio
                 )
                 for each in sorted(part.active_producers, key=lambda each: each.producer_id)
             ]
-            error = failure(part.error_code, part.error_message or str(place))
-            found[place] = states if error is None else error
+            error = failure(part.error_code, part.error_message or str(partition))
+            found[partition] = states if error is None else error
     return found
 
 
@@ -170,16 +169,20 @@ def described_producers(answer: DescribeProducersResponse) -> dict[TopicPartitio
 
 
 def elect_leaders_request(
-    version: int, election_type: ElectionType, places: Iterable[TopicPartition] | None, timeout_ms: int
+    version: int, election_type: ElectionType, partitions: Iterable[TopicPartition] | None, timeout_ms: int
 ) -> ElectLeadersRequest:
-    """ElectLeaders (KIP-460); no places means all partitions.
+    """ElectLeaders (KIP-460); None means all partitions.
 
     Raises:
         UnsupportedVersionError: v0, from before Kafka 2.4, elects only preferred leaders.
     """
     if version == 0 and election_type is not ElectionType.PREFERRED:
         raise UnsupportedVersionError("unclean leaders can be elected on request since Kafka 2.4")
-    named = None if places is None else [TopicPartitions(topic, numbers) for topic, numbers in by_topic(places).items()]
+    named = (
+        None
+        if partitions is None
+        else [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()]
+    )
     return ElectLeadersRequest(int(election_type), named, timeout_ms)
 
 

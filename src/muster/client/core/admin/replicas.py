@@ -1,5 +1,4 @@
-"""What an admin client asks about replicas: on which brokers (KIP-455) and in which log directory (KIP-113) they
-are."""
+"""Admin requests about replicas: on which brokers (KIP-455) and in which log directories (KIP-113) they are."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from muster.protocol.admin_messages import (
     ReassignableTopic,
 )
 
-Wanted = Mapping[TopicPartition, list[int] | None]
+TargetReplicas = Mapping[TopicPartition, list[int] | None]
 """The target brokers of each partition, the preferred leader first. None cancels a reassignment in progress."""
 
 
@@ -38,21 +37,23 @@ class PartitionReassignment:
     removing_replicas: list[int]
 
 
-def wanted_replicas(given: Mapping[TopicPartition, Iterable[int] | None]) -> dict[TopicPartition, list[int] | None]:
-    """The brokers of each partition, checked. Whether these brokers exist is for the controller to check."""
+def check_replicas(targets: Mapping[TopicPartition, Iterable[int] | None]) -> dict[TopicPartition, list[int] | None]:
+    """Check the target brokers of each partition. Whether these brokers exist is for the controller to check."""
     found: dict[TopicPartition, list[int] | None] = {}
-    for partition, brokers in given.items():
-        place = check_partition(partition)
-        what = f"a broker's id for {place}"
-        found[place] = None if brokers is None else [check_number(what, one, -MAX_INT, MAX_INT) for one in brokers]
+    for given, brokers in targets.items():
+        partition = check_partition(given)
+        what = f"a broker's id for {partition}"
+        found[partition] = None if brokers is None else [check_number(what, one, -MAX_INT, MAX_INT) for one in brokers]
     return found
 
 
-def reassign_request(wanted: Wanted, *, factor_may_change: bool, timeout_ms: int) -> AlterPartitionReassignmentsRequest:
-    """AlterPartitionReassignments, to the controller. Only v1, of Kafka 4.1, can forbid a change of the replication
+def reassign_request(
+    targets: TargetReplicas, *, factor_may_change: bool, timeout_ms: int
+) -> AlterPartitionReassignmentsRequest:
+    """AlterPartitionReassignments, to the controller. Only v1 (Kafka 4.1) can forbid a change of the replication
     factor (KIP-860)."""
     topics: dict[str, ReassignableTopic] = {}
-    for (topic, partition), brokers in wanted.items():
+    for (topic, partition), brokers in targets.items():
         named = topics.setdefault(topic, ReassignableTopic(topic))
         named.partitions.append(ReassignablePartition(partition, brokers))
     return AlterPartitionReassignmentsRequest(timeout_ms, factor_may_change, list(topics.values()))
@@ -68,12 +69,12 @@ def reassigned(answer: AlterPartitionReassignmentsResponse) -> dict[TopicPartiti
 
 
 def list_reassignments_request(
-    places: Iterable[TopicPartition] | None, timeout_ms: int
+    partitions: Iterable[TopicPartition] | None, timeout_ms: int
 ) -> ListPartitionReassignmentsRequest:
-    """ListPartitionReassignments, to the controller; no places means all partitions."""
+    """ListPartitionReassignments, to the controller; None means all partitions."""
     named = None
-    if places is not None:
-        named = [ListPartitionReassignmentsTopics(topic, numbers) for topic, numbers in by_topic(places).items()]
+    if partitions is not None:
+        named = [ListPartitionReassignmentsTopics(topic, numbers) for topic, numbers in by_topic(partitions).items()]
     return ListPartitionReassignmentsRequest(timeout_ms, named)
 
 
@@ -88,18 +89,18 @@ def reassignments(answer: ListPartitionReassignmentsResponse) -> dict[TopicParti
     }
 
 
-def wanted_dirs(given: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
-    """The log directory of each partition, checked."""
+def check_log_dirs(targets: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+    """Check the target log directory of each partition."""
     return {
-        (place := check_partition(partition)): check_text(f"the log directory of {place}", path)
-        for partition, path in given.items()
+        (p := check_partition(partition)): check_text(f"the log directory of {p}", path)
+        for partition, path in targets.items()
     }
 
 
-def alter_log_dirs_request(wanted: Mapping[TopicPartition, str]) -> AlterReplicaLogDirsRequest:
+def alter_log_dirs_request(targets: Mapping[TopicPartition, str]) -> AlterReplicaLogDirsRequest:
     """AlterReplicaLogDirs, to the broker that has the replicas."""
     dirs: dict[str, dict[str, list[int]]] = {}
-    for (topic, partition), path in wanted.items():
+    for (topic, partition), path in targets.items():
         dirs.setdefault(path, {}).setdefault(topic, []).append(partition)
     return AlterReplicaLogDirsRequest(
         [
@@ -112,7 +113,7 @@ def alter_log_dirs_request(wanted: Mapping[TopicPartition, str]) -> AlterReplica
 def altered_log_dirs(answer: AlterReplicaLogDirsResponse) -> dict[TopicPartition, KafkaError | None]:
     """Which replicas are being moved, or were there already."""
     return {
-        (place := TopicPartition(topic.topic_name, part.partition_index)): failure(part.error_code, str(place))
+        (partition := TopicPartition(topic.topic_name, part.partition_index)): failure(part.error_code, str(partition))
         for topic in answer.results
         for part in topic.partitions
     }

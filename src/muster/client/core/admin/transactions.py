@@ -1,4 +1,4 @@
-"""What an admin client asks about transactions, and how it ends one (KIP-664)."""
+"""Admin requests about transactions: list, describe, abort, fence, find those that hang (KIP-664)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def listed_transactions(answer: ListTransactionsResponse, broker: int) -> list[T
 
 
 def check_transactional_ids(ids: Iterable[str]) -> list[str]:
-    """Transactional ids, as the caller gave them."""
+    """Check the caller's transactional ids."""
     if isinstance(ids, str):
         raise IllegalArgumentError(f"the transactional ids are the text {ids!r}; give a list of ids")
     return [check_text("a transactional id", each) for each in ids]
@@ -139,15 +139,15 @@ def _described(each: DescribeTransactionsResponseTransactionState, broker: int) 
     )
 
 
-def checked_spec(spec: AbortTransactionSpec) -> AbortTransactionSpec:
-    """The transaction to abort. Kafka's tools show an unknown coordinator epoch as -1; it is sent as 0, which no
+def check_spec(spec: AbortTransactionSpec) -> AbortTransactionSpec:
+    """Check the transaction to abort. Kafka's tools show an unknown coordinator epoch as -1; it is sent as 0, which no
     coordinator's epoch is below."""
-    place = check_partition(spec.partition)
+    partition = check_partition(spec.partition)
     return AbortTransactionSpec(
-        place,
-        check_number(f"the producer id in {place}", spec.producer_id, 0, MAX_OFFSET),
-        check_number(f"the producer epoch in {place}", spec.producer_epoch, 0, _MAX_EPOCH),
-        max(check_number(f"the coordinator epoch in {place}", spec.coordinator_epoch, -1, MAX_INT), 0),
+        partition,
+        check_number(f"the producer id in {partition}", spec.producer_id, 0, MAX_OFFSET),
+        check_number(f"the producer epoch in {partition}", spec.producer_epoch, 0, _MAX_EPOCH),
+        max(check_number(f"the coordinator epoch in {partition}", spec.coordinator_epoch, -1, MAX_INT), 0),
     )
 
 
@@ -189,7 +189,7 @@ def fence_request(transactional_id: str, timeout_ms: int) -> InitProducerIdReque
 
 
 def fenced(answer: InitProducerIdResponse, transactional_id: str) -> ProducerIdAndEpoch | KafkaError:
-    """What the next producer of this transactional id would have begun with."""
+    """The id and epoch that the next producer of this transactional id would have started with."""
     return failure(answer.error_code, f"transactional id {transactional_id}") or ProducerIdAndEpoch(
         answer.producer_id, answer.producer_epoch
     )
@@ -221,7 +221,7 @@ def open_transactions(
     """The open transactions whose last batch is older than that: candidates, which their coordinators may know."""
     return [
         HangingTransaction(
-            *place,
+            *partition,
             each.producer_id,
             each.producer_epoch,
             -1 if each.coordinator_epoch is None else each.coordinator_epoch,
@@ -230,7 +230,7 @@ def open_transactions(
             now_ms - each.last_timestamp,
             None,
         )
-        for place, found in sorted(producers.items())
+        for partition, found in sorted(producers.items())
         for each in found
         if each.transaction_start_offset is not None and now_ms - each.last_timestamp > longer_than_ms
     ]
@@ -241,8 +241,8 @@ def hanging_transactions(
     listed: Iterable[TransactionListing],
     described: Mapping[str, TransactionDescription | KafkaError],
 ) -> list[HangingTransaction]:
-    """Those candidates whose coordinator does not have the partition in a transaction of the producer's id, as
-    `kafka-transactions.sh find-hanging` decides: a partition that it has will still get its marker."""
+    """The candidates whose coordinator does not list the partition in a transaction of the producer's id, as
+    `kafka-transactions.sh find-hanging` decides: a partition that it lists will still get its marker."""
     ids = {each.producer_id: each.transactional_id for each in listed}
     found = []
     for each in candidates:

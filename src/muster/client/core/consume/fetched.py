@@ -48,7 +48,7 @@ class FetchedData:
         return len(self.buffer) - self.position
 
     def hides(self, position: int, header: BatchHeader) -> bool:
-        """Whether a batch holds nothing for the user. Ask once for each batch, in order."""
+        """Whether a batch holds nothing for the user. Must be called once for each batch, in order."""
         dropped = self._transactions is not None and self._transactions.drops(self.buffer, position, header)
         return dropped or header.is_control
 
@@ -57,7 +57,7 @@ class PartitionQueue:
     """The waiting data of one partition. It is void once `state.epoch` has changed, or the partition has another
     state."""
 
-    __slots__ = ("_behind_decoded", "_check_crcs", "_decoded", "_fetched", "_lasting", "epoch", "error", "partition")
+    __slots__ = ("_check_crcs", "_decoded", "_decoded_end", "_fetched", "_lasting", "epoch", "error", "partition")
 
     def __init__(self, partition: TopicPartition, epoch: int, *, check_crcs: bool) -> None:
         self.partition = partition
@@ -68,7 +68,7 @@ class PartitionQueue:
         self._check_crcs = check_crcs
         self._fetched: deque[FetchedData] = deque()
         self._decoded: list[ConsumerRecord] = []
-        self._behind_decoded = -1
+        self._decoded_end = -1
         """The offset after the batch that `_decoded` comes from."""
 
     @property
@@ -102,8 +102,8 @@ class PartitionQueue:
 
     # --- emptying ----------------------------------------------------------------------------------------------------
 
-    def told(self) -> MusterError:
-        """The error, to be raised now."""
+    def take_error(self) -> MusterError:
+        """Take the error, to raise it now."""
         assert self.error is not None
         error = self.error.with_traceback(None)  # a lasting error's traceback would grow with each raise
         if not self._lasting:
@@ -120,7 +120,7 @@ class PartitionQueue:
             taken += self._decoded[:room]
             del self._decoded[:room]
         if taken:
-            state.position = self._decoded[0].offset if self._decoded else self._behind_decoded
+            state.position = self._decoded[0].offset if self._decoded else self._decoded_end
         return taken
 
     def take_raw(self, state: PartitionState) -> list[FetchedData]:
@@ -164,7 +164,7 @@ class PartitionQueue:
         if not data.hides(position, header):
             self._decoded.extend(_records(self.partition, data.buffer, position, header, state.position))
         data.position = position + header.size
-        state.position = self._behind_decoded = max(state.position, header.next_offset)
+        state.position = self._decoded_end = max(state.position, header.next_offset)
         state.leader_epoch = header.partition_leader_epoch  # of hidden batches too: it belongs to the position
 
 

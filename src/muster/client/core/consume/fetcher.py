@@ -31,7 +31,7 @@ from muster.client.core.consume.fetch_session import (
 from muster.client.core.consume.fetched import FetchedData, PartitionQueue, whole_batches
 from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.refusals import SESSION_LOST, may_heal
+from muster.client.core.refusals import SESSION_LOST, should_retry
 from muster.client.core.sends import AnySend, Failure, send
 from muster.client.core.subscription_state import PartitionState, PositionState, SubscriptionState
 from muster.errors import CorruptRecordError, ErrorCode, KafkaError, MusterError, ProtocolError, error_code
@@ -87,7 +87,7 @@ class Fetcher:
 
     def poll(self, now: int) -> list[AnySend]:
         """The fetches that are due: one for each leader without one in flight."""
-        self._drop_what_is_void()
+        self._drop_stale_queues()
         sends: list[AnySend] = []
         for node_id, wanted in self._wanted(now).items():
             node = self._nodes.setdefault(node_id, _NodeState())
@@ -189,10 +189,10 @@ class Fetcher:
             if error.stale_metadata or error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR:
                 self._metadata.request_update(now)
             return
-        self._take_in(sent, reply, self._note_leaders(reply), now)
+        self._process_partitions(sent, reply, self._update_leaders(reply), now)
 
     def _leave_replica(self, node_id: int, now: int) -> None:
-        """A broker does not answer: partitions that it was a preferred replica of are fetched from their leaders."""
+        """A broker does not answer: fetch the partitions for which it was the preferred replica from their leaders."""
         for _, state in self._subscription.states():
             if state.preferred_replica == node_id:
                 self._leave_preferred(state, now)
@@ -202,21 +202,21 @@ class Fetcher:
         # The leader may name the same one again.
         state.retry_at = max(state.retry_at, now + self._config.retry_backoff_ms)
 
-    def _take_in(self, sent: _Sent, reply: FetchResponse, moved: set[TopicPartition], now: int) -> None:
+    def _process_partitions(self, sent: _Sent, reply: FetchResponse, moved: set[TopicPartition], now: int) -> None:
         for topic in reply.responses:
             name = topic.topic or self._metadata.topic_name(topic.topic_id)
             if name is None:
                 continue
             for data in topic.partitions:
                 partition = TopicPartition(name, data.partition_index)
-                asked = sent.get(partition)
+                request = sent.get(partition)
                 state = self._subscription.find(partition)
-                if asked is not None and state is not None and _is_next(state, asked):
-                    self._on_partition(partition, state, data, asked[1], now)
+                if request is not None and state is not None and _is_next(state, request):
+                    self._on_partition(partition, state, data, request[1], now)
                     if partition in moved:
                         state.retry_at = 0  # its new leader is known: there is nothing to wait for
 
-    def _note_leaders(self, reply: FetchResponse) -> set[TopicPartition]:
+    def _update_leaders(self, reply: FetchResponse) -> set[TopicPartition]:
         """The partitions of which a response names a newer leader than was known (KIP-951)."""
         moved: set[TopicPartition] = set()
         nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in reply.node_endpoints}
@@ -239,8 +239,8 @@ class Fetcher:
             return  # fetched before the error was found; nothing may come after the error
         error = error_code(data.error_code)
         if error is ErrorCode.NONE:
-            self._note_ends(state, data)
-            self._keep(partition, state, data, offset)
+            self._update_ends(state, data)
+            self._enqueue(partition, state, data, offset)
             if data.preferred_read_replica >= 0:
                 self._prefer(partition, state, data.preferred_read_replica, now)
         elif error is ErrorCode.OFFSET_OUT_OF_RANGE and state.preferred_replica is not None:
@@ -250,15 +250,15 @@ class Fetcher:
         elif error is ErrorCode.CORRUPT_MESSAGE:
             state.retry_at = now + self._config.retry_backoff_max_ms
             self._fail(partition, state, KafkaError(error, f"{partition} is damaged at offset {offset}"))
-        elif may_heal(error):
-            # UNKNOWN_LEADER_EPOCH: the broker has not heard of the new epoch yet. Other errors: the leader has moved.
+        elif should_retry(error):
+            # UNKNOWN_LEADER_EPOCH: the broker does not know the new epoch yet. Other errors: the leader has moved.
             self._leave_preferred(state, now)
             self._metadata.request_update(now)
         else:
             state.retry_at = now + self._config.retry_backoff_max_ms
             self._fail(partition, state, KafkaError(error, f"{partition} cannot be fetched"))
 
-    def _note_ends(self, state: PartitionState, data: PartitionData) -> None:
+    def _update_ends(self, state: PartitionState, data: PartitionData) -> None:
         if data.high_watermark >= 0:
             state.high_watermark = data.high_watermark
         if data.last_stable_offset >= 0:
@@ -287,7 +287,7 @@ class Fetcher:
             )
             self._fail(partition, state, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
 
-    def _keep(self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int) -> None:
+    def _enqueue(self, partition: TopicPartition, state: PartitionState, data: PartitionData, offset: int) -> None:
         records = data.records
         if not records or isinstance(records, list):
             return
@@ -361,7 +361,7 @@ class Fetcher:
         state = self._subscription.find(partition)
         if state is not None:
             state.go_back(offset)  # not `move_to`: a new validation would void the queue, and the error with it
-            self._drop_what_is_void()
+            self._drop_stale_queues()
             self._queue(partition, state).damaged(offset, error)
 
     def _hand_out(
@@ -370,7 +370,7 @@ class Fetcher:
         """Serve the partitions in turn. An error is raised only if nothing was taken before it in this call, because
         that would be lost. Otherwise its partition has the first turn of the next call, and after that the last one, so
         that a partition that fails every time does not keep the others waiting."""
-        self._drop_what_is_void()
+        self._drop_stale_queues()
         taken: dict[TopicPartition, list[T]] = {}
         failing: list[TopicPartition] = []
         for _ in range(len(self._turn)):
@@ -385,7 +385,7 @@ class Fetcher:
                     taken[partition] = found
                 elif queue.error is not None and not queue.has_records:
                     if not taken:
-                        raise self._told(queue)
+                        raise self._take_error(queue)
                     failing.append(partition)
                     continue
             if not queue:
@@ -397,8 +397,8 @@ class Fetcher:
         self._turn.extendleft(reversed(failing))
         return taken
 
-    def _told(self, queue: PartitionQueue) -> MusterError:
-        error = queue.told()
+    def _take_error(self, queue: PartitionQueue) -> MusterError:
+        error = queue.take_error()
         if queue:
             self._turn.append(queue.partition)
         else:
@@ -412,7 +412,7 @@ class Fetcher:
             return False
         return not state.paused and not state.pending_revocation
 
-    def _drop_what_is_void(self) -> None:
+    def _drop_stale_queues(self) -> None:
         void = [
             p
             for p, queue in self._queues.items()
@@ -423,9 +423,9 @@ class Fetcher:
             self._turn.remove(partition)
 
 
-def _is_next(state: PartitionState, asked: tuple[int, int]) -> bool:
+def _is_next(state: PartitionState, request: tuple[int, int]) -> bool:
     """Whether an answer continues where the previous one ended.
 
     When the leader moves, two brokers may be asked for the same offset: the second answer comes too late.
     """
-    return asked == (state.epoch, state.fetch_position)
+    return request == (state.epoch, state.fetch_position)

@@ -15,7 +15,7 @@ from muster.client.core.checks import check_timestamps
 from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.offset_requests import list_answers, list_request
-from muster.client.core.refusals import is_retriable, may_heal
+from muster.client.core.refusals import is_retriable, should_retry
 from muster.client.core.sends import AnySend, Failure, Send
 from muster.client.core.subscription_state import OffsetReset, PositionState, SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError
@@ -62,7 +62,7 @@ class OffsetLookup:
         self._events = events
 
     def query(self, timestamps: Mapping[TopicPartition, int], isolation_level: int | None = None) -> OffsetQuery:
-        """Ask for the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`).
+        """Look up the first offset at or after each timestamp (or `LATEST_TIMESTAMP`, `EARLIEST_TIMESTAMP`).
 
         The isolation level is the configured one, unless another is given."""
         checked = check_timestamps(timestamps)
@@ -115,18 +115,18 @@ class OffsetLookup:
                 self._subscription.finish_reset(partition, strategies[partition], answer.offset)
                 return
             state = self._subscription.find(partition)
-            healing = isinstance(answer, KafkaError) and may_heal(answer.code)
+            is_transient = isinstance(answer, KafkaError) and should_retry(answer.code)
             if state is not None:
-                waits = self._config.retry_backoff_ms if healing else self._config.retry_backoff_max_ms
-                state.retry_at = now + waits
-            if not healing:
+                backoff_ms = self._config.retry_backoff_ms if is_transient else self._config.retry_backoff_max_ms
+                state.retry_at = now + backoff_ms
+            if not is_transient:
                 self._events.fail(answer)
 
         for request, partitions in self._requests(due, finish, now, self._isolation_level):
             self._resets_in_flight.update(partitions)
             yield request
 
-    # --- questions ---------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def _poll_query(self, query: OffsetQuery, now: int) -> Iterable[AnySend]:
         if query.done:
@@ -143,7 +143,7 @@ class OffsetLookup:
             elif isinstance(answer, KafkaError) and answer.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
                 query.open.pop(partition, None)
                 query.results[partition] = None  # records from before Kafka 0.10 have no timestamps
-            elif isinstance(answer, KafkaError) and may_heal(answer.code):
+            elif isinstance(answer, KafkaError) and should_retry(answer.code):
                 query.retry_at = now + self._config.retry_backoff_ms
             else:
                 query.error = answer

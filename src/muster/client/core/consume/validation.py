@@ -7,7 +7,7 @@ the record before it. The leader says where that epoch ends in its log; if that 
 there.
 
 Every position that has an epoch is validated once for each leader, before anything is fetched from it: when the
-metadata names another leader or epoch, when a committed offset is taken, when the user seeks with an epoch. Brokers
+metadata names another leader or epoch, when a committed offset is adopted, when the user seeks with an epoch. Brokers
 before Kafka 2.3 do not answer clients about this, and are trusted.
 
 A topic that was deleted and created again under its name is another log, with another id (KIP-516). A position in the
@@ -43,7 +43,7 @@ from muster.protocol.messages import (
 from muster.protocol.messages import OffsetForLeaderEpochResponseEpochEndOffset as EpochEnd
 from muster.protocol.primitives import ZERO_UUID
 
-CONSUMER = -1
+CONSUMER_REPLICA_ID = -1
 """The replica id of a client, which is not a broker."""
 
 _FIRST_FOR_CLIENTS = 3
@@ -154,7 +154,7 @@ class PositionValidation:
             assert state.leader is not None
             topic = topics.setdefault(partition.topic, OffsetForLeaderTopic(partition.topic, []))
             topic.partitions.append(OffsetForLeaderPartition(partition.partition, state.leader[1], state.leader_epoch))
-        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=list(topics.values()))
+        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))
 
         def build(version: int) -> OffsetForLeaderEpochRequest:
             if version < _FIRST_FOR_CLIENTS:

@@ -1,4 +1,5 @@
-"""The assignors of a member, and the leader's part of a rebalance: all subscriptions in, an assignment each out (J4).
+"""The assignors of a member, and the leader's part of a rebalance: an assignment for each member from all
+subscriptions (J4).
 
 An assignor may be the user's own. If it raises, or returns an invalid assignment, the error becomes a
 `MusterError` that names the assignor, and the member continues.
@@ -37,8 +38,8 @@ COOPERATIVE_STICKY = "cooperative-sticky"
 
 
 @dataclass(slots=True)
-class Leading:
-    """An assignment that the leader is about to make. `topics` are those that any member subscribes to."""
+class PendingAssignment:
+    """An assignment that the leader has to compute. `topics` are those to which any member subscribes."""
 
     protocol_name: str
     skip_assignment: bool
@@ -47,15 +48,15 @@ class Leading:
     refreshes: int
 
     @classmethod
-    def of(cls, reply: JoinGroupResponse, refreshes: int) -> Leading:
-        """What the answer to the leader's JoinGroup says; `refreshes` is the metadata's count at this moment.
+    def of(cls, reply: JoinGroupResponse, refreshes: int) -> PendingAssignment:
+        """From the answer to the leader's JoinGroup; `refreshes` is the metadata's count at this moment.
 
         Raises:
             ProtocolError: a member's subscription cannot be decoded.
         """
         # Members that own nothing mostly send the same bytes: those are decoded once, not a thousand times.
-        read = {data: decode_subscription(data) for data in {bytes(member.metadata) for member in reply.members}}
-        members = {member.member_id: _subscription(member, read[bytes(member.metadata)]) for member in reply.members}
+        decoded = {data: decode_subscription(data) for data in {bytes(member.metadata) for member in reply.members}}
+        members = {member.member_id: _subscription(member, decoded[bytes(member.metadata)]) for member in reply.members}
         topics = {topic for subscription in members.values() for topic in subscription.topics}
         return cls(reply.protocol_name or "", reply.skip_assignment, members, topics, refreshes)
 
@@ -87,7 +88,7 @@ class Assignors:
     def protocols(
         self, topics: list[str], owned: list[TopicPartition], generation: MemberGeneration, rack: str
     ) -> list[JoinGroupRequestProtocol]:
-        """What a JoinGroup says of each assignor.
+        """The protocols of a JoinGroup, one for each assignor.
 
         Raises:
             MusterError: one of them failed.
@@ -95,33 +96,37 @@ class Assignors:
 
         def protocol(assignor: Assignor) -> JoinGroupRequestProtocol:
             user_data = assignor.subscription_user_data(topics)
-            said = Subscription(topics, owned, generation.generation_id, rack_id=rack or None, user_data=user_data)
-            return JoinGroupRequestProtocol(assignor.name, encode_subscription(said))
+            subscription = Subscription(
+                topics, owned, generation.generation_id, rack_id=rack or None, user_data=user_data
+            )
+            return JoinGroupRequestProtocol(assignor.name, encode_subscription(subscription))
 
-        return [_asked(assignor, partial(protocol, assignor)) for assignor in self._by_name.values()]
+        return [_run(assignor, partial(protocol, assignor)) for assignor in self._by_name.values()]
 
-    def assign(self, leading: Leading, metadata: ClusterMetadata) -> dict[str, MemberAssignment]:
+    def assign(self, pending: PendingAssignment, metadata: ClusterMetadata) -> dict[str, MemberAssignment]:
         """Let the group's assignor assign the partitions.
 
         Raises:
             MusterError: it failed, left a member out, or gave away a partition that another member still holds.
         """
-        assignor = self.offered(leading.protocol_name)
+        assignor = self.offered(pending.protocol_name)
         counts = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
         def shares() -> dict[str, MemberAssignment]:
-            if any(member.rack_id for member in leading.members.values()):
-                racks = {topic: metadata.racks(topic) for topic in leading.topics}
-                found = assignor.assign_by_rack(counts, leading.members, racks)
+            if any(member.rack_id for member in pending.members.values()):
+                racks = {topic: metadata.racks(topic) for topic in pending.topics}
+                found = assignor.assign_by_rack(counts, pending.members, racks)
             else:
-                found = assignor.assign(counts, leading.members)
-            check_shares(assignor.name, leading.members, found, self.protocol)
+                found = assignor.assign(counts, pending.members)
+            check_shares(assignor.name, pending.members, found, self.protocol)
             return found
 
-        return _asked(assignor, shares)
+        return _run(assignor, shares)
 
-    def encode(self, leading: Leading, shares: Mapping[str, MemberAssignment]) -> list[SyncGroupRequestAssignment]:
-        """The shares as a SyncGroup has them.
+    def encode(
+        self, pending: PendingAssignment, shares: Mapping[str, MemberAssignment]
+    ) -> list[SyncGroupRequestAssignment]:
+        """The shares, encoded for SyncGroup.
 
         Raises:
             MusterError: there are no such partitions.
@@ -130,21 +135,21 @@ class Assignors:
         def encoded() -> list[SyncGroupRequestAssignment]:
             return [SyncGroupRequestAssignment(member_id, _encoded(share)) for member_id, share in shares.items()]
 
-        return _asked(self.offered(leading.protocol_name), encoded)
+        return _run(self.offered(pending.protocol_name), encoded)
 
-    def tell(self, assignment: MemberAssignment, generation: MemberGeneration) -> MusterError | None:
+    def notify(self, assignment: MemberAssignment, generation: MemberGeneration) -> MusterError | None:
         """Notify the group's assignor of this member's assignment. Returns the error that it raised, if any."""
         try:
             assignor = self.offered(generation.protocol_name)
-            _asked(assignor, lambda: assignor.on_assignment(assignment, generation.generation_id))
+            _run(assignor, lambda: assignor.on_assignment(assignment, generation.generation_id))
         except MusterError as error:
             return error
         return None
 
 
-def _asked(assignor: Assignor, question: Callable[[], T]) -> T:
+def _run(assignor: Assignor, call: Callable[[], T]) -> T:
     try:
-        return question()
+        return call()
     except MusterError:
         raise
     except Exception as error:
@@ -158,14 +163,14 @@ def _encoded(share: MemberAssignment) -> bytes:
     return encode_assignment_by_topic(by_topic, share.user_data)
 
 
-def _subscription(member: JoinGroupResponseMember, said: Subscription) -> MemberSubscription:
+def _subscription(member: JoinGroupResponseMember, sent: Subscription) -> MemberSubscription:
     return MemberSubscription(
-        list(said.topics),
-        list(said.owned_partitions),
-        said.generation_id,
+        list(sent.topics),
+        list(sent.owned_partitions),
+        sent.generation_id,
         member.group_instance_id,
-        said.rack_id,
-        said.user_data,
+        sent.rack_id,
+        sent.user_data,
     )
 
 
@@ -183,7 +188,7 @@ def check_shares(
     missing = sorted(members.keys() - shares.keys())
     if missing:
         raise IllegalStateError(f"assignor {assignor} has no assignment for {', '.join(missing)}")
-    # The built-in cooperative assignor tells by the generation whether a member really still owns what it says.
+    # The built-in cooperative assignor uses the generation to decide whether a member still owns what it claims.
     if protocol is not RebalanceProtocol.COOPERATIVE or assignor == COOPERATIVE_STICKY:
         return
     added: set[TopicPartition] = set()

@@ -43,7 +43,7 @@ class CommitFirst:
         self._try_at: int | None = None
         self._until = 0
         self._warn_at: int | None = None
-        """When it is said that the rebalance waits; None once it was."""
+        """When to log that the rebalance is waiting; None once that was logged."""
 
     @property
     def waiting(self) -> bool:
@@ -59,11 +59,11 @@ class CommitFirst:
         self._warn_at = now + WARN_AFTER_MS
 
     def poll(self, now: int) -> None:
-        """Try if it is time to; continue without the commit if no time is left."""
+        """Try the commit if it is due; continue without it if no time is left."""
         if self._then is None:
             return
         if now >= self._until:
-            self._note("offsets could not be committed before the rebalance in time; joining without")
+            self._note("offsets could not be committed in time before the rebalance; continuing without the commit")
             self._finish(now)
         elif self._try_at is not None and now >= self._try_at and self.commit is not None:
             self._try_at = None
@@ -84,8 +84,8 @@ class CommitFirst:
     def _on_committed(self, then: Callable[[int], None], error: MusterError | None, now: int) -> None:
         if self._then is not then:
             return
-        may_heal = is_retriable(error) and now < self._until
-        if may_heal and not self._is_gone(error, now):
+        may_retry = is_retriable(error) and now < self._until
+        if may_retry and not self._is_gone(error, now):
             self._try_at = now + self._backoff.next_wait_ms()
             self._warn(error, now)
             return
@@ -94,7 +94,7 @@ class CommitFirst:
         self._finish(now)
 
     def _is_gone(self, error: MusterError | None, now: int) -> bool:
-        """Whether the topic of an owned partition was deleted: its offsets can never be committed; the rest is."""
+        """Whether the topic of an owned partition was deleted: its offsets can never be committed; the others are."""
         codes = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
         if not isinstance(error, KafkaError) or error.code not in codes:
             return False
@@ -102,7 +102,7 @@ class CommitFirst:
         return any(self._metadata.partition_count(owned.topic) is None for owned in self._subscription.assignment())
 
     def _warn(self, error: MusterError | None, now: int) -> None:
-        """Report once what holds the rebalance up, such as a topic that was created again with fewer partitions."""
+        """Log once what is holding up the rebalance, such as a topic that was created again with fewer partitions."""
         if self._warn_at is None or now < self._warn_at:
             return
         self._warn_at = None

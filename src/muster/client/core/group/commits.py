@@ -1,6 +1,6 @@
 """Committing offsets and fetching what was committed.
 
-Theory. Commits are reported in the order in which they were asked for, whether they succeed or fail. A commit that may
+Theory. Commits are reported in the order in which they were requested, whether they succeed or fail. A commit that may
 be retried is sent alone: nothing is sent after it before its last try has ended, because a retry could reset offsets
 that a later commit had advanced. Commits with a single try follow each other on the wire without waiting.
 
@@ -41,7 +41,7 @@ from muster.client.core.offset_requests import (
     fetch_answers,
     fetch_request,
 )
-from muster.client.core.refusals import COMMIT_AGAIN, passes
+from muster.client.core.refusals import COMMIT_RETRIABLE, should_retry_query
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import (
@@ -57,7 +57,7 @@ from muster.protocol.messages import OffsetCommitResponse, OffsetFetchRequest, O
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
-POLL_FIRST = "the group is rebalancing: call poll(), then commit again what is still assigned"
+POLL_FIRST = "the group is rebalancing: call poll(), then commit the partitions that are still assigned"
 EXPELLED = (
     "this consumer is no longer a member of its group, and its partitions have other owners. Its poll calls were too "
     "far apart (raise max_poll_interval_ms or lower max_poll_records), or its heartbeats did not arrive"
@@ -72,8 +72,8 @@ class _Commit:
     until: int | None
     fence: Mapping[TopicPartition, int] | None
     backoff: Backoff
-    asked_in: MemberGeneration | None
-    """The generation when the caller asked for it, if the member was stable then."""
+    requested_in: MemberGeneration | None
+    """The generation when the caller requested it, if the member was stable then."""
     owned: dict[TopicPartition, int | None]
     """The ownership of its partitions at that time."""
     ids: TopicIds = NO_TOPIC_IDS
@@ -125,7 +125,7 @@ class Commits:
         self._halted = False
         self._polled_at = 0
 
-    # --- what is asked for -------------------------------------------------------------------------------------------
+    # --- the caller's requests ---------------------------------------------------------------------------------------
 
     def commit(
         self,
@@ -139,12 +139,12 @@ class Commits:
 
         `until` is the time up to which retriable failures are tried again; None means no retries. `fence` holds the
         ownership (`Membership.ownership`) under which the records were read. If a partition has been lost since, even
-        if it came back, nothing is committed. In a later generation than the one that the caller asked in, the commit
-        is sent only if this member has owned the partitions all the time.
+        if it came back, nothing is committed. In a later generation than that of the request, the commit is sent only
+        if this member has owned the partitions all the time.
         """
-        asked_in = self._membership.generation_if_stable if self._subscription.group_managed else NO_GENERATION
+        requested_in = self._membership.generation_if_stable if self._subscription.group_managed else NO_GENERATION
         owned = {partition: self._membership.ownership.get(partition) for partition in offsets}
-        commit = _Commit(offsets, on_done, until, fence, self._backoff(), asked_in, owned)
+        commit = _Commit(offsets, on_done, until, fence, self._backoff(), requested_in, owned)
         commit.lookups = self._lookup.failures
         self._commits.append(commit)
 
@@ -155,7 +155,7 @@ class Commits:
         *,
         until: int | None = None,
     ) -> None:
-        """Ask for the committed offsets; a partition without one gets None. Retried until `until`."""
+        """Fetch the committed offsets; a partition without one gets None. Retried until `until`."""
         self._fetches.append(_Fetch(list(partitions), on_done, until, self._backoff()))
 
     @property
@@ -164,7 +164,7 @@ class Commits:
         return bool(self._commits)
 
     def resume(self) -> None:
-        """The user has seen the error about positions, if there was one: ask for them again."""
+        """The user has seen the error about positions, if there was one: fetch them again."""
         self._halted = False
 
     def fail_all(self, error: MusterError, now: int) -> bool:
@@ -173,7 +173,7 @@ class Commits:
         fetches, self._fetches = self._fetches, []
         for commit in commits:
             commit.done, commit.error = True, error
-        self._tell(now)
+        self._report_done(now)
         for fetch in fetches:
             fetch.on_done(error, now)
         return bool(commits or fetches)
@@ -210,14 +210,14 @@ class Commits:
             if not commit.done and commit.until is not None and now >= commit.until:
                 message = f"offsets of group {self._group_id} were not committed in time"
                 commit.done, commit.error = True, commit.error or KafkaTimeoutError(message)
-        self._tell(now)
+        self._report_done(now)
         for fetch in list(self._fetches):
             if fetch.until is not None and now >= fetch.until:
                 message = f"the committed offsets of group {self._group_id} could not be fetched in time"
                 self._finish_fetch(fetch, KafkaTimeoutError(message), now)
 
-    def _tell(self, now: int) -> None:
-        """Report what is done, in the order in which it was asked for."""
+    def _report_done(self, now: int) -> None:
+        """Report what is done, in the order of the requests."""
         while self._commits and self._commits[0].done:
             commit = self._commits.popleft()
             if commit.error is None and commit.offsets:
@@ -238,7 +238,7 @@ class Commits:
                 self._send_commit(commit, sends)
             if alone and not commit.done:
                 break
-        self._tell(now)
+        self._report_done(now)
 
     def _send_commit(self, commit: _Commit, sends: list[AnySend]) -> None:
         if not commit.offsets:
@@ -274,11 +274,11 @@ class Commits:
         owned = self._membership.ownership
         if commit.fence is not None and any(owned.get(p) != since for p, since in commit.fence.items()):
             return CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "a partition was lost after its records were read")
-        by_hand = not self._subscription.group_managed and commit.fence is None
-        generation = NO_GENERATION if by_hand else self._membership.generation_if_stable
+        manual = not self._subscription.group_managed and commit.fence is None
+        generation = NO_GENERATION if manual else self._membership.generation_if_stable
         if generation is not None:
-            kept = all(since is not None and owned.get(p) == since for p, since in commit.owned.items())
-            if generation == commit.asked_in or kept:
+            still_owned = all(since is not None and owned.get(p) == since for p, since in commit.owned.items())
+            if generation == commit.requested_in or still_owned:
                 return generation
             return CommitFailedError(ErrorCode.ILLEGAL_GENERATION, LOST_MEANWHILE)
         if self._membership.rebalance_in_progress:
@@ -296,17 +296,18 @@ class Commits:
         else:
             error = self._judge_commit(commit, sent, epoch, reply, now)
         commit.error = error
-        if isinstance(error, KafkaError) and error.code in COMMIT_AGAIN and commit.until is not None:
-            self._mind_topics(error, now)
+        if isinstance(error, KafkaError) and error.code in COMMIT_RETRIABLE and commit.until is not None:
+            self._refresh_topics(error, now)
             commit.retry_at = now + commit.backoff.next_wait_ms()
             return
         commit.done = True
-        self._tell(now)
+        self._report_done(now)
 
     def _judge_commit(
         self, commit: _Commit, sent: MemberGeneration, epoch: int, reply: OffsetCommitResponse, now: int
     ) -> MusterError | None:
-        """What an answer means: its first error about the whole commit, else the topics that are not authorized."""
+        """The error of an answer: its first error about the whole commit, else about the topics that are not
+        authorized."""
         answers = commit_answers(reply, commit.ids)
         forbidden: set[str] = set()
         for partition in commit.offsets:
@@ -347,24 +348,24 @@ class Commits:
                 return CommitFailedError(code, EXPELLED)
         return KafkaError(code, f"the offset of {partition} was not committed")
 
-    def _mind_topics(self, error: KafkaError, now: int) -> None:
+    def _refresh_topics(self, error: KafkaError, now: int) -> None:
         """After UNKNOWN_TOPIC_ID the topic has been created again: fetch its new id before the next try."""
         if error.code is ErrorCode.UNKNOWN_TOPIC_ID:
             self._metadata.request_update(now)
 
     # --- fetch -------------------------------------------------------------------------------------------------------
 
-    def ask_for_positions(self) -> None:
+    def fetch_positions(self) -> None:
         """Start assigned partitions at their committed offsets."""
         if self._halted or not self._membership.settled:
             return
         waiting = self._subscription.partitions_without_position()
         owned = {partition: self._membership.ownership.get(partition) for partition in waiting}
-        asked = self._positions
-        if not waiting or (asked is not None and asked.owned == owned):
+        pending = self._positions
+        if not waiting or (pending is not None and pending.owned == owned):
             return
-        if asked is not None and asked in self._fetches:
-            self._fetches.remove(asked)
+        if pending is not None and pending in self._fetches:
+            self._fetches.remove(pending)
         fetch = _Fetch(waiting, lambda _result, _now: None, None, self._backoff(), owned=owned)
         fetch.on_done = partial(self._on_positions, fetch)
         self._positions = fetch
@@ -385,8 +386,8 @@ class Commits:
             elif not self._subscription.request_reset(partition):
                 without.append(partition)
         if without:
-            shown = ", ".join(map(str, without))
-            message = f"nothing is committed for {shown}, and auto_offset_reset=none: choose a position with seek()"
+            names = ", ".join(map(str, without))
+            message = f"nothing is committed for {names}, and auto_offset_reset=none: choose a position with seek()"
             self._halt(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, message))
 
     def _halt(self, error: MusterError) -> None:
@@ -420,8 +421,8 @@ class Commits:
             if epoch == self._lookup.epoch:
                 self._lookup.refused(code, now)
             result = _judge_fetch(self._group_id, code, fetch.partitions, answers)
-        if isinstance(result, KafkaError) and passes(result.code):
-            self._mind_topics(result, now)
+        if isinstance(result, KafkaError) and should_retry_query(result.code):
+            self._refresh_topics(result, now)
             fetch.retry_at = now + fetch.backoff.next_wait_ms()
             return
         self._finish_fetch(fetch, result, now)
@@ -434,14 +435,14 @@ class Commits:
 def _judge_fetch(
     group_id: str,
     code: ErrorCode,
-    asked: list[TopicPartition],
+    partitions: list[TopicPartition],
     answers: Mapping[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]],
 ) -> Committed | MusterError:
     if code is not ErrorCode.NONE:
         return KafkaError(code, f"the committed offsets of group {group_id} cannot be read")
     found: Committed = {}
     worst: KafkaError | None = None
-    for partition in asked:
+    for partition in partitions:
         code, committed = answers.get(partition, (ErrorCode.UNKNOWN_SERVER_ERROR, None))
         if code is ErrorCode.NONE:
             found[partition] = committed

@@ -24,7 +24,7 @@ from muster.client.core.events import (
 from muster.client.core.group import requests
 from muster.client.core.group.heartbeat import Heartbeat
 from muster.client.core.group.member_state import NO_GENERATION, MemberGeneration, MemberState, RebalanceStep
-from muster.client.core.refusals import NO_MEMBER
+from muster.client.core.refusals import MEMBERSHIP_ENDED
 from muster.client.core.sends import AnySend, Channel, Failure, Send, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
@@ -74,7 +74,7 @@ class MemberCore:
         self._token = 0
         self._parked = False
 
-    # --- what others ask ---------------------------------------------------------------------------------------------
+    # --- for other parts ---------------------------------------------------------------------------------------------
 
     @property
     def generation_if_stable(self) -> MemberGeneration | None:
@@ -116,7 +116,7 @@ class MemberCore:
         self.rejoin_needed = True
         self.rejoin_reason = reason
         self.needs_join_prepare = True
-        self._withdraw_untold()
+        self._withdraw_callbacks()
 
     def _report(self, error: MusterError) -> None:
         self._halted = True
@@ -146,13 +146,13 @@ class MemberCore:
         self._heartbeat.polled(now)
         then(now)
 
-    def _withdraw_untold(self) -> None:
+    def _withdraw_callbacks(self) -> None:
         """Take back calls of the listener that were not made yet, of a rebalance that has ended.
 
         The sequence: the join is answered while the user handles records, so `assigned` waits for the next poll; the
-        user does not poll for too long, and the member leaves. If the listener were called then, it would take
-        partitions for its own that other members have by now. Partitions that the listener does know of are reported as
-        lost by the next preparation, or given up by the leaving.
+        user does not poll for too long, and the member leaves. If the listener were called then, it would treat
+        partitions as its own that other members have by now. Partitions that the listener already knows are reported as
+        lost by the next preparation, or given up when the member leaves.
         """
         if self.step not in (RebalanceStep.REVOKING, RebalanceStep.RELEASING, RebalanceStep.ASSIGNING):
             return
@@ -167,9 +167,9 @@ class MemberCore:
     # --- what it owns ------------------------------------------------------------------------------------------------
 
     def _own(self, partitions: list[TopicPartition]) -> None:
-        kept = self.ownership
+        before = self.ownership
         self._owned_counter += 1
-        self.ownership = {partition: kept.get(partition, self._owned_counter) for partition in partitions}
+        self.ownership = {partition: before.get(partition, self._owned_counter) for partition in partitions}
         self._subscription.assign_from_group(partitions)
 
     # --- heartbeats (H3, H4) -----------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class MemberCore:
         """Whether the user's code waits in `poll`, and not in its listener: then the poll interval is not running."""
         return self.in_poll and self._callback is None
 
-    def _mind_heartbeat(self, now: int) -> None:
+    def _poll_heartbeat(self, now: int) -> None:
         if self._at_poll:
             self._heartbeat.polled(now)
         if not self.state.has_joined:
@@ -225,7 +225,7 @@ class MemberCore:
             if self.state is MemberState.STABLE and self.generation == sent:
                 self.request_rejoin("group is already rebalancing")
             self._heartbeat.received(now)
-        elif code in NO_MEMBER:
+        elif code in MEMBERSHIP_ENDED:
             self._on_heartbeat_fenced(code, sent, now)
         else:
             self._heartbeat.failed(now)
@@ -244,7 +244,7 @@ class MemberCore:
     def prepare_leave(self, then: Callable[[int], None], now: int) -> None:
         """The user leaves: give up all partitions, call the listener, then continue with `then`."""
         self._drop_attempt()
-        self._withdraw_untold()
+        self._withdraw_callbacks()
         self._callback = None
         self.step = RebalanceStep.IDLE
         owned = self._subscription.assignment() if self._subscription.group_managed else []
@@ -277,9 +277,9 @@ class MemberCore:
         elif on_left is not None:
             on_left()
         if parked and node_id is not None:
-            # Closed only after the LeaveGroup is made. A heartbeat under way on this connection fails with it, and that
-            # failure gives the coordinator up. Closed earlier, while the listener is called, the connection would have
-            # taken the coordinator with it, and the LeaveGroup would have had no node to go to.
+            # Closed only after the LeaveGroup was created. A heartbeat under way on this connection fails with it, and
+            # that failure gives the coordinator up. If it were closed earlier, while the listener is called, the
+            # coordinator would be given up with it, and the LeaveGroup would have no node to go to.
             self._events.append(Disconnect(node_id))
         self._reset("consumer pro-actively leaving the group", forget_member=True)
 

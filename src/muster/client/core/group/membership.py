@@ -47,13 +47,13 @@ from muster.client.core.backoff import Backoff
 from muster.client.core.coordinator_lookup import CoordinatorLookup
 from muster.client.core.events import INFO, WARNING, CallbackKind, EventStream, Fatal
 from muster.client.core.group import requests
-from muster.client.core.group.assignment import Assignors, Leading
+from muster.client.core.group.assignment import Assignors, PendingAssignment
 from muster.client.core.group.commit_first import CommitFirst
 from muster.client.core.group.member import MemberCore
 from muster.client.core.group.member_state import MemberGeneration, MemberState, RebalanceStep
 from muster.client.core.group.topics import MemberTopics
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.refusals import JOIN_AT_ONCE
+from muster.client.core.refusals import REJOIN_IMMEDIATELY
 from muster.client.core.sends import AnySend, Channel, Failure, send
 from muster.client.core.subscription_state import SubscriptionState
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
@@ -68,13 +68,13 @@ from muster.protocol.subscription import (
     decode_assignment,
 )
 
-MOST_PARTITIONS_SHOWN = 64
+MAX_PARTITIONS_LOGGED = 64
 
 A = TypeVar("A", JoinGroupResponse, SyncGroupResponse)
 
 
 class Membership(MemberCore):
-    """One consumer's place in its group."""
+    """One consumer's membership in its group."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Membership(MemberCore):
         self._epoch_sent = 0
         self._retry_at = 0
         self._polled_at = 0
-        self._leading: Leading | None = None
+        self._pending: PendingAssignment | None = None
 
     @property
     def settled(self) -> bool:
@@ -113,13 +113,13 @@ class Membership(MemberCore):
     # --- poll --------------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
-        """Do what is due; returns the resulting requests."""
+        """Do what is due; returns the requests to send."""
         self._polled_at = now
         if self._subscription.group_managed:
             self.topics.match_pattern(now)
             self._abandon_void_attempt(now)
             self._advance(now)
-            self._mind_heartbeat(now)
+            self._poll_heartbeat(now)
         outbox, self._outbox = self._outbox, []
         return outbox
 
@@ -260,7 +260,7 @@ class Membership(MemberCore):
             self._failed(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the coordinator was lost in the meantime"), now)
 
     def _on_answer(self, attempt: int, then: Callable[[A, ErrorCode, int], None], reply: A | Failure, now: int) -> None:
-        """What an answer to a join or to a sync says in either case; `then` has the rest."""
+        """Handle what answers to JoinGroup and SyncGroup have in common; `then` handles the rest."""
         if attempt != self._attempt:
             return
         if isinstance(reply, Failure):
@@ -280,7 +280,7 @@ class Membership(MemberCore):
             self._join_refused(code, sent, reply.member_id, now)
         elif self.state is not MemberState.PREPARING_REBALANCE:
             self._failed(KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the member was reset while it joined"), now)
-        elif self._was_passed_over(reply.generation_id):
+        elif self._missed_a_generation(reply.generation_id):
             self._reset("the group has assigned its partitions without it", forget_member=False)
             self._failed(KafkaError(ErrorCode.ILLEGAL_GENERATION, "a generation was missed"), now)
         else:
@@ -292,7 +292,7 @@ class Membership(MemberCore):
             else:
                 self._sync([], now)
 
-    def _was_passed_over(self, generation_id: int) -> bool:
+    def _missed_a_generation(self, generation_id: int) -> bool:
         """Whether this member's partitions may have had other owners, although the group lets it in again.
 
         A dynamic member that misses a rebalance is removed. A static member's place is kept for its session timeout,
@@ -317,46 +317,46 @@ class Membership(MemberCore):
 
     def _become_leader(self, reply: JoinGroupResponse, now: int) -> None:
         try:
-            self._leading = Leading.of(reply, self._metadata.refreshes)
+            self._pending = PendingAssignment.of(reply, self._metadata.refreshes)
         except MusterError as error:
             self._failed(error, now)
             return
-        self.topics.keep_fresh(self._leading.topics)
+        self.topics.keep_fresh(self._pending.topics)
         self.step = RebalanceStep.LEADING
         self._begin_attempt()
         self._lead(now)
 
     def _lead(self, now: int) -> None:
-        leading = self._leading
-        assert leading is not None
-        if not leading.knows(self._metadata):
+        pending = self._pending
+        assert pending is not None
+        if not pending.knows(self._metadata):
             self._metadata.request_update(now)
             return
-        self._leading = None
+        self._pending = None
         self.topics.match_pattern(now)
         self.is_leader = True
         assignments: list[SyncGroupRequestAssignment] = []
-        if not leading.skip_assignment:  # else a static leader came back, and the old assignment is kept (KIP-814)
+        if not pending.skip_assignment:  # else a static leader came back, and the old assignment is kept (KIP-814)
             try:
-                shares = self._assignors.assign(leading, self._metadata)
-                assignments = self._assignors.encode(leading, shares)
+                shares = self._assignors.assign(pending, self._metadata)
+                assignments = self._assignors.encode(pending, shares)
             except MusterError as error:
                 self._failed(error, now)
                 return
-            self._tell_assignment(leading, shares)
-        self.topics.assigned_from(leading.topics)
+            self._report_assignment(pending, shares)
+        self.topics.assigned_from(pending.topics)
         self._sync(assignments, now)
 
-    def _tell_assignment(self, leading: Leading, shares: Mapping[str, MemberAssignment]) -> None:
+    def _report_assignment(self, pending: PendingAssignment, shares: Mapping[str, MemberAssignment]) -> None:
         assigned = {topic for share in shares.values() for topic in share.topics()}
-        unassigned = sorted(leading.topics - assigned)
+        unassigned = sorted(pending.topics - assigned)
         if unassigned:
             text = f"these topics are subscribed, but not assigned to any member: {', '.join(unassigned)}"
             self._note(WARNING, text)
-        if not assigned <= leading.topics:
-            leading.topics |= assigned
-            self.topics.keep_fresh(leading.topics)
-        self._note(INFO, f"as leader of group {self.group_id}, by {leading.protocol_name}: {_shown(shares)}")
+        if not assigned <= pending.topics:
+            pending.topics |= assigned
+            self.topics.keep_fresh(pending.topics)
+        self._note(INFO, f"as leader of group {self.group_id}, by {pending.protocol_name}: {_summary(shares)}")
 
     def _sync(self, assignments: list[SyncGroupRequestAssignment], now: int) -> None:
         node_id = self._lookup.need()
@@ -387,14 +387,14 @@ class Membership(MemberCore):
     def _failed(self, error: MusterError, now: int) -> None:
         """An attempt has failed. Try again immediately, after a backoff, or once the user has seen the error."""
         self._attempt += 1
-        self._leading = None
+        self._pending = None
         self.step = RebalanceStep.IDLE
         code = error.code if isinstance(error, KafkaError) else None
         if code is not ErrorCode.MEMBER_ID_REQUIRED:
             self.failed_rebalances += 1
             name = code.name if code is not None else type(error).__name__
             self.request_rejoin(f"rebalance failed due to {name}")
-        if code in JOIN_AT_ONCE:
+        if code in REJOIN_IMMEDIATELY:
             self._maybe_rejoin(now)
         elif code is not None and code.retriable:
             self._retry_at = now + self._config.retry_backoff_ms
@@ -419,8 +419,8 @@ class Membership(MemberCore):
             self.needs_join_prepare = True
             self._failed(error, now)
             return
-        strangers = [partition for partition in share.partitions if not self.topics.is_subscribed(partition.topic)]
-        if strangers:
+        unsubscribed = [partition for partition in share.partitions if not self.topics.is_subscribed(partition.topic)]
+        if unsubscribed:
             self.step = RebalanceStep.IDLE
             self.needs_join_prepare = True
             self.request_rejoin("received assignment does not match the current subscription")
@@ -460,7 +460,7 @@ class Membership(MemberCore):
     def _take(self, share: Assignment, joined: MemberGeneration, now: int) -> None:
         self.step = RebalanceStep.ASSIGNING
         self.topics.learn({partition.topic for partition in share.partitions})
-        error = self._assignors.tell(MemberAssignment(share.partitions, share.user_data), joined)
+        error = self._assignors.notify(MemberAssignment(share.partitions, share.user_data), joined)
         owned = set(self._subscription.assignment())
         added = [partition for partition in sorted(share.partitions) if partition not in owned]
         self._own(sorted(share.partitions))
@@ -495,13 +495,13 @@ class Membership(MemberCore):
             self._parked = True
         if self.step in (RebalanceStep.JOINING, RebalanceStep.SYNCING, RebalanceStep.LEADING):
             self._attempt += 1
-            self._leading = None
+            self._pending = None
             self.step = RebalanceStep.IDLE
 
 
-def _shown(shares: Mapping[str, MemberAssignment]) -> str:
+def _summary(shares: Mapping[str, MemberAssignment]) -> str:
     """An assignment for the log: by partitions while they fit on a line, else in numbers."""
     count = sum(share.count() for share in shares.values())
-    if count > MOST_PARTITIONS_SHOWN or len(shares) > MOST_PARTITIONS_SHOWN:
+    if count > MAX_PARTITIONS_LOGGED or len(shares) > MAX_PARTITIONS_LOGGED:
         return f"{count} partitions to {len(shares)} members"
     return "; ".join(f"{member}: {', '.join(map(str, share.partitions))}" for member, share in shares.items())

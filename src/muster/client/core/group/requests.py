@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.client.config import ConsumerConfig
+from muster.client.core.checks import MAX_REASON_LENGTH
 from muster.client.core.group.member_state import MemberGeneration
 from muster.errors import ErrorCode
 from muster.model import CONSUMER_PROTOCOL_TYPE
@@ -19,7 +20,6 @@ from muster.protocol.messages import (
 JOIN_GROUP_TIMEOUT_LAPSE_MS = 5_000
 """The time beyond the rebalance timeout for which a member waits for the answer to its JoinGroup."""
 
-MAX_REASON_LENGTH = 255
 _FIRST_LEAVE_WITH_MEMBERS = 3
 
 

@@ -1,4 +1,4 @@
-"""The topics of a member: those it subscribes to, by name or by pattern; for a leader those of all members.
+"""The topics of a member: its subscription, by name or by pattern; for a leader the topics of all members.
 
 Theory. A pattern is matched with each new answer about the metadata. The member joins again when its subscription
 differs from the one it joined with, also because a topic that its pattern matches has come or gone. A leader also joins
@@ -41,7 +41,7 @@ class MemberTopics:
             self._metadata.set_interest(self._subscription.topics | set(group_topics))
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether the subscription includes a topic, also one that its pattern matches but has not met yet."""
+        """Whether the subscription includes a topic, also one that matches the pattern but is not known yet."""
         pattern = self._subscription.pattern
         if self._by_pattern and pattern is not None:
             return pattern.fullmatch(topic) is not None
@@ -61,7 +61,7 @@ class MemberTopics:
         )
 
     def pattern_is_fresh(self, now: int) -> bool:
-        """Whether metadata is fresh enough to join by pattern; asks for it if not.
+        """Whether metadata is fresh enough to join by pattern; requests it if not.
 
         With fresh metadata all members find a new topic in one rebalance, not in many.
         """
@@ -88,10 +88,10 @@ class MemberTopics:
 
     def assigned_from(self, topics: Iterable[str]) -> None:
         """The member, as leader, has assigned these topics as they are now."""
-        self._assigned_from = {topic: self._look(topic) for topic in topics}
+        self._assigned_from = {topic: self._assignment_inputs(topic) for topic in topics}
         self._seen_version = self._metadata.version
 
-    def _look(self, topic: str) -> object:
+    def _assignment_inputs(self, topic: str) -> object:
         """What the assignment of a topic depends on; racks count only for a leader that is in one, as in Kafka."""
         if self._config.client_rack:
             return self._metadata.partition_count(topic), self._metadata.racks(topic)
@@ -119,7 +119,9 @@ class MemberTopics:
         """Why the member must rejoin, if it must."""
         if self._assigned_from is not None and self._seen_version != self._metadata.version:
             self._seen_version = self._metadata.version
-            changed = sorted(topic for topic, before in self._assigned_from.items() if self._look(topic) != before)
+            changed = sorted(
+                topic for topic, before in self._assigned_from.items() if self._assignment_inputs(topic) != before
+            )
             if changed:
                 return f"cached metadata has changed: {', '.join(changed)}"
         if self._joined is not None and self._joined != self._subscription.topics:

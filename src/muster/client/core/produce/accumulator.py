@@ -1,13 +1,14 @@
 """Records that wait to be sent, as batches for each partition.
 
 A batch takes records until it reaches `batch.size` or is sent. Waiting records count against `buffer.memory` with an
-upper bound for each, so that the sum is known before a record is encoded.
+upper bound for each, so that the sum is known before a record is encoded. `Unsettled` counts the records that a flush
+waits for.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +108,7 @@ class ProducerBatch:
         self.partition = partition
         self.created_ms = created_ms
         self.order = order
-        """Its place among the batches of its partition; the pieces of a split batch have an additional number."""
+        """Its rank among the batches of its partition; the pieces of a split batch have an additional number."""
         self.builder = BatchBuilder()
         self.encoded: bytearray | None = None
         self.receipts: list[Any] = []
@@ -241,7 +242,7 @@ class Completion:
 
 
 class CompressionRatio:
-    """How well the records of one topic compress: quick to expect worse, slow to expect better, as Java's."""
+    """How well the records of one topic compress: an estimate that worsens quickly and improves slowly, as Java's."""
 
     __slots__ = ("ratio",)
 
@@ -299,13 +300,13 @@ class Accumulator:
 
     def waiting(self) -> list[tuple[TopicPartition, deque[ProducerBatch]]]:
         """The queues that are not empty. The least recently used comes first, so none starves."""
-        return [(place, queue) for place, queue in self.queues.items() if queue]
+        return [(partition, queue) for partition, queue in self.queues.items() if queue]
 
-    def take(self, place: TopicPartition) -> None:
+    def take(self, partition: TopicPartition) -> None:
         """Take the first batch from a queue; the queue's next turn is after all others."""
-        queue = self.queues.pop(place)
+        queue = self.queues.pop(partition)
         queue.popleft()
-        self.queues[place] = queue
+        self.queues[partition] = queue
 
     def _takes(self, batch: ProducerBatch, size: int, ratio: CompressionRatio | None) -> bool:
         if batch.closed:
@@ -338,5 +339,42 @@ class Accumulator:
         self._ratios.pop(topic, None)
 
     def topics(self) -> set[str]:
-        """The topics that something waits for in a queue."""
-        return {place.topic for place, queue in self.queues.items() if queue}
+        """The topics with batches in a queue."""
+        return {partition.topic for partition, queue in self.queues.items() if queue}
+
+
+class Unsettled:
+    """How many records of each era are not settled yet: a flush waits for them.
+
+    A record is settled when its acknowledgement or failure was passed to the face. Records are counted by the era in
+    which they were accepted. A flush begins a new era, and ends when no record of an earlier era is left. So a flush
+    searches no queue, and cannot miss a record there.
+    """
+
+    __slots__ = ("_left", "era")
+
+    def __init__(self) -> None:
+        self.era = 0
+        """The era of a record accepted now."""
+        self._left: dict[int, int] = {}
+        """Eras with records, the oldest first: records are added only to the newest."""
+
+    def add(self, count: int = 1) -> None:
+        """Count newly accepted records."""
+        self._left[self.era] = self._left.get(self.era, 0) + count
+
+    def settle(self, eras: Sequence[int]) -> None:
+        """Count settled records; their eras are in the order in which they came."""
+        counts = {eras[0]: len(eras)} if eras[0] == eras[-1] else Counter(eras)
+        for era, count in counts.items():
+            left = self._left[era] - count
+            if left:
+                self._left[era] = left
+            else:
+                del self._left[era]
+
+    def begin_flush(self) -> Callable[[], bool]:
+        """Begin a new era; returns a function that says whether all earlier records are settled."""
+        self.era += 1
+        limit = self.era
+        return lambda: next(iter(self._left), limit) >= limit

@@ -2,7 +2,7 @@
 
 A key goes to partition murmur2(key) modulo the number of partitions, so both clients write the same key to the same
 partition. Records without a key stick to one partition for about a batch; then another partition is
-drawn. The more batches wait for a partition, the smaller its chance: a slow broker gets less.
+drawn. The more batches wait for a partition, the smaller its chance: a slow broker gets fewer records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from struct import unpack_from
 
-from muster.client.core.chance import Chance
+from muster.client.core.seeded_random import SeededRandom
 
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 """A user's partitioner: (key bytes, all partitions, those with a leader) to partition."""
@@ -45,11 +45,11 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 class StickyPartitioner:
     """The partition for a topic's records without a key."""
 
-    __slots__ = ("_batch_size", "_chance", "_produced", "partition")
+    __slots__ = ("_batch_size", "_produced", "_random", "partition")
 
-    def __init__(self, batch_size: int, chance: Chance) -> None:
+    def __init__(self, batch_size: int, random: SeededRandom) -> None:
         self._batch_size = max(1, batch_size)
-        self._chance = chance
+        self._random = random
         self._produced = 0
         self.partition: int | None = None
         """Where records go now; None until `switch` was called."""
@@ -58,11 +58,11 @@ class StickyPartitioner:
         """Draw a partition; `queued` says how many batches wait for each candidate, None for equal chances."""
         self._produced = 0
         if queued is None or len(candidates) < 2:
-            self.partition = candidates[self._chance.below(len(candidates))]
+            self.partition = candidates[self._random.below(len(candidates))]
             return self.partition
         most = max(queued) + 1
         table = list(accumulate(most - waiting for waiting in queued))
-        drawn = self._chance.below(table[-1])
+        drawn = self._random.below(table[-1])
         self.partition = next(c for c, end in zip(candidates, table, strict=True) if drawn < end)
         return self.partition
 

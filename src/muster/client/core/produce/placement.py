@@ -6,14 +6,14 @@ from collections import deque
 from operator import index
 
 from muster.client.config import ProducerConfig
-from muster.client.core.chance import Chance
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.produce.accumulator import Accumulator, Outgoing
 from muster.client.core.produce.partitioner import Partitioner, StickyPartitioner, partition_for_key
+from muster.client.core.seeded_random import SeededRandom
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, MusterError
 from muster.model import TopicPartition
 
-_HOPELESS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_FINAL_ERRORS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 class Placement:
@@ -29,7 +29,7 @@ class Placement:
         metadata: ClusterMetadata,
         accumulator: Accumulator,
         partitioner: Partitioner | None,
-        chance: Chance,
+        random: SeededRandom,
     ) -> None:
         self.deadline: int | None = None
         """When the next parked record has waited too long."""
@@ -39,10 +39,10 @@ class Placement:
         self._metadata = metadata
         self._accumulator = accumulator
         self._partitioner = partitioner
-        self._chance = chance
+        self._random = random
         self._sticky: dict[str, StickyPartitioner] = {}
-        self._places: dict[str, dict[int, TopicPartition]] = {}
-        """The partitions used so far: creating one for each record takes time."""
+        self._partitions: dict[str, dict[int, TopicPartition]] = {}
+        """The partitions used so far: creating one for each record would take time."""
         self._parked: dict[str, deque[Outgoing]] = {}
         self._topics_used: dict[str, int] = {}
 
@@ -59,7 +59,7 @@ class Placement:
         return len(waiting) == 1
 
     def look_up(self, topic: str, now: int) -> None:
-        """Ask for a topic without a record for it. It is forgotten like a topic to which nothing more is sent."""
+        """Fetch metadata of a topic without a record for it. It is forgotten like one that is no longer written to."""
         self._topics_used[topic] = now
         self._metadata.add_interest((topic,))
 
@@ -78,7 +78,7 @@ class Placement:
         for topic, waiting in list(self._parked.items()):
             while waiting:
                 record = waiting[0]
-                error = self._hopeless(record, now)
+                error = self._final_error(record, now)
                 if error is None:
                     if not self._is_known(record):
                         break  # later records wait too, to keep the order
@@ -102,9 +102,9 @@ class Placement:
         known = self._metadata.topics.get(record.topic)
         return known is not None and (record.partition is None or record.partition in known.partitions)
 
-    def _hopeless(self, record: Outgoing, now: int) -> MusterError | None:
+    def _final_error(self, record: Outgoing, now: int) -> MusterError | None:
         code = self._metadata.topic_error(record.topic)
-        if code in _HOPELESS:
+        if code in _FINAL_ERRORS:
             return KafkaError(code, f"topic {record.topic!r}")
         if self._metadata.refusal is not None:
             return self._metadata.refusal
@@ -141,13 +141,13 @@ class Placement:
                 sticky = self._sticky_of(topic, now)
                 partition = sticky.partition
                 assert partition is not None
-        places = self._places.get(topic)
-        if places is None:
-            places = self._places[topic] = {}
-        place = places.get(partition)
-        if place is None:
-            place = places[partition] = TopicPartition(topic, partition)
-        is_new, full = self._accumulator.append(place, record, now)
+        known = self._partitions.get(topic)
+        if known is None:
+            known = self._partitions[topic] = {}
+        target = known.get(partition)
+        if target is None:
+            target = known[partition] = TopicPartition(topic, partition)
+        is_new, full = self._accumulator.append(target, record, now)
         if sticky is not None and sticky.produced(record.size, full):
             self._switch(sticky, topic, now)
         # A first record starts the linger time of its batch, and makes the batch before it ready.
@@ -167,7 +167,7 @@ class Placement:
     def _sticky_of(self, topic: str, now: int) -> StickyPartitioner:
         sticky = self._sticky.get(topic)
         if sticky is None:
-            sticky = self._sticky[topic] = StickyPartitioner(self._config.batch_size, self._chance)
+            sticky = self._sticky[topic] = StickyPartitioner(self._config.batch_size, self._random)
         if sticky.partition not in self._metadata.topics[topic].partitions:
             self._switch(sticky, topic, now)
         return sticky
@@ -192,7 +192,7 @@ class Placement:
         return [part for part in candidates if self._metadata.leader(TopicPartition(topic, part)) not in stalled]
 
     def forget_idle_topics(self, now: int) -> None:
-        """Stop asking for topics to which nothing was sent for `metadata.max.idle.ms`."""
+        """Stop fetching metadata of topics to which nothing was sent for `metadata.max.idle.ms`."""
         idle_ms = self._config.metadata_max_idle_ms
         idle = {topic for topic, used in self._topics_used.items() if now - used > idle_ms}
         if idle:
@@ -202,5 +202,5 @@ class Placement:
         for topic in idle:
             del self._topics_used[topic]
             self._sticky.pop(topic, None)
-            self._places.pop(topic, None)
+            self._partitions.pop(topic, None)
         self._metadata.set_interest(self._topics_used)

@@ -73,7 +73,7 @@ def produce_call(
     return ProduceCall(build, newest, {topic_id: topic for topic, topic_id in ids.items()})
 
 
-def refusal(batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
+def batch_error(batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> KafkaError:
     """The error of a batch that a broker did not write."""
     what = f"the {'record' if batch.count == 1 else f'batch of {batch.count} records'} for {batch.partition}"
     if (limit := LIMITS.get(code)) is not None:

@@ -1,4 +1,4 @@
-"""The producer's rules: from a record to its acknowledgement, without sockets, threads or a clock.
+"""The producer's rules: from a record to its acknowledgement, without I/O.
 
 The life of a record. `append` puts it into its partition's open batch; while its topic is not known, it is parked, for
 at most `max.block.ms`. A batch is ready when it is full, when it has lingered, when memory is short, or during a flush.
@@ -21,19 +21,25 @@ from dataclasses import dataclass, field
 
 from muster.client.config import ProducerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.chance import Chance
 from muster.client.core.metadata import ClusterMetadata
-from muster.client.core.produce.accumulator import Accumulator, Completion, Outgoing, OutgoingBatch, ProducerBatch
+from muster.client.core.produce.accumulator import (
+    Accumulator,
+    Completion,
+    Outgoing,
+    OutgoingBatch,
+    ProducerBatch,
+    Unsettled,
+)
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.placement import Placement
-from muster.client.core.produce.produce_requests import ProduceCall, produce_call, record_errors, refusal
+from muster.client.core.produce.produce_requests import ProduceCall, batch_error, produce_call, record_errors
 from muster.client.core.produce.producer_id import ProducerId
 from muster.client.core.produce.sequences import Sequences, TransactionSequences
 from muster.client.core.produce.transaction_coordination import TransactionCoordination
 from muster.client.core.produce.transaction_requests import PRODUCE_BEFORE_V2
-from muster.client.core.produce.transactions import Transactions
-from muster.client.core.produce.unsettled import Unsettled
-from muster.client.core.refusals import NOT_WRITTEN, PRODUCER_ENDS
+from muster.client.core.produce.transactions import ProducerTransactions
+from muster.client.core.refusals import NOT_WRITTEN, PRODUCER_FATAL
+from muster.client.core.seeded_random import SeededRandom
 from muster.client.core.sends import AnySend, Failure, FailureKind, Send
 from muster.errors import (
     ClosedError,
@@ -89,20 +95,20 @@ class ProducerCore:
         self.largest_record = min(config.max_request_size, config.buffer_memory) - HEADER_SIZE
         """The `record_size` up to which `check_size` accepts a record without a closer look."""
         self._metadata = metadata
-        self._chance = Chance(seed)
+        self._random = SeededRandom(seed)
         self._compression = Compression[config.compression_type.upper()]
         self._level = _level(config, self._compression)
         is_transactional = config.transactional_id is not None
         self._accumulator = Accumulator(config.batch_size, self._compression, is_transactional)
-        self._placement = Placement(config, metadata, self._accumulator, partitioner, self._chance)
-        self.transactions: Transactions | None = None
+        self._placement = Placement(config, metadata, self._accumulator, partitioner, self._random)
+        self.transactions: ProducerTransactions | None = None
         """Those of a producer with a `transactional_id`; they begin and end here."""
         self.coordination: TransactionCoordination | None = None
         self._sequences: Sequences | None = None
         self._ids: ProducerId | TransactionCoordination | None = None
         if is_transactional:
-            book = self._sequences = TransactionSequences()
-            self.transactions = Transactions(metadata, book, self._end)
+            sequences = self._sequences = TransactionSequences()
+            self.transactions = ProducerTransactions(metadata, sequences, self._end)
             self._ids = self.coordination = TransactionCoordination(self.transactions, config, metadata, seed)
         elif config.idempotent:
             self._sequences = Sequences()
@@ -128,10 +134,10 @@ class ProducerCore:
         if self.transactions is not None:
             self.transactions.check_send()
         record.era = self._unsettled.era
-        news = self._placement.append(record, now)
+        needs_poll = self._placement.append(record, now)
         self._unsettled.add(record.count if record.__class__ is OutgoingBatch else 1)
         self.buffered_bytes += record.size
-        return news
+        return needs_poll
 
     def check_size(self, topic: str, size: int) -> MusterError | None:
         """The error of a record, or of an `OutgoingBatch`, that is too large to be sent; otherwise None."""
@@ -151,7 +157,7 @@ class ProducerCore:
         """Whether `buffer.memory` has room for a record of this `record_size`."""
         return self.buffered_bytes + size <= self._config.buffer_memory
 
-    # --- the round ---------------------------------------------------------------------------------------------------
+    # --- polling -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> list[AnySend]:
         """The requests that are due."""
@@ -175,7 +181,7 @@ class ProducerCore:
         return sends
 
     def look_up(self, topic: str, now: int) -> None:
-        """Ask for a topic without a record for it."""
+        """Fetch metadata of a topic without a record for it."""
         self._placement.look_up(topic, now)
 
     def next_deadline(self, now: int) -> int | None:
@@ -184,15 +190,15 @@ class ProducerCore:
         times = [when for when in (self._deadline, self._placement.deadline, due) if when is not None]
         return max(now, min(times)) if times else None
 
-    def _look_at(self, when: int) -> None:
+    def _note_deadline(self, when: int) -> None:
         if self._deadline is None or when < self._deadline:
             self._deadline = when
 
     def _complete_parked(self, record: Outgoing, error: MusterError) -> None:
-        place = TopicPartition(record.topic, -1 if record.partition is None else record.partition)
+        partition = TopicPartition(record.topic, -1 if record.partition is None else record.partition)
         count = record.count if isinstance(record, OutgoingBatch) else 1
-        told = [record.receipt] * count, [record.timestamp] * count, record.size, [record.era] * count
-        self._complete(Completion(place, *told, error=error))
+        fields = [record.receipt] * count, [record.timestamp] * count, record.size, [record.era] * count
+        self._complete(Completion(partition, *fields, error=error))
 
     def _fail_parked(self, record: Outgoing, error: MusterError) -> None:
         self._complete_parked(record, error)
@@ -207,14 +213,14 @@ class ProducerCore:
             while queue and queue[0].created_ms + timeout <= now:
                 self._give_up(queue.popleft(), now)
             if queue:
-                self._look_at(queue[0].created_ms + timeout)
+                self._note_deadline(queue[0].created_ms + timeout)
         for requests in self._under_way.values():
             for batch in (batch for request in requests for batch in request if not batch.done):
                 if batch.created_ms + timeout <= now:
                     batch.maybe_written = True
                     self._give_up(batch, now)
                 else:
-                    self._look_at(batch.created_ms + timeout)
+                    self._note_deadline(batch.created_ms + timeout)
 
     def _lose(self, batch: ProducerBatch, error: MusterError) -> None:
         """A batch is not written, or it is not known whether it is."""
@@ -284,46 +290,46 @@ class ProducerCore:
     def _collect(self, now: int) -> dict[int, list[ProducerBatch]]:
         chosen: dict[int, list[ProducerBatch]] = {}
         sizes: dict[int, int] = {}
-        hurry = self._flushing > 0 or self.room_wanted
+        immediately = self._flushing > 0 or self.room_wanted
         current = self.transactions
         if current is not None:
-            hurry |= current.is_ending
-        for place, queue in self._accumulator.waiting():
+            immediately |= current.is_ending
+        for partition, queue in self._accumulator.waiting():
             batch = queue[0]
-            if current is not None and not current.may_send(place):
+            if current is not None and not current.may_send(partition):
                 continue
-            if not self._is_ready(batch, queue, hurry, now) or place in self._muted:
+            if not self._is_ready(batch, queue, immediately, now) or partition in self._muted:
                 continue
-            node_id = self._metadata.leader(place)
+            node_id = self._metadata.leader(partition)
             if node_id is None:
-                self._metadata.add_interest((place.topic,))
-                if place.topic in self._metadata.topics:
+                self._metadata.add_interest((partition.topic,))
+                if partition.topic in self._metadata.topics:
                     self._metadata.request_update(now)
                 continue
             if len(self._under_way.get(node_id, ())) >= self._config.max_in_flight_requests_per_connection:
                 self._placement.stalled_since.setdefault(node_id, now)
                 continue
-            self._take(place, queue, node_id, chosen, sizes)
+            self._take(partition, queue, node_id, chosen, sizes)
             self._placement.stalled_since.pop(node_id, None)
         return chosen
 
-    def _is_ready(self, batch: ProducerBatch, queue: deque[ProducerBatch], hurry: bool, now: int) -> bool:
+    def _is_ready(self, batch: ProducerBatch, queue: deque[ProducerBatch], immediately: bool, now: int) -> bool:
         if batch.retry_at > now:
             # The batch was refused by another leader: the new one is tried without a backoff (KIP-951).
             if self._metadata.leader_epoch(batch.partition) > batch.leader_epoch >= 0:
                 return True
-            self._look_at(batch.retry_at)
+            self._note_deadline(batch.retry_at)
             return False
-        if hurry or self._accumulator.is_full(batch, queue):
+        if immediately or self._accumulator.is_full(batch, queue):
             return True
         if now >= batch.created_ms + self._config.linger_ms:
             return True
-        self._look_at(batch.created_ms + self._config.linger_ms)
+        self._note_deadline(batch.created_ms + self._config.linger_ms)
         return False
 
     def _take(
         self,
-        place: TopicPartition,
+        partition: TopicPartition,
         queue: deque[ProducerBatch],
         node_id: int,
         chosen: dict[int, list[ProducerBatch]],
@@ -337,17 +343,17 @@ class ProducerCore:
             if not self._sequences.may_send(batch):
                 return
             self._sequences.assign(batch)
-        self._accumulator.take(place)
+        self._accumulator.take(partition)
         try:
             self._accumulator.encode(batch, self._level)
         except Exception as error:  # a codec refuses its level or lacks memory
             self._fail(batch, ErrorCode.INVALID_RECORD, MusterError(f"the batch cannot be encoded: {error!r}"))
             return
-        batch.leader_epoch = self._metadata.leader_epoch(place)
+        batch.leader_epoch = self._metadata.leader_epoch(partition)
         chosen.setdefault(node_id, []).append(batch)
         sizes[node_id] = size + batch.size
         if self._config.max_in_flight_requests_per_connection == 1:
-            self._muted.add(place)
+            self._muted.add(partition)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -452,7 +458,7 @@ class ProducerCore:
         elif batch.attempts < self._config.retries and self._can_retry(batch, code, answer):
             self._retry(batch, now)
         else:
-            self._fail(batch, code, refusal(batch, code, answer), answer)
+            self._fail(batch, code, batch_error(batch, code, answer), answer)
 
     def _can_retry(self, batch: ProducerBatch, code: ErrorCode, answer: PartitionProduceResponse) -> bool:
         if self._sequences is None:
@@ -470,19 +476,19 @@ class ProducerCore:
             self.metrics.leader_hints += 1
 
     def _retry(self, batch: ProducerBatch, now: int) -> None:
-        wait = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._chance.below(1 << 30))
+        wait = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._random.below(1 << 30))
         wait.failures = batch.attempts
         batch.retry_at = now + wait.next_wait_ms()
         batch.attempts += 1
         self._requeue(batch)
 
     def _requeue(self, batch: ProducerBatch) -> None:
-        """Put a batch back at its place in its queue."""
+        """Put a batch back into its queue, in order."""
         queue = self._accumulator.queues[batch.partition]
-        place = 0
-        while place < len(queue) and queue[place].order < batch.order:
-            place += 1
-        queue.insert(place, batch)
+        index = 0
+        while index < len(queue) and queue[index].order < batch.order:
+            index += 1
+        queue.insert(index, batch)
 
     def _split(self, batch: ProducerBatch) -> None:
         pieces = batch.split()
@@ -523,7 +529,7 @@ class ProducerCore:
         error: MusterError,
         answer: PartitionProduceResponse | None = None,
     ) -> None:
-        if self._sequences is not None and code in PRODUCER_ENDS:
+        if self._sequences is not None and code in PRODUCER_FATAL:
             self._end(error)
         self._lose(batch, error)
         self._finish(batch, error=error, record_errors=record_errors(code, answer))

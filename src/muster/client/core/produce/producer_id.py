@@ -1,4 +1,4 @@
-"""The id of an idempotent producer: asked for with the first record, and again when its epochs are used up (KIP-98).
+"""The id of an idempotent producer: fetched with the first record, and again when its epochs are used up (KIP-98).
 
 Any broker gives one. A transactional producer has its id from its coordinator (`transaction_coordination.py`).
 """
@@ -18,7 +18,7 @@ _MAX_INT = 2**31 - 1
 
 
 class ProducerId:
-    """Asks for the id. `give_up` fails what waits for it now, `end_producer` ends the producer."""
+    """Fetches the id. `give_up` fails the records that wait for it now, `end_producer` ends the producer."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ProducerId:
         return [Send(LEAST_LOADED, InitProducerIdRequest, lambda _: request, self._on_reply)]
 
     def next_deadline(self, now: int) -> int | None:
-        """When the id is asked for, if nothing happens earlier."""
+        """When the id is requested, if nothing happens earlier."""
         return max(now, self._not_before) if self._is_wanted else None
 
     def _on_reply(self, reply: InitProducerIdResponse | Failure, now: int) -> None:

@@ -207,10 +207,10 @@ class Sequences:
         if is_first and not batch.maybe_written:
             self._request_bump(batch.partition)
         else:
-            behind = next_sequence(batch.base_sequence, batch.count)
+            following = next_sequence(batch.base_sequence, batch.count)
             known = self._unresolved.get(batch.partition)
-            if known is None or is_later(behind, known):
-                self._unresolved[batch.partition] = behind
+            if known is None or is_later(following, known):
+                self._unresolved[batch.partition] = following
 
     def _remove(self, batch: ProducerBatch) -> None:
         entry = self._entry(batch.partition)

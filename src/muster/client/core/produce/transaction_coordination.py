@@ -1,8 +1,9 @@
-"""What a transactional producer asks coordinators, and what their answers mean, as in Java 4.2's `TransactionManager`.
+"""A transactional producer's requests to coordinators, and what the answers mean, as in Java 4.2's
+`TransactionManager`.
 
-Theory. `poll` returns the one request that the state of `Transactions` needs next. Only one is in flight, so an answer
-belongs to the state in which it arrives, and EndTxn goes out when no record is waiting or in flight. Which error codes
-repeat a request, make the transaction abortable, or end the producer: `core/refusals.py`.
+Theory. `poll` returns the one request that the state of `ProducerTransactions` needs next. Only one is in flight, so an
+answer belongs to the state in which it arrives, and EndTxn goes out when no record is waiting or in flight.
+`core/refusals.py` says which error codes repeat a request, make the transaction abortable, or end the producer.
 
 An abort in v1 may come when it is unknown whether the coordinator has begun the transaction, as the answer to an
 addition was lost. EndTxn goes out then, and INVALID_TXN_STATE means that there was nothing to abort.
@@ -15,7 +16,7 @@ from typing import Any
 
 from muster.client.config import ProducerConfig
 from muster.client.core.backoff import Backoff
-from muster.client.core.coordinator_lookup import CoordinatorLookup, CoordinatorType
+from muster.client.core.coordinator_lookup import CoordinatorLookup
 from muster.client.core.events import EventStream
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.produce.transaction_requests import (
@@ -29,8 +30,8 @@ from muster.client.core.produce.transaction_requests import (
     init_request,
     offsets_request,
 )
-from muster.client.core.produce.transactions import TransactionOffsets, Transactions, TransactionState
-from muster.client.core.refusals import COMMIT_ABORTS, INIT_AGAIN, OFFSETS_ABORT, TRANSACTION_ENDS
+from muster.client.core.produce.transactions import ProducerTransactions, ProducerTransactionState, TransactionOffsets
+from muster.client.core.refusals import COMMIT_ABORTABLE, INIT_RETRIABLE, OFFSETS_ABORTABLE, TRANSACTION_FATAL
 from muster.client.core.sends import AnySend, Channel, Failure, FailureKind, Send
 from muster.errors import (
     AuthenticationError,
@@ -42,6 +43,7 @@ from muster.errors import (
     error_code,
 )
 from muster.model import GroupMetadata, TopicPartition
+from muster.protocol.api import CoordinatorType
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from muster.protocol.primitives import Request
 from muster.protocol.transaction_messages import (
@@ -55,10 +57,10 @@ from muster.protocol.transaction_messages import (
     TxnOffsetCommitResponse,
 )
 
-_SOON_MS = 20
+_COMPLETION_RETRY_MS = 20
 """The first wait while the transaction before is being completed: as Java's, since that takes milliseconds."""
 
-_ENDING = (TransactionState.COMMITTING, TransactionState.ABORTING)
+_ENDING = (ProducerTransactionState.COMMITTING, ProducerTransactionState.ABORTING)
 _ADDITIONS = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest)
 
 
@@ -66,21 +68,23 @@ class TransactionCoordination:
     """The requests of one producer's transactions."""
 
     def __init__(
-        self, transactions: Transactions, config: ProducerConfig, metadata: ClusterMetadata, seed: int = 0
+        self, transactions: ProducerTransactions, config: ProducerConfig, metadata: ClusterMetadata, seed: int = 0
     ) -> None:
         assert config.transactional_id is not None
         self.id = config.transactional_id
         self.events = EventStream()
         """Lines for the log, and connections to be closed."""
         self._transactions = transactions
-        self._book = transactions.sequences
+        self._sequences = transactions.sequences
         self._config = config
         self._metadata = metadata
         self._seed = seed
         self._coordinator = CoordinatorLookup(self.id, config, metadata, self.events, seed, CoordinatorType.TRANSACTION)
         self._group: CoordinatorLookup | None = None
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
-        self._soon = Backoff(min(_SOON_MS, config.retry_backoff_ms), config.retry_backoff_ms, seed)
+        self._completion_backoff = Backoff(
+            min(_COMPLETION_RETRY_MS, config.retry_backoff_ms), config.retry_backoff_ms, seed
+        )
         self._retry_at = 0
         self._in_flight = False
 
@@ -114,7 +118,7 @@ class TransactionCoordination:
             self._give_up(error)
         if self._group is not None:
             error, self._group.error = self._group.error, None
-            if isinstance(error, KafkaError) and error.code in OFFSETS_ABORT:
+            if isinstance(error, KafkaError) and error.code in OFFSETS_ABORTABLE:
                 self._transactions.fail(error)
             elif error is not None:
                 self._transactions.end_producer(error)
@@ -129,13 +133,13 @@ class TransactionCoordination:
             if current.is_begun or current.may_be_begun:
                 return self._end_txn()
             current.ended()  # nothing was sent
-        if current.state is TransactionState.INITIALIZING:
+        if current.state is ProducerTransactionState.INITIALIZING:
             return self._init()
         return None
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _ask(
+    def _request(
         self,
         lookup: CoordinatorLookup,
         request_type: type[Request[Any]],
@@ -149,7 +153,7 @@ class TransactionCoordination:
 
         def on_reply(reply: Any, now: int) -> None:
             self._in_flight = False
-            if self._transactions.state is TransactionState.FATAL_ERROR:
+            if self._transactions.state is ProducerTransactionState.FATAL_ERROR:
                 return
             if not isinstance(reply, Failure):
                 on_answer(reply, now)
@@ -162,29 +166,29 @@ class TransactionCoordination:
 
         return Send(node_id, request_type, build, on_reply, Channel.COORDINATOR, newest_version=newest)
 
-    def _again(self, code: ErrorCode, lookup: CoordinatorLookup, now: int) -> bool:
+    def _must_retry(self, code: ErrorCode, lookup: CoordinatorLookup, now: int) -> bool:
         """Whether an answer means that the request is sent again, later or to another coordinator."""
         if lookup.refused(code, now):
             return True
         if code.retriable:
-            backoff = self._soon if code is ErrorCode.CONCURRENT_TRANSACTIONS else self._backoff
+            backoff = self._completion_backoff if code is ErrorCode.CONCURRENT_TRANSACTIONS else self._backoff
             self._retry_at = now + backoff.next_wait_ms()
             return True
         self._backoff.reset()
-        self._soon.reset()
+        self._completion_backoff.reset()
         return False
 
     def _give_up(self, error: MusterError) -> None:
         """No retry can help. A producer that has no id yet may be initialized again, once it is allowed to."""
         current = self._transactions
-        has_no_id = current.state is TransactionState.INITIALIZING and self._book.needs_producer_id
-        may_change = isinstance(error, KafkaError) and error.code in INIT_AGAIN
+        has_no_id = current.state is ProducerTransactionState.INITIALIZING and self._sequences.needs_producer_id
+        may_change = isinstance(error, KafkaError) and error.code in INIT_RETRIABLE
         if has_no_id and (may_change or isinstance(error, AuthenticationError)):
             current.initialized(error)
         else:
             current.end_producer(error)
 
-    def _refusal(self, code: ErrorCode, what: str) -> MusterError:
+    def _error(self, code: ErrorCode, what: str) -> MusterError:
         timeout_ms = self._config.transaction_timeout_ms
         fenced = (
             f"another producer with transactional_id {self.id} was started, or the transaction took longer than "
@@ -205,63 +209,67 @@ class TransactionCoordination:
         def build(version: int) -> InitProducerIdRequest:
             self._transactions.can_raise_epoch = version >= INIT_WITH_EPOCH
             timeout_ms = self._config.transaction_timeout_ms
-            return init_request(version, self.id, timeout_ms, self._book.producer_id, self._book.producer_epoch)
+            return init_request(
+                version, self.id, timeout_ms, self._sequences.producer_id, self._sequences.producer_epoch
+            )
 
-        return self._ask(self._coordinator, InitProducerIdRequest, build, self._on_init)
+        return self._request(self._coordinator, InitProducerIdRequest, build, self._on_init)
 
     def _on_init(self, reply: InitProducerIdResponse, now: int) -> None:
         code = error_code(reply.error_code)
-        if self._again(code, self._coordinator, now):
+        if self._must_retry(code, self._coordinator, now):
             return
         if code is ErrorCode.NONE:
-            self._book.begin_epoch(reply.producer_id, reply.producer_epoch)
+            self._sequences.begin_epoch(reply.producer_id, reply.producer_epoch)
             self._transactions.initialized()
         else:
-            self._give_up(self._refusal(code, "the broker returned no producer id"))
+            self._give_up(self._error(code, "the broker returned no producer id"))
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def _add_partitions(self) -> AnySend | None:
-        asked = frozenset(self._transactions.to_add)
-        request = add_partitions_request(self.id, self._book.producer_id, self._book.producer_epoch, asked)
-        return self._ask(
+        adding = frozenset(self._transactions.to_add)
+        request = add_partitions_request(self.id, self._sequences.producer_id, self._sequences.producer_epoch, adding)
+        return self._request(
             self._coordinator,
             AddPartitionsToTxnRequest,
             lambda _: request,
-            lambda reply, now: self._on_added(asked, reply, now),
+            lambda reply, now: self._on_added(adding, reply, now),
             ADD_PARTITIONS_OF_CLIENTS,
         )
 
-    def _on_added(self, asked: frozenset[TopicPartition], reply: AddPartitionsToTxnResponse, now: int) -> None:
+    def _on_added(self, adding: frozenset[TopicPartition], reply: AddPartitionsToTxnResponse, now: int) -> None:
         current = self._transactions
         codes = added(reply)
         refused: dict[TopicPartition, ErrorCode] = {}
-        for place in sorted(asked):
-            code = codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if self._again(code, self._coordinator, now):
+        for partition in sorted(adding):
+            code = codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if self._must_retry(code, self._coordinator, now):
                 return
-            if code in TRANSACTION_ENDS:
-                current.end_producer(self._refusal(code, f"{place} was not added to the transaction"))
+            if code in TRANSACTION_FATAL:
+                current.end_producer(self._error(code, f"{partition} was not added to the transaction"))
                 return
             if code is not ErrorCode.NONE:
-                refused[place] = code
-        current.to_add -= asked
+                refused[partition] = code
+        current.to_add -= adding
         if not refused:
             current.is_begun = True
-            current.partitions |= asked
+            current.partitions |= adding
             return
-        causes = {place: code for place, code in refused.items() if code is not ErrorCode.OPERATION_NOT_ATTEMPTED}
-        place, code = next(iter((causes or refused).items()))
-        error = KafkaError(code, f"{place} was not added to the transaction")
+        causes = {
+            partition: code for partition, code in refused.items() if code is not ErrorCode.OPERATION_NOT_ATTEMPTED
+        }
+        partition, code = next(iter((causes or refused).items()))
+        error = KafkaError(code, f"{partition} was not added to the transaction")
         current.fail(error, raises_epoch=code is ErrorCode.UNKNOWN_PRODUCER_ID)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def _send_offsets(self, offsets: TransactionOffsets) -> AnySend | None:
-        current, book, group = self._transactions, self._book, offsets.group
+        current, sequences, group = self._transactions, self._sequences, offsets.group
         if not current.is_v2 and not offsets.is_added:
-            request = AddOffsetsToTxnRequest(self.id, book.producer_id, book.producer_epoch, group.group_id)
-            return self._ask(
+            request = AddOffsetsToTxnRequest(self.id, sequences.producer_id, sequences.producer_epoch, group.group_id)
+            return self._request(
                 self._coordinator,
                 AddOffsetsToTxnRequest,
                 lambda _: request,
@@ -270,10 +278,12 @@ class TransactionCoordination:
         lookup = self._lookup(group.group_id)
         current.is_begun = True
         left = dict(offsets.left)
-        return self._ask(
+        return self._request(
             lookup,
             TxnOffsetCommitRequest,
-            lambda version: offsets_request(version, self.id, book.producer_id, book.producer_epoch, group, left),
+            lambda version: offsets_request(
+                version, self.id, sequences.producer_id, sequences.producer_epoch, group, left
+            ),
             lambda reply, now: self._on_offsets(offsets, lookup, reply, now),
             None if current.is_v2 else OFFSETS_BEFORE_V2,
         )
@@ -286,38 +296,38 @@ class TransactionCoordination:
     def _on_group_added(self, offsets: TransactionOffsets, reply: AddOffsetsToTxnResponse, now: int) -> None:
         code = error_code(reply.error_code)
         what = f"group {offsets.group.group_id} was not added to the transaction"
-        if self._again(code, self._coordinator, now):
+        if self._must_retry(code, self._coordinator, now):
             return
         if code is ErrorCode.NONE:
             self._transactions.is_begun = offsets.is_added = True
-        elif code in OFFSETS_ABORT:
+        elif code in OFFSETS_ABORTABLE:
             self._transactions.fail(KafkaError(code, what), raises_epoch=code is ErrorCode.UNKNOWN_PRODUCER_ID)
         else:
-            self._transactions.end_producer(self._refusal(code, what))
+            self._transactions.end_producer(self._error(code, what))
 
     def _on_offsets(
         self, offsets: TransactionOffsets, lookup: CoordinatorLookup, reply: TxnOffsetCommitResponse, now: int
     ) -> None:
         current = self._transactions
         codes = committed(reply)
-        again = False
-        for place in list(offsets.left):
-            code = codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if self._again(code, lookup, now):
-                again = True
+        must_retry = False
+        for partition in list(offsets.left):
+            code = codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if self._must_retry(code, lookup, now):
+                must_retry = True
                 missing = " (does the topic exist?)" if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else ""
-                offsets.call.refusal = f"the offset of {place} was refused with {code.name}{missing}"
+                offsets.call.refusal = f"the offset of {partition} was refused with {code.name}{missing}"
                 if code is ErrorCode.REQUEST_TIMED_OUT:
                     lookup.mark_dead("a commit timed out there", now)
             elif code is ErrorCode.NONE:
-                del offsets.left[place]
-            elif code in OFFSETS_ABORT:
-                current.fail(_not_committed(code, place, offsets.group))
+                del offsets.left[partition]
+            elif code in OFFSETS_ABORTABLE:
+                current.fail(_not_committed(code, partition, offsets.group))
                 return
             else:
-                current.end_producer(self._refusal(code, f"the offset of {place} was not committed"))
+                current.end_producer(self._error(code, f"the offset of {partition} was not committed"))
                 return
-        if not again:
+        if not must_retry:
             offsets.call.finish()
             if offsets in current.offsets:  # otherwise the transaction was aborted meanwhile
                 current.offsets.remove(offsets)
@@ -326,10 +336,10 @@ class TransactionCoordination:
 
     def _end_txn(self) -> AnySend | None:
         current = self._transactions
-        commits = current.state is TransactionState.COMMITTING
-        request = EndTxnRequest(self.id, self._book.producer_id, self._book.producer_epoch, commits)
+        commits = current.state is ProducerTransactionState.COMMITTING
+        request = EndTxnRequest(self.id, self._sequences.producer_id, self._sequences.producer_epoch, commits)
         newest = None if current.ends_in_v2 else END_BEFORE_V2
-        return self._ask(
+        return self._request(
             self._coordinator,
             EndTxnRequest,
             lambda _: request,
@@ -340,24 +350,24 @@ class TransactionCoordination:
     def _on_end(self, commits: bool, reply: EndTxnResponse, now: int) -> None:
         current = self._transactions
         code = error_code(reply.error_code)
-        if self._again(code, self._coordinator, now):
+        if self._must_retry(code, self._coordinator, now):
             return
         if code is ErrorCode.NONE:
             if reply.producer_id >= 0:
-                self._book.begin_epoch(reply.producer_id, reply.producer_epoch)
+                self._sequences.begin_epoch(reply.producer_id, reply.producer_epoch)
             current.ended()
         elif code is ErrorCode.INVALID_TXN_STATE and not commits and not current.is_begun:
             current.ended()
-        elif commits and code in COMMIT_ABORTS:
+        elif commits and code in COMMIT_ABORTABLE:
             error = KafkaError(code, "the transaction cannot be committed")
             current.fail(error, raises_epoch=code is ErrorCode.UNKNOWN_PRODUCER_ID)
         else:
             what = "committed" if commits else "aborted"
-            current.end_producer(self._refusal(code, f"the transaction was not {what}"))
+            current.end_producer(self._error(code, f"the transaction was not {what}"))
 
 
-def _not_committed(code: ErrorCode, place: TopicPartition, group: GroupMetadata) -> KafkaError:
+def _not_committed(code: ErrorCode, partition: TopicPartition, group: GroupMetadata) -> KafkaError:
     if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
         text = f"group {group.group_id} has reassigned its partitions since these records were read"
         return CommitFailedError(code, text)
-    return KafkaError(code, f"the offset of {place} was not committed in the transaction")
+    return KafkaError(code, f"the offset of {partition} was not committed in the transaction")

@@ -1,13 +1,13 @@
 """A producer's transactions as the user sees them: their state, and the calls that move it (KIP-98, KIP-360, KIP-890).
 
-Theory. The states are those of Java 4.2's `TransactionManager`. `init_transactions` leads to READY, a transaction from
-there over IN_TRANSACTION and COMMITTING or ABORTING to READY again. A record or an offset that is not written makes the
-transaction *abortable*: it can only be aborted, and its other records are dropped. What the coordinator will not
-forgive, such as another producer with the same id, is fatal. What brokers are asked for is in
+Theory. The states are those of Java 4.2's `TransactionManager`. `init_transactions` leads to READY. A transaction goes
+from there through IN_TRANSACTION and COMMITTING or ABORTING back to READY. A record or an offset that is not written
+makes the transaction *abortable*: it can only be aborted, and its other records are dropped. An error from which the
+producer cannot recover, such as another producer with the same id, is fatal. The requests to brokers are in
 `transaction_coordination.py`.
 
 A call may be interrupted, or time out, at any moment (KAFKA-13412): its work continues, and the same call, made
-again, waits for the same outcome. Until that is known, only that call may follow.
+again, waits for the same outcome. Until that is known, no other call is allowed.
 
 There are two protocols. Where the cluster's finalized feature `transaction.version` is 2, brokers add a partition with
 its first batch, and EndTxn answers with the next epoch, so no batch can get into a transaction that follows its own.
@@ -32,7 +32,7 @@ from muster.model import GroupMetadata, OffsetAndMetadata, TopicPartition
 _FEATURE = "transaction.version"
 
 
-class TransactionState(Enum):
+class ProducerTransactionState(Enum):
     """The state of a transactional producer."""
 
     UNINITIALIZED = "uninitialized"
@@ -45,8 +45,8 @@ class TransactionState(Enum):
     FATAL_ERROR = "fatal error"
 
 
-_OPEN = (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)
-_MAY_FAIL = (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING)
+_OPEN = (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.ABORTABLE_ERROR)
+_MAY_FAIL = (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.COMMITTING)
 
 
 class TransactionCall:
@@ -61,7 +61,7 @@ class TransactionCall:
         self.seen = False
         """Whether the caller has the outcome."""
         self.refusal = ""
-        """With what a broker has refused it, last: it is tried further."""
+        """Why a broker has refused it last; it is still being retried."""
 
     def finish(self, error: MusterError | None = None) -> None:
         """Set the outcome, once."""
@@ -77,7 +77,7 @@ class TransactionCall:
 
 @dataclass(slots=True, eq=False)
 class TransactionOffsets:
-    """Offsets that will be committed in the transaction; `left` are those without an answer."""
+    """Offsets to commit in the transaction; `left` are those without an answer."""
 
     group: GroupMetadata
     left: dict[TopicPartition, OffsetAndMetadata]
@@ -85,13 +85,13 @@ class TransactionOffsets:
     is_added: bool = False
 
 
-class Transactions:
+class ProducerTransactions:
     """The transactions of one producer. `end_producer` is called with a fatal error, and then calls `end`."""
 
     def __init__(
         self, metadata: ClusterMetadata, sequences: TransactionSequences, end_producer: Callable[[MusterError], None]
     ) -> None:
-        self.state = TransactionState.UNINITIALIZED
+        self.state = ProducerTransactionState.UNINITIALIZED
         self.error: MusterError | None = None
         """Why the transaction must be aborted, or the producer has ended."""
         self.is_v2 = False
@@ -121,12 +121,12 @@ class Transactions:
 
     def initialize(self) -> TransactionCall:
         """Get an id and an epoch, which ends what another producer with this transactional id has begun."""
-        if (earlier := self._earlier("init_transactions")) is not None:
-            return earlier
+        if (previous := self._previous_call("init_transactions")) is not None:
+            return previous
         self._check_error()
-        if self.state is not TransactionState.UNINITIALIZED:
+        if self.state is not ProducerTransactionState.UNINITIALIZED:
             raise IllegalStateError("init_transactions is called once, before the first transaction")
-        return self._start(TransactionState.INITIALIZING, "init_transactions")
+        return self._start(ProducerTransactionState.INITIALIZING, "init_transactions")
 
     def begin(self) -> None:
         """Begin a transaction. One without records and offsets counts as just begun, so an interrupted call can be
@@ -134,27 +134,27 @@ class Transactions:
         self._check_error()
         if self.unseen is not None:
             raise IllegalStateError(f"the outcome of {self.unseen} is not known yet: call it again")
-        if self.state is TransactionState.UNINITIALIZED:
+        if self.state is ProducerTransactionState.UNINITIALIZED:
             raise IllegalStateError("call init_transactions first, once")
-        if self.state is TransactionState.IN_TRANSACTION and self._is_used:
+        if self.state is ProducerTransactionState.IN_TRANSACTION and self._is_used:
             raise IllegalStateError("a transaction is open: commit or abort it first")
-        self.state, self._call, self._is_used = TransactionState.IN_TRANSACTION, None, False
+        self.state, self._call, self._is_used = ProducerTransactionState.IN_TRANSACTION, None, False
 
     def commit(self) -> TransactionCall:
         """End the transaction: all of it becomes visible, once every record is acknowledged."""
-        if (earlier := self._earlier("commit_transaction")) is not None:
-            return earlier
+        if (previous := self._previous_call("commit_transaction")) is not None:
+            return previous
         self._check_open()
-        return self._end_transaction(TransactionState.COMMITTING, "commit_transaction")
+        return self._end_transaction(ProducerTransactionState.COMMITTING, "commit_transaction")
 
     def abort(self) -> TransactionCall:
         """End the transaction without a trace; records that were not sent yet are dropped."""
-        if (earlier := self._earlier("abort_transaction")) is not None:
-            return earlier
-        if self.state is not TransactionState.ABORTABLE_ERROR:
+        if (previous := self._previous_call("abort_transaction")) is not None:
+            return previous
+        if self.state is not ProducerTransactionState.ABORTABLE_ERROR:
             self._check_open()
         self._drop(TransactionAbortedError("the transaction was aborted before the offsets were committed"))
-        return self._end_transaction(TransactionState.ABORTING, "abort_transaction")
+        return self._end_transaction(ProducerTransactionState.ABORTING, "abort_transaction")
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
@@ -172,7 +172,7 @@ class Transactions:
 
     def check_send(self) -> None:
         """Raise the reason why a record cannot be taken now, if there is one. Used from any thread."""
-        if self.state is not TransactionState.IN_TRANSACTION:
+        if self.state is not ProducerTransactionState.IN_TRANSACTION:
             self._check_open()
         self._is_used = True
 
@@ -197,13 +197,13 @@ class Transactions:
         """Whether a commit or an abort is under way."""
         return self._call is not None and not self._call.done and self._call.name != "init_transactions"
 
-    def _earlier(self, name: str) -> TransactionCall | None:
+    def _previous_call(self, name: str) -> TransactionCall | None:
         """The same call, made before, if it is under way or was the last to succeed. Once the producer has ended, only
         an outcome that the caller does not have yet counts."""
         call = self._call
         if call is None or call.error is not None:
             return None
-        if call.seen and self.state is TransactionState.FATAL_ERROR:
+        if call.seen and self.state is ProducerTransactionState.FATAL_ERROR:
             return None
         if call.name == name:
             return call
@@ -217,16 +217,16 @@ class Transactions:
 
     def _check_open(self) -> None:
         self._check_error()
-        if self.state is not TransactionState.IN_TRANSACTION:
-            first = "init_transactions and " if self.state is TransactionState.UNINITIALIZED else ""
+        if self.state is not ProducerTransactionState.IN_TRANSACTION:
+            first = "init_transactions and " if self.state is ProducerTransactionState.UNINITIALIZED else ""
             raise IllegalStateError(f"no transaction is open: call {first}begin_transaction first")
 
-    def _end_transaction(self, state: TransactionState, name: str) -> TransactionCall:
+    def _end_transaction(self, state: ProducerTransactionState, name: str) -> TransactionCall:
         self.ends_in_v2 = self.is_v2
         self.learn_version()
         return self._start(state, name)
 
-    def _start(self, state: TransactionState, name: str) -> TransactionCall:
+    def _start(self, state: ProducerTransactionState, name: str) -> TransactionCall:
         self.state, self.error, self._call = state, None, TransactionCall(name)
         return self._call
 
@@ -245,9 +245,9 @@ class Transactions:
     @property
     def dropping(self) -> MusterError | None:
         """The error of records that are no longer sent, while the transaction is failing."""
-        if self.state is TransactionState.ABORTABLE_ERROR:
+        if self.state is ProducerTransactionState.ABORTABLE_ERROR:
             return self.error
-        if self.state is TransactionState.ABORTING:
+        if self.state is ProducerTransactionState.ABORTING:
             return TransactionAbortedError("the transaction was aborted before the record was written")
         return None
 
@@ -258,31 +258,31 @@ class Transactions:
         the abort, and open a transaction that is never ended. Once a later attempt is answered, brokers refuse the
         earlier one as a repeat. A batch after a lost one cannot be written at all.
         """
-        is_v2 = self.ends_in_v2 if self.state is TransactionState.ABORTING else self.is_v2
+        is_v2 = self.ends_in_v2 if self.state is ProducerTransactionState.ABORTING else self.is_v2
         return not is_v2 and batch.has_sequence and self.sequences.is_in_line(batch)
 
     def failed(self, error: MusterError, leaves_gap: bool) -> None:
         """A record was not written: the transaction cannot be committed. With `leaves_gap` its sequence was used."""
-        if self.state is TransactionState.FATAL_ERROR:
+        if self.state is ProducerTransactionState.FATAL_ERROR:
             return
         if leaves_gap and not (self.is_v2 or self.can_raise_epoch):
             self.end_producer(error)  # brokers before Kafka 2.5 cannot start the sequences over
             return
         self.fail(error, raises_epoch=leaves_gap)
 
-    # --- what comes of it --------------------------------------------------------------------------------------------
+    # --- outcomes ----------------------------------------------------------------------------------------------------
 
     def fail(self, error: MusterError, *, raises_epoch: bool = False) -> None:
         """The transaction cannot be committed. One that is being aborted already just continues."""
         self.raises_epoch |= raises_epoch and self.can_raise_epoch and not self.is_v2
         if self.state in _MAY_FAIL:
             error.abortable, error.fatal = True, False
-            self.state, self.error = TransactionState.ABORTABLE_ERROR, error
+            self.state, self.error = ProducerTransactionState.ABORTABLE_ERROR, error
             self._finish_calls(error)
 
     def end(self, error: MusterError) -> None:
         """The producer cannot continue, or was closed."""
-        self.state, self.error = TransactionState.FATAL_ERROR, error
+        self.state, self.error = ProducerTransactionState.FATAL_ERROR, error
         self._finish_calls(error)
 
     def initialized(self, error: MusterError | None = None) -> None:
@@ -290,9 +290,9 @@ class Transactions:
         if error is None:
             self.learn_version()
             self.raises_epoch = False
-            self._finish(TransactionState.READY)
+            self._finish(ProducerTransactionState.READY)
         else:
-            self.state = TransactionState.UNINITIALIZED
+            self.state = ProducerTransactionState.UNINITIALIZED
             self._finish_calls(error)
 
     def ended(self) -> None:
@@ -300,9 +300,9 @@ class Transactions:
         self.is_begun = self.may_be_begun = False
         self.partitions.clear()
         if self.raises_epoch:
-            self.state = TransactionState.INITIALIZING
+            self.state = ProducerTransactionState.INITIALIZING
         else:
-            self._finish(TransactionState.READY)
+            self._finish(ProducerTransactionState.READY)
 
     def learn_version(self) -> None:
         """Choose the protocol of the next transaction. Going over to v2 takes a new epoch, so that partitions of
@@ -313,7 +313,7 @@ class Transactions:
             self.sequences.first_goes_alone = not self.is_v2  # in v2 brokers refuse another first sequence than 0
             self.raises_epoch |= self.is_v2 and not was_v2
 
-    def _finish(self, state: TransactionState) -> None:
+    def _finish(self, state: ProducerTransactionState) -> None:
         self.state = state
         if self._call is not None:
             self._call.finish()

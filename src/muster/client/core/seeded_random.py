@@ -1,12 +1,11 @@
-"""Randomness for pure code: a small generator whose numbers follow from its seed, so that simulations are
-repeatable."""
+"""Random numbers for pure code: they follow from a seed, so that simulations are repeatable."""
 
 from __future__ import annotations
 
 _MASK = 0xFFFFFFFF
 
 
-class Chance:
+class SeededRandom:
     """Marsaglia's xorshift with 32 bits: for jitter, not for secrets."""
 
     __slots__ = ("_state",)
