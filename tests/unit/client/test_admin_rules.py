@@ -292,7 +292,7 @@ def test_a_broker_without_default_numbers_is_not_asked_for_them(new: admin.NewTo
     if is_complete:
         admin.check_counts_are_set(wanted, 3)
     else:
-        with pytest.raises(UnsupportedVersionError, match="say how many partitions and replicas t must have"):
+        with pytest.raises(UnsupportedVersionError, match="set num_partitions and replication_factor of t"):
             admin.check_counts_are_set(wanted, 3)
 
 
