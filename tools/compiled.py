@@ -32,7 +32,7 @@ MODULES = {
     " wall_time",
     "coordinator/shards": "clocks loading log_store served_shard shards store",
     "log": "due partition",
-    "log/batches": "placing record_walk validation",
+    "log/batches": "record_walk validation",
     "log/producers": "producer_state",
     "log/segments": "index positions segment",
     "protocol": "admin_messages api codec draft_messages group_messages group_partitions group_records messages"

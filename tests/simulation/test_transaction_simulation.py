@@ -224,7 +224,7 @@ def test_what_a_power_cut_leaves_open_is_not_looked_for(monkeypatch):
 
 @pytest.mark.slow
 def test_a_last_stable_offset_that_does_not_wait_for_the_marker_to_be_durable(monkeypatch):
-    monkeypatch.setattr(open_transactions.Transactions, "complete", lambda *_: None)
+    monkeypatch.setattr(open_transactions.PartitionTransactions, "complete", lambda *_: None)
     caught_with("does not know|went back|a reader of", lambda plan: plan.fsync == "always")
 
 

@@ -24,7 +24,7 @@ batches may still have to read the marker. Markers are never matched by key.
 Step 3 must survive a crash or a power cut at any point:
 
 - The new segment is written and synced as `X.log.cleaned`.
-- It is renamed to `X.log.swap`. Once the folder is synced, the new segment counts.
+- It is renamed to `X.log.swap`. Once the folder is synced, the new segment is the valid one.
 - The indexes of the old segments are deleted, and their files except the one named X. The folder is synced again, so
   that no old segment can come back beside `X.log`.
 - The rename to `X.log` replaces the last old file. It is final once the folder is synced a third time.
@@ -49,8 +49,7 @@ from muster.protocol.records.control_records import read_marker
 from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, Record, read_header, read_records
 
 KEY_MEMORY = 128 * 1024 * 1024
-"""Roughly the bytes of keys that one run takes in (Kafka's log.cleaner.dedupe.buffer.size); the next run does the
-rest."""
+"""Roughly the bytes of keys that one run holds (Kafka's log.cleaner.dedupe.buffer.size); the next run does the rest."""
 
 _BYTES_FOR_EACH_KEY = 120
 
@@ -341,14 +340,14 @@ class _Cleaner:
 # ------------------------------------------------------------------------------------------------- the exchange
 
 
-def decide(replacement: Replacement) -> None:
-    """Make the new segment count, also after a crash. Raises OSError; then the old ones still count."""
+def commit(replacement: Replacement) -> None:
+    """Make the new segment valid, also after a crash. Raises OSError; then the old ones are still valid."""
     new = replacement.new
     try:
-        decided = new.path.with_suffix(".swap")
-        new.files.replace(new.path, decided)
-        new.path = decided
-        new.files.sync_folder(decided.parent)
+        swap = new.path.with_suffix(".swap")
+        new.files.replace(new.path, swap)
+        new.path = swap
+        new.files.sync_folder(swap.parent)
     except OSError:
         discard(new)
         raise
@@ -369,19 +368,19 @@ def discard(new: Segment) -> None:
     """Forgets a new segment that is no longer wanted. A file that cannot be removed goes at the next start."""
     new.close()
     with contextlib.suppress(OSError):
-        new.files.unlink_if_there(new.path)
+        new.files.unlink_if_exists(new.path)
 
 
-def _exchange(files: Files, decided: Path, old_bases: list[int]) -> None:
-    directory, base = decided.parent, int(decided.name[:20])
+def _exchange(files: Files, swap: Path, old_bases: list[int]) -> None:
+    directory, base = swap.parent, int(swap.name[:20])
     for old in {base, *old_bases}:
         for suffix in (".index", ".timeindex", ".txnindex"):
-            files.unlink_if_there(directory / segment_name(old, suffix))
+            files.unlink_if_exists(directory / segment_name(old, suffix))
     for old in sorted(old_bases):  # the oldest first: a tombstone must not go before the records that it deletes
         if old != base:
-            files.unlink_if_there(directory / segment_name(old, ".log"))
+            files.unlink_if_exists(directory / segment_name(old, ".log"))
     files.sync_folder(directory)
-    files.replace(decided, directory / segment_name(base, ".log"))
+    files.replace(swap, directory / segment_name(base, ".log"))
 
 
 def finish_swaps(files: Files, directory: Path, names: list[str]) -> None:

@@ -73,7 +73,7 @@ class LogConfig:
     producer_id_expiration_ms: int = DAY_MS
     transaction_partition_verification_enable: bool = True
     compression: Compression | None = None
-    """The codec that a client's batch has in the log; None: that which it came with."""
+    """The codec of stored batches; None keeps the producer's."""
     compression_level: int | None = None
 
     max_segment_ms: int = field(init=False)

@@ -24,20 +24,20 @@ def deletable(
     segments: Sequence[Segment], config: LogConfig, now: int, start: int, high_watermark: int, end: int
 ) -> int:
     """How many of the oldest segments may be deleted: those before the log's `start` and, where the policy deletes,
-    those beyond the retention by time or size. No segment that reaches beyond `high_watermark`."""
+    those beyond the retention by time or size. Never a segment that reaches beyond `high_watermark`."""
     count = 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes
     limited = config.retention_bytes != NO_LIMIT
     # A segment ends where the next begins, not with its last batch: compaction may have left none, and consumers still
     # have positions there.
     ends = [*(segment.base_offset for segment in segments[1:]), end]
-    for segment, its_end in zip(segments, ends, strict=False):
+    for segment, segment_end in zip(segments, ends, strict=False):
         excess -= segment.size
         too_old = 0 <= config.retention_ms < now - _latest(segment)
         unwanted = config.cleanup_policy.deletes and (too_old or (limited and excess >= 0))
-        if its_end > start and not unwanted:
+        if segment_end > start and not unwanted:
             break
-        if its_end > high_watermark or (segment is segments[-1] and not segment.size):
+        if segment_end > high_watermark or (segment is segments[-1] and not segment.size):
             break
         count += 1
     return count

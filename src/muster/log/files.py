@@ -54,7 +54,7 @@ class Files:
     def rmdir(self, path: Path) -> None:
         os.rmdir(path)
 
-    def unlink_if_there(self, path: Path) -> None:
+    def unlink_if_exists(self, path: Path) -> None:
         """Removes the name, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             self.unlink(path)

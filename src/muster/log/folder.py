@@ -2,11 +2,10 @@
 
     TOPIC-PARTITION                    a partition: nothing but the files that a log makes
     TOPIC-PARTITION.HEX-delete         a partition that is being deleted; goes at the next start
-    TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for people to look at
+    TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for inspection
 
-HEX is 32 digits: random, or the id of the topic that gets its partition back when it exists again. A
-topic's name is cut where the whole name would be too long for a file, as in Kafka. Everything else in the folder is not
-muster's, and is left alone.
+HEX is 32 digits: random, or the id of the topic that gets its partition back when it exists again. A topic's name is
+cut where the whole name would be too long for a file, as in Kafka. Everything else in the folder is left alone.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ STRAY = "-stray"
 _MAX_NAME_BYTES = 255
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})\Z")
 _SET_ASIDE = re.compile(r".+-[0-9]+\.[0-9a-f]{32}(-delete|-stray)\Z")
-_BESIDE = re.compile(r"\.lock|\.kafka_cleanshutdown|muster-|meta\.properties|[a-z-]+-checkpoint")
+_OWN_FILE = re.compile(r"\.lock|\.kafka_cleanshutdown|muster-|meta\.properties|[a-z-]+-checkpoint")
 _LOG_FILE = re.compile(r"[0-9]{20}\.log\Z")
-_OUR_FILE = re.compile(
+_PARTITION_FILE = re.compile(
     r"([0-9]{20}\.(log|index|timeindex|txnindex|snapshot)(\.[a-z0-9]+)*"
     r"|partition\.metadata|leader-epoch-checkpoint)\Z"
 )
@@ -84,9 +83,9 @@ def parse_partition(name: str) -> TopicPartition | None:
     return TopicPartition(found[1], int(found[2])) if found else None
 
 
-def is_file_of_ours(name: str) -> bool:
+def is_own_file(name: str) -> bool:
     """Whether a file of this name is muster's own, besides the partitions' folders."""
-    return _BESIDE.match(name) is not None or set_aside_suffix(name) is not None
+    return _OWN_FILE.match(name) is not None or set_aside_suffix(name) is not None
 
 
 def set_aside_suffix(name: str) -> str | None:
@@ -95,18 +94,18 @@ def set_aside_suffix(name: str) -> str | None:
     return found[1] if found else None
 
 
-def name_aside(topic_partition: TopicPartition, suffix: str, topic_id: bytes | None = None) -> str:
+def set_aside_name(topic_partition: TopicPartition, suffix: str, topic_id: bytes | None = None) -> str:
     """A new name for a partition that is set aside (Kafka's UnifiedLog.logDeleteDirName); with the topic's id always
     the same one, so that it is found again."""
     end = f"-{topic_partition.partition}.{(topic_id or uuid.uuid4().bytes).hex()}{suffix}"
     return topic_partition.topic[: _MAX_NAME_BYTES - len(end)] + end
 
 
-def is_surely_ours(folder: Path) -> bool:
+def is_partition_folder(folder: Path) -> bool:
     """Whether the folder has segments of a log, and otherwise only files that a log or Kafka puts there. Raises
     OSError."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     with os.scandir(folder) as entries:
         names = [entry.name if entry.is_file(follow_symlinks=False) else "" for entry in entries]
-    return any(map(_LOG_FILE.match, names)) and all(map(_OUR_FILE.match, names))
+    return any(map(_LOG_FILE.match, names)) and all(map(_PARTITION_FILE.match, names))

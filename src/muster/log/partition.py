@@ -9,21 +9,21 @@ read is decided in `readable_end`, and nowhere else.
 Transactions
     Records before last_stable_offset are of decided transactions, or of none. Open transactions are part of
     `PartitionProducers` and its snapshots, and are rebuilt from the same batches as the sequences (producer_state.py;
-    transactions.py has the last stable offset). Of the decided ones, each segment has an index of those that its
-    markers aborted (aborted_index.py).
+    transactions.py has the last stable offset). Each segment has an index of the transactions that its markers aborted
+    (aborted_index.py).
 
 Threads
     One thread appends and reads (the broker's loop), another may call `flush`, a third `enforce_retention` and
     `compact`, any of them `close`. `_lock` guards the segments and is held for microseconds only; a sync, the rewriting
-    of a segment and the exchange of files run outside it. `_sync_lock` keeps files open while they are synced, and is
-    always taken first. Segments that are not synced yet belong to `flush`, and compaction leaves them alone.
+    of a segment and the replacement of files run outside it. `_sync_lock` keeps files open while they are synced, and
+    is always taken first. Segments that are not synced yet belong to `flush`, and compaction leaves them alone.
 
 Failure
-    A write that fails is cut off again and refused with KAFKA_STORAGE_ERROR; the log resumes once there is space, or a
-    file descriptor, again. Indexes, snapshots and compaction can wait: a failure there is logged, and they are done
-    later. But after a failed sync it is unknown what the disk holds, and the system may report later syncs as good
-    although the data is gone. Then the log is `failed`: it refuses all appends, and acknowledges nothing that was not
-    synced before. Opening the store again recovers it.
+    The bytes of a failed write are cut off again, and the append is refused with KAFKA_STORAGE_ERROR; the log resumes
+    once there is space, or a file descriptor, again. Indexes, snapshots and compaction can wait: a failure there is
+    logged, and they are done later. But after a failed sync it is unknown what the disk holds, and the system may
+    report later syncs as successful although the data is gone. Then the log is `failed`: it refuses all appends, and
+    acknowledges nothing that was not synced before. Opening the store again recovers it.
 """
 
 from __future__ import annotations
@@ -39,19 +39,17 @@ from typing import Literal, NoReturn
 
 from muster.errors import ErrorCode
 from muster.log import compaction, recovery
-from muster.log.batches.placing import place, writable
-from muster.log.batches.record_walk import first_of_time
-from muster.log.batches.validation import Examined, examine
+from muster.log.batches.record_walk import find_by_timestamp
+from muster.log.batches.validation import Examined, as_writable, assign_offsets, examine
 from muster.log.config import FsyncPolicy, LogConfig, LogError, LogFailedError, TimestampType
 from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, FileCutError, Files, put_whole
 from muster.log.producers.producer_state import PartitionProducers
 from muster.log.producers.transactions import OpenTransaction
 from muster.log.results import AppendResult, MarkerResult, ReadResult, Sealed, Traffic
-from muster.log.segments import epochs
 from muster.log.segments.aborted_index import AbortedTxn, aborted_between, entry_of
-from muster.log.segments.positions import Positions, position_of_end, readable
-from muster.log.segments.segment import STORED_FROM, Segment, segment_name
+from muster.log.segments.positions import Positions, end_of_epoch, position_of_end, readable
+from muster.log.segments.segment import FILE_RANGE_MIN_BYTES, Segment, segment_name
 from muster.model import TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.records.control_records import TxnMarker, end_marker
@@ -62,8 +60,8 @@ logger = logging.getLogger("muster.log")
 Origin = Literal["client", "coordinator"]
 
 _EMPTY = memoryview(b"")
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors with which a file or folder could not be opened for a sync. No sync was tried, so nothing is lost."""
+_TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of opening a file or folder for a sync. No sync was tried, so nothing is lost."""
 
 
 class PartitionLog:
@@ -147,7 +145,7 @@ class PartitionLog:
             log._durable = log._log_end_offset
         return log
 
-    # ---------------------------------------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------------------------------------- properties
 
     @property
     def log_start_offset(self) -> int:
@@ -179,11 +177,6 @@ class PartitionLog:
 
         `isolation_level` is READ_UNCOMMITTED or READ_COMMITTED."""
         return self.last_stable_offset if isolation_level == READ_COMMITTED else self.high_watermark
-
-    @property
-    def flushed_offset(self) -> int:
-        """Records before it have been synced (except with FsyncPolicy.NEVER)."""
-        return self._durable
 
     @property
     def recovery_point(self) -> int:
@@ -219,14 +212,14 @@ class PartitionLog:
         examined: Examined | None = None,
         guard: int | None = None,
     ) -> AppendResult:
-        """Appends batches (from a client, or of a producer, exactly one) in one write, and gives them their offsets.
+        """Appends batches in one write, and gives them their offsets; exactly one from a client, or with a producer id.
 
         The batches are validated first, unless `examined` has the result already. Offsets and leader epoch are patched
         into `batches` itself if it is writable. `guard` is what `begin_verification` has returned. Raises LogError with
         the client's error code: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
         INVALID_TIMESTAMP, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE; FENCED_LEADER_EPOCH,
         if the partition is led under a newer epoch; LogFailedError if the disk fails or has failed."""
-        buffer = writable(batches)
+        buffer = as_writable(batches)
         if examined is None:
             examined = examine(buffer, self.config, now, origin, self.topic_partition)
         with self._lock:
@@ -243,7 +236,7 @@ class PartitionLog:
                     return AppendResult(duplicate.first_offset, duplicate.last_offset, duplicate.timestamp, True)
             base_offset = self._log_end_offset
             epoch = self.leader_epoch if leader_epoch is None else leader_epoch
-            placed = place(buffer, examined, base_offset, self.config, now, epoch)
+            placed = assign_offsets(buffer, examined, base_offset, self.config, now, epoch)
             self._write(buffer, placed, now)
             last_offset = self._log_end_offset - 1
         if self._on_dirty is not None:
@@ -262,9 +255,9 @@ class PartitionLog:
             return self.producers.begin_verification(producer_id, producer_epoch, first_sequence, tv2, now)
 
     def append_marker(self, marker: TxnMarker, *, now: int, leader_epoch: int | None = None) -> MarkerResult:
-        """Ends a producer's transaction. A repeat is written again. Refused are an older epoch of the producer
-        (INVALID_PRODUCER_EPOCH; with `transaction_version` 2 also the same one while its transaction is open) and one
-        of the coordinator (TRANSACTION_COORDINATOR_FENCED); all other errors are as for `append`."""
+        """Ends a producer's transaction. A repeat is written again. An older epoch of the producer is refused
+        (INVALID_PRODUCER_EPOCH; with `transaction_version` 2 also the same epoch while its transaction is open), and so
+        is an older epoch of the coordinator (TRANSACTION_COORDINATOR_FENCED). Other errors are those of `append`."""
         batch = end_marker(marker, now)
         header = read_header(batch)
         try:
@@ -276,7 +269,7 @@ class PartitionLog:
                 self.producers.check_marker(marker)
                 base_offset = self._log_end_offset
                 epoch = self.leader_epoch if leader_epoch is None else leader_epoch
-                placed = place(batch, Examined([header], [now]), base_offset, self.config, now, epoch)
+                placed = assign_offsets(batch, Examined([header], [now]), base_offset, self.config, now, epoch)
                 self._write(batch, placed, now, marker)
         except LogError as error:
             return MarkerResult(error.code, message=str(error))
@@ -377,7 +370,7 @@ class PartitionLog:
                     f"offset {offset} of {self.topic_partition} is not between "
                     f"{self._log_start_offset} and {self._log_end_offset}",
                 )
-            # In one look: a sync that ends in between moves both.
+            # Read once: a sync that ends in between would move both.
             high_watermark = self.high_watermark
             stable = self._stable_end(high_watermark)
             committed = isolation_level == READ_COMMITTED
@@ -399,12 +392,12 @@ class PartitionLog:
                     return empty
                 data = segment.view(position, end)
                 next_offset = self._positions.offset_at(segment, end)
-                stored = segment.stored(position, data) if end - position >= STORED_FROM else None
+                file_range = segment.file_range(position, data) if end - position >= FILE_RANGE_MIN_BYTES else None
             except OSError as error:
                 raise self._unreadable(error) from error
             if committed:
                 aborted = [entry[:2] for entry in self._aborted(offset, next_offset)]
-        return ReadResult(data, next_offset, high_watermark, self._log_start_offset, stable, stored, aborted)
+        return ReadResult(data, next_offset, high_watermark, self._log_start_offset, stable, file_range, aborted)
 
     def _aborted(self, start: int, end: int) -> list[AbortedTxn]:
         """The aborted transactions that overlap with these offsets, by their markers."""
@@ -439,23 +432,23 @@ class PartitionLog:
                 try:
                     if segment not in self._segments:
                         # The first round; or the segment searched was replaced or deleted meanwhile.
-                        segment, position = self._segment_of_time(timestamp, -1)
+                        segment, position = self._segment_for_timestamp(timestamp, -1)
                     if segment is None:
                         return None
                     start_offset, end_offset = self._log_start_offset, self.readable_end(isolation_level)
                     end = position_of_end(readable(segment, self._segments), end_offset)
-                    batch, stop = segment.batch_of_time(position, end, timestamp, start_offset)
+                    batch, stop = segment.batch_for_timestamp(position, end, timestamp, start_offset)
                     if batch is None and stop == position:
-                        segment, stop = self._segment_of_time(timestamp, segment.base_offset)
+                        segment, stop = self._segment_for_timestamp(timestamp, segment.base_offset)
                         if segment is None:
                             return None
                 except OSError as error:
                     raise self._unreadable(error) from error
             position = stop
-            if batch is not None and (found := first_of_time(batch, timestamp, start_offset)):
+            if batch is not None and (found := find_by_timestamp(batch, timestamp, start_offset)):
                 return found
 
-    def _segment_of_time(self, timestamp: int, base_offset: int) -> tuple[Segment | None, int]:
+    def _segment_for_timestamp(self, timestamp: int, base_offset: int) -> tuple[Segment | None, int]:
         """The first segment after the one at `base_offset` that may have records from `timestamp` on, and where."""
         for segment in self._segments:
             if segment.base_offset > base_offset and segment.max_timestamp >= timestamp:
@@ -470,13 +463,13 @@ class PartitionLog:
         return self.offset_for_timestamp(latest, isolation_level)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The last epoch up to `epoch` with records, and the offset after them; -1 and -1 of one that is to come
-        (KIP-320). Raises LogFailedError."""
+        """The last epoch up to `epoch` with records, and the offset after them; -1 and -1 for an epoch that has not
+        begun (KIP-320). Raises LogFailedError."""
         with self._lock:
             if epoch >= self.leader_epoch:
                 return (epoch, self._log_end_offset) if epoch == self.leader_epoch else (-1, -1)
             try:
-                last, end = epochs.end_of_epoch(self._segments, epoch)
+                last, end = end_of_epoch(self._segments, epoch)
             except OSError as error:
                 raise self._unreadable(error) from error
             end = self._log_end_offset if end is None else max(end, self._log_start_offset)
@@ -485,7 +478,7 @@ class PartitionLog:
     # ---------------------------------------------------------------------------------------------- durability
 
     @property
-    def _promises(self) -> bool:
+    def _syncs(self) -> bool:
         """Whether the policy makes any promise about power cuts."""
         return self.fsync is not FsyncPolicy.NEVER
 
@@ -504,7 +497,7 @@ class PartitionLog:
                 sealed = tuple(self._sealed)
                 new_files, self._new_files = self._new_files, False
             moved = False
-            if self._promises:
+            if self._syncs:
                 if not self._sync_files((*sealed, active), new_files):
                     return False
                 moved = target > self._durable
@@ -520,11 +513,12 @@ class PartitionLog:
                 self._files.sync_folder(self.directory)
                 self._files.sync_folder(self.directory.parent)
         except OSError as error:
-            if error.errno not in _PASSING:
+            if error.errno not in _TRANSIENT:
                 self._fail("syncing", error)
                 return False
             self._report("could not be synced", error)
-            self._new_files = self._new_files or new_files
+            if new_files:  # never cleared here: an append in another thread may have just set it
+                self._new_files = True
             if self._on_dirty is not None:
                 self._on_dirty(self)
             return False
@@ -535,7 +529,7 @@ class PartitionLog:
         the whole segments."""
         try:
             for segment, offset, snapshot in sealed:
-                segment.save_indexes(sync=self._promises)
+                segment.save_indexes(sync=self._syncs)
                 put_whole(self._files, self.directory / segment_name(offset, ".snapshot"), snapshot, sync=False)
         except OSError as error:
             self._report("could not write the indexes of a segment", error)
@@ -555,9 +549,9 @@ class PartitionLog:
             self._closed = True
             try:
                 if self._segments and self.failed is None:
-                    if self._sealed or (self._durable < self._log_end_offset and self._promises):
+                    if self._sealed or (self._durable < self._log_end_offset and self._syncs):
                         raise OSError("not everything could be written")
-                    self._segments[-1].save_indexes(sync=self._promises)
+                    self._segments[-1].save_indexes(sync=self._syncs)
                     snapshot = self.directory / segment_name(self._log_end_offset, ".snapshot")
                     self.producers.save(snapshot, self._files)
             except OSError as error:
@@ -577,7 +571,7 @@ class PartitionLog:
             for segment in self._segments:
                 segment.close()
 
-    # ---------------------------------------------------------------------------------------------- what goes away
+    # ------------------------------------------------------------------------------------------- retention, compaction
 
     def delete_records(self, before_offset: int) -> int:
         """Makes `before_offset` the log's start (-1 is the high watermark) and returns the start. The bytes go with the
@@ -628,11 +622,12 @@ class PartitionLog:
         try:
             for segment in doomed:
                 if one_by_one and segment.aborted:
-                    # With this index a start would believe that nothing was aborted, if the other had gone before it.
-                    self._files.unlink_if_there(segment.index.path)
+                    # If the index of aborted transactions went first, a start would find the offset index without it,
+                    # and conclude that nothing was aborted.
+                    self._files.unlink_if_exists(segment.index.path)
                     self._files.sync_folder(self.directory)
                 segment.delete()
-                self._files.unlink_if_there(self.directory / segment_name(segment.base_offset, ".snapshot"))
+                self._files.unlink_if_exists(self.directory / segment_name(segment.base_offset, ".snapshot"))
                 if one_by_one:
                     self._files.sync_folder(self.directory)
         except OSError as error:
@@ -656,7 +651,7 @@ class PartitionLog:
         and may raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as before."""
         self._finish_exchanges()
         with self._lock:
-            limit = min(self._durable if self._promises else self._log_end_offset, self.last_stable_offset)
+            limit = min(self._durable if self._syncs else self._log_end_offset, self.last_stable_offset)
             sealed = [segment for segment in self._segments[:-1] if segment.next_offset <= limit]
             if self.failed is not None or self._closed or not sealed:
                 return None
@@ -679,7 +674,7 @@ class PartitionLog:
         if not self._has(replacement.old):
             compaction.discard(replacement.new)
             return False
-        compaction.decide(replacement)
+        compaction.commit(replacement)
         with self._lock:
             # Closed or deleted meanwhile: the next start finishes the exchange, or the folder is deleted with it.
             if not self._has(replacement.old):
@@ -703,4 +698,4 @@ class PartitionLog:
 
 
 def _fenced(epoch: int, known: int) -> LogError:
-    return LogError(ErrorCode.FENCED_LEADER_EPOCH, f"{epoch} is older than {known}")
+    return LogError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {epoch} is older than {known}")

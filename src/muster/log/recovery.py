@@ -11,8 +11,8 @@ What a crash can leave, and how it is repaired:
 - segments before the log's start, which retention was removing: removed.
 
 Two rules always hold. No offset is reused: if the log is known to have been longer, it continues after the old end, and
-the gap is reported. And no whole batch is deleted: bytes that are cut off in front of good batches are kept as
-`.damaged`, and whole segments after a damaged one stay in the log.
+the gap is reported. And no whole batch is deleted: bytes that are cut off before good batches are kept as `.damaged`,
+and whole segments after a damaged one stay in the log.
 
 All changes made here are durable before the log is open: otherwise a later power cut could bring back removed batches
 among newer ones.
@@ -70,12 +70,12 @@ def load(
     cleaned_to: int = 0,
     sync: bool,
     files: Files = DISK,
-    trusting: bool = True,
+    trust: bool = True,
 ) -> Loaded:
     """Segments and producers of the partition in `directory`, which need not exist.
 
     Segments that end before `recovery_point` were synced before the crash and are trusted as after a clean shutdown,
-    unless a batch turns out to be damaged: then all are read through, as they are without `trusting`.
+    unless a batch turns out to be damaged: then all are read through, as they are without `trust`.
     With `sync` the others are synced now: a killed process may have left them in the system's memory only.
     Raises OSError."""
     recovery = _Recovery(directory, config, now, sync, files, cleaned_to)
@@ -88,8 +88,8 @@ def load(
     known_end = max(recovery_point, log_start_offset)
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
-        believed = trusting and (clean or (end is not None and end <= recovery_point))
-        recovery.take(base, end, recovery_point, believed=believed)
+        trusted = trust and (clean or (end is not None and end <= recovery_point))
+        recovery.take(base, end, recovery_point, trusted=trusted)
     recovery.report_gaps(known_end, cleaned_to, clean=clean)
     recovery.extend_to(known_end)
     recovery.remove_leftovers()
@@ -97,11 +97,11 @@ def load(
         recovery.load_producers()
         recovery.save_indexes()
     except CorruptRecordError as error:
-        if not trusting:
+        if not trust:
             raise
         logger.error("%s: %s: reading all of its segments", directory, error)
         known = {"recovery_point": recovery_point, "log_start_offset": log_start_offset, "cleaned_to": cleaned_to}
-        return load(directory, config, now=now, clean=clean, **known, sync=sync, files=files, trusting=False)
+        return load(directory, config, now=now, clean=clean, **known, sync=sync, files=files, trust=False)
     if bases and sync and not clean:
         recovery.changed = True  # names that the killed process has made may not be durable
     if recovery.changed:
@@ -162,14 +162,14 @@ class _Recovery:
 
     # ------------------------------------------------------------------------------------------- segments
 
-    def take(self, base: int, end: int | None, recovery_point: int, *, believed: bool) -> None:
+    def take(self, base: int, end: int | None, recovery_point: int, *, trusted: bool) -> None:
         """Adds the segment that begins at `base` and should end before `end`, where the next one begins."""
         segment = Segment(self._directory, base, self._now, files=self._files)
         segment.created_ms = int(segment.path.stat().st_mtime * 1000)
         if base < self._seen_end:
             self._set_aside(segment, f"its offsets up to {self._seen_end - 1} are in the segment before it, too")
             return
-        if not (believed and _load(segment, end)):
+        if not (trusted and _load(segment, end)):
             self._read_through(segment, end, recovery_point)
         self.loaded.segments.append(segment)
         self._seen_end = max(self._seen_end, segment.next_offset)
@@ -207,7 +207,7 @@ class _Recovery:
             segment.seal()
             self._unsaved.append(segment)
         elif segment.aborted.path.exists():  # from the last shutdown: it may list markers that were lost
-            self._files.unlink_if_there(segment.aborted.path)
+            self._files.unlink_if_exists(segment.aborted.path)
             self.changed = True
 
     def _check_offsets(self, header: BatchHeader, expected: int, limit: int) -> None:
@@ -302,7 +302,7 @@ class _Recovery:
         for name in self.names():
             stray = name.endswith((".index", ".timeindex", ".txnindex")) and _offset(name) not in bases
             if stray or _LEFTOVER.match(name) or name.endswith(".log.deleted"):
-                self._files.unlink_if_there(self._directory / name)
+                self._files.unlink_if_exists(self._directory / name)
                 self.changed = True
 
     def load_producers(self) -> None:
@@ -319,14 +319,14 @@ class _Recovery:
                 self._files.unlink(path)
                 self.changed = True
         if self._unmarked and self._unmarked[0].base_offset < (start or 0):
-            self._look_into_markers()
+            self._rebuild_aborted_indexes()
         self._replay(self.loaded.producers, start or 0)
         self._drop_cleaned()
 
     def _snapshots(self) -> list[int]:
         return sorted((_offset(name) for name in self.names() if name.endswith(".snapshot")), reverse=True)
 
-    def _look_into_markers(self) -> None:
+    def _rebuild_aborted_indexes(self) -> None:
         """Builds indexes of aborted transactions from a snapshot that is older than the newest one."""
         newest = self.loaded.producers
         self.loaded.producers, start = PartitionProducers(), 0

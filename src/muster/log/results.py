@@ -30,7 +30,8 @@ class MarkerResult(NamedTuple):
 
 class ReadResult(NamedTuple):
     """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid as
-    long as it is referred to; `next_offset` is where to read on. Of a large read, `stored` says where its bytes are.
+    long as it is referred to; `next_offset` is where to read on. For a large read, `file_range` says where
+    in the file the bytes are.
     `aborted` has producer id and first offset of each aborted transaction among them; None for READ_UNCOMMITTED."""
 
     data: memoryview
@@ -38,7 +39,7 @@ class ReadResult(NamedTuple):
     high_watermark: int
     log_start_offset: int
     last_stable_offset: int
-    stored: FileRange | None = None
+    file_range: FileRange | None = None
     aborted: list[tuple[int, int]] | None = None
 
 

@@ -67,7 +67,7 @@ class LogStore:
         self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
         """The contents of the checkpoint files."""
         self.after_housekeeping: Callable[[], None] = lambda: None
-        """Called when there may be more space than before, and checkpoints have what they need of it."""
+        """Called when space may have become free, and the checkpoints have been written."""
         self.offline: dict[TopicPartition, OSError] = {}
         """The partitions that could not be opened, and why. Their folders and checkpoints stay as they are."""
         self._checkpoint_lock = threading.Lock()
@@ -101,14 +101,14 @@ class LogStore:
         root.mkdir(parents=True, exist_ok=True)
         store = cls(root, FsyncPolicy(fsync), defaults or LogConfig(), lock or FolderLock.take(root), files)
         try:
-            found = store._look_around(partitions, deleted)
+            found = store._scan(partitions, deleted)
             store._load(found, now, configs or (lambda topic: store.defaults))
         except BaseException:
             store._lock.release()
             raise
         return store
 
-    def _look_around(
+    def _scan(
         self, partitions: Collection[TopicPartition] | None, deleted: Collection[TopicPartition]
     ) -> list[TopicPartition]:
         """The partitions to open. Finishes deletions, sets strays aside, leaves everything else alone."""
@@ -123,7 +123,7 @@ class LogStore:
             if names.set_aside_suffix(name) == names.DELETED and thing.is_dir(follow_symlinks=False):
                 self._doomed.append(self.root / name)
             elif partition is None:
-                foreign += [name] if not names.is_file_of_ours(name) else []
+                foreign += [name] if not names.is_own_file(name) else []
             elif partition in doomed:
                 interrupted.append(partition)
             elif known is not None and partition not in known:
@@ -146,9 +146,9 @@ class LogStore:
         """As Kafka does with an unknown partition, keep it under another name. Returns False if it may not be a
         partition of muster at all."""
         try:
-            if not names.is_surely_ours(path):
+            if not names.is_partition_folder(path):
                 return False
-            aside = self.root / names.name_aside(partition, names.STRAY)
+            aside = self.root / names.set_aside_name(partition, names.STRAY)
             self._files.replace(path, aside)
         except OSError as error:
             logger.warning("%s belongs to no topic and could not be set aside: %s", path, error.strerror)
@@ -187,7 +187,7 @@ class LogStore:
             self._files.sync_folder(self.root)
 
     def take_offline(self, partition: TopicPartition, error: OSError) -> None:
-        """A partition could not be opened: do not touch it from now on."""
+        """Leaves a partition that could not be opened untouched until the next start."""
         self.offline[partition] = error
         logger.error("%s cannot be opened, and will not be served until the next start: %s", partition, error)
 
@@ -212,7 +212,7 @@ class LogStore:
             if partition not in self._logs and os.path.lexists(path) and not _is_empty_folder(path):
                 raise FileExistsError(17, "the name of its folder is taken by something else", str(path))
         with self._checkpoint_lock:  # one that another thread is writing may still name a deleted partition
-            stale = any(partition in said for said in self._checkpoints.values() for partition in wanted)
+            stale = any(partition in offsets for offsets in self._checkpoints.values() for partition in wanted)
         if stale:
             self.write_checkpoints()
 
@@ -241,10 +241,6 @@ class LogStore:
             log.config = config
         return log
 
-    def delete(self, topic_partition: TopicPartition) -> bool:
-        """`delete_all` for one partition."""
-        return not self.delete_all([topic_partition])
-
     def delete_all(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """`deleting`, in one go."""
         steps = self.deleting(partitions)
@@ -268,7 +264,7 @@ class LogStore:
                 self._dirty.discard(log)
                 log.abandon()
             if os.path.lexists(self.root / str(partition)):
-                aside = self._set_doomed_aside(partition)
+                aside = self._mark_deleted(partition)
                 if aside is None:
                     left.add(partition)
                 else:
@@ -300,9 +296,9 @@ class LogStore:
             if _is_empty_folder(path):
                 self._files.rmdir(path)
             elif os.path.lexists(path):
-                aside = names.name_aside(partition, names.STRAY, topic_id)
+                aside = names.set_aside_name(partition, names.STRAY, topic_id)
                 if os.path.lexists(self.root / aside):
-                    aside = names.name_aside(partition, names.STRAY)
+                    aside = names.set_aside_name(partition, names.STRAY)
                 self._files.replace(path, self.root / aside)
                 asides.append(aside)
         if self.fsync is not FsyncPolicy.NEVER:
@@ -315,7 +311,7 @@ class LogStore:
 
     def open_aside(self, topic_partition: TopicPartition, topic_id: bytes, config: LogConfig, now: int) -> PartitionLog:
         """Opens a partition that was set aside, under its own name, and checks all of it. That takes long: it may run
-        in a thread, and `put_back` has the store know the log. Raises OSError; then it is set aside as before."""
+        in a thread, and `put_back` then adds the log. Raises OSError; then it is set aside as before."""
         path, aside = self.root / str(topic_partition), self.root / _aside(topic_partition, topic_id)
         self._files.replace(aside, path)
         try:
@@ -347,8 +343,8 @@ class LogStore:
                 self._files.replace(self.root / name, doomed)
                 self._doomed.append(doomed)
 
-    def _set_doomed_aside(self, partition: TopicPartition) -> Path | None:
-        aside = self.root / names.name_aside(partition, names.DELETED)
+    def _mark_deleted(self, partition: TopicPartition) -> Path | None:
+        aside = self.root / names.set_aside_name(partition, names.DELETED)
         try:
             self._files.replace(self.root / str(partition), aside)
         except OSError as error:
@@ -405,14 +401,14 @@ class LogStore:
         Failures of one log are logged. Raises OSError if the checkpoints cannot be written."""
         self._remove_doomed(len(self._doomed), breathe)
         if self.fsync is FsyncPolicy.NEVER:
-            self._each(lambda log: log.flush())  # writes indexes
+            self._for_each(lambda log: log.flush())  # writes indexes
         retired: list[tuple[PartitionLog, list[Segment]]] = []
-        self._each(lambda log: retired.append((log, log.retire(now))))
+        self._for_each(lambda log: retired.append((log, log.retire(now))))
         # The new log starts are durable before files go: if a power cut brings some files back, it leaves no hole.
         try:
             self.write_checkpoints()
             one_by_one = False
-        except OSError:  # the disk may be full: just then files have to go. What is below raises it again, if it lasts.
+        except OSError:  # the disk may be full: then files must go all the more. If it lasts, it is raised below.
             one_by_one = True
         for log, doomed in retired:
             log.remove(doomed, one_by_one=one_by_one)
@@ -425,14 +421,14 @@ class LogStore:
         """Compacts where it is due. It is a part of housekeeping that may be called more often: a log for which it
         failed waits for the next housekeeping. Raises OSError if the checkpoints cannot be written."""
         due = [log for log in list(self._logs.values()) if log not in self._uncleanable and log.is_cleanable(now)]
-        self._uncleanable.update(self._each(lambda log: log.compact(now, breathe), due))
+        self._uncleanable.update(self._for_each(lambda log: log.compact(now, breathe), due))
         if due:
             self.write_checkpoints()
 
-    def _each(
+    def _for_each(
         self, work: Callable[[PartitionLog], object], logs: Iterable[PartitionLog] | None = None
     ) -> list[PartitionLog]:
-        """Do it to these logs, or to all; returns those for which it failed."""
+        """Calls `work` with each of these logs, or of all; returns those for which it failed."""
         failed = []
         for log in list(self._logs.values()) if logs is None else logs:
             try:
@@ -451,17 +447,17 @@ class LogStore:
             starts = {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset}
             cleaned = {log.topic_partition: log.cleaned_to for log in logs if log.cleaned_to}
             changed = [
-                self._put_checkpoint(name, offsets | self._of_offline(name))
+                self._put_checkpoint(name, offsets | self._offline_offsets(name))
                 for name, offsets in zip(_CHECKPOINTS, (points, starts, cleaned), strict=True)
             ]
             if any(changed):
                 self._files.sync_folder(self.root)
 
-    def _of_offline(self, name: str) -> dict[TopicPartition, int]:
-        said = self._checkpoints.get(name, {})
-        return {partition: said[partition] for partition in list(self.offline) if partition in said}
+    def _offline_offsets(self, name: str) -> dict[TopicPartition, int]:
+        offsets = self._checkpoints.get(name, {})
+        return {partition: offsets[partition] for partition in list(self.offline) if partition in offsets}
 
-    def note_new(self, synced: Iterable[PartitionLog]) -> None:
+    def checkpoint_new(self, synced: Iterable[PartitionLog]) -> None:
         """Writes the checkpoints if they lack one of these logs. Without its recovery point a start after a crash would
         take a log whose files are gone for one that was never written. Raises OSError."""
         known = self._checkpoints.get(RECOVERY_POINTS, {})
@@ -508,7 +504,7 @@ class LogStore:
 
 
 def _aside(topic_partition: TopicPartition, topic_id: bytes) -> str:
-    return names.name_aside(topic_partition, names.STRAY, topic_id)
+    return names.set_aside_name(topic_partition, names.STRAY, topic_id)
 
 
 def _is_empty_folder(path: Path) -> bool:
@@ -529,7 +525,7 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
         fields = [line.split() for line in lines]
         offsets = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in fields}
         if version != "0" or int(count) != len(offsets):
-            raise ValueError("the number of lines is not what it says")
+            raise ValueError("its number of lines is wrong")
     except (ValueError, OSError) as error:
         logger.warning("%s: ignored: %s", path, error)
         return {}

@@ -116,16 +116,16 @@ async def test_a_sync_follows_when_new_logs_could_not_be_noted(
 ) -> None:
     """It is no error of the disk: nothing that one thread does may end the other's work silently."""
     monkeypatch.setattr(durability_module, "INTERVAL_S", 0.001)
-    real, calls = store.note_new, 0
+    real, calls = store.checkpoint_new, 0
 
-    def note_new(synced: Iterable[PartitionLog]) -> None:
+    def checkpoint_new(synced: Iterable[PartitionLog]) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise RuntimeError("the list changed its size")
         real(synced)
 
-    monkeypatch.setattr(store, "note_new", note_new)
+    monkeypatch.setattr(store, "checkpoint_new", checkpoint_new)
     durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
     durability.start(housekeeping_ms=10**6)
     log = store.create(TopicPartition("t", 0))
@@ -142,13 +142,13 @@ async def test_logs_that_are_new_in_many_syncs_are_noted_together(
     """The checkpoint names all logs, and is synced twice: to write it after each sync would double what a commit of
     many costs."""
     monkeypatch.setattr(durability_module, "INTERVAL_S", 10**6)
-    real, noted = store.note_new, []
+    real, noted = store.checkpoint_new, []
 
-    def note_new(synced: Iterable[PartitionLog]) -> None:
+    def checkpoint_new(synced: Iterable[PartitionLog]) -> None:
         noted.append(list(synced))
         real(noted[-1])
 
-    monkeypatch.setattr(store, "note_new", note_new)
+    monkeypatch.setattr(store, "checkpoint_new", checkpoint_new)
     durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
     durability.start(housekeeping_ms=10**6)
     for index in range(20):

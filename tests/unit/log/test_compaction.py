@@ -376,7 +376,7 @@ def test_a_compaction_ends_when_it_is_not_wanted_any_more(tmp_path, how):
         if next(calls) == 70:  # while the new segment is written
             if how == "stopped":
                 raise CompactionStopped
-            store.delete(TP) if how == "deleted" else log.close()
+            store.delete_all([TP]) if how == "deleted" else log.close()
 
     with contextlib.suppress(CompactionStopped):
         store.housekeeping(NOW, breathe)

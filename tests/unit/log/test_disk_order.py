@@ -109,7 +109,7 @@ def test_a_deletion_is_durable_by_name_before_a_file_goes(tmp_path):
     store = open_store(tmp_path, disk)
     fill(store.create(TP))
     disk.forget()
-    assert store.delete(TP)
+    assert not store.delete_all([TP])
     renamed = next(at for at, (what, name) in enumerate(disk.done) if what == "replace" and name.startswith("t-0."))
     synced = disk.done.index(("sync folder", tmp_path.name))
     first_gone = next(at for at, (what, _) in enumerate(disk.done) if what == "unlink")
@@ -120,7 +120,7 @@ def test_a_deletion_that_is_not_durable_is_not_complete(tmp_path, disk):
     store = open_store(tmp_path, disk)
     store.create(TP).append(batch((b"k", b"v")), now=NOW)
     disk.fail_syncs()
-    assert not store.delete(TP)
+    assert store.delete_all([TP])
 
 
 def test_one_folder_that_cannot_be_renamed_makes_a_deletion_incomplete(tmp_path):
@@ -142,7 +142,7 @@ def test_a_deleted_log_is_not_waited_for_nor_held(tmp_path, fsync):
     store = open_store(tmp_path, fsync=fsync)
     store.create(TP).append(batch((b"k", b"v")), now=NOW)
     assert store.dirty()
-    store.delete(TP)
+    store.delete_all([TP])
     assert not store.dirty()
 
 
@@ -156,10 +156,10 @@ def test_what_is_appended_while_a_sync_runs_is_synced_by_the_next(tmp_path, disk
         disk.wait_for_sync()
         log.append(batch((b"k", b"2")), now=NOW)
     flushing.join()
-    assert log.flushed_offset == 1
+    assert log.recovery_point == 1
     assert store.dirty()
     store.flush()
-    assert (log.flushed_offset, store.dirty()) == (2, False)
+    assert (log.recovery_point, store.dirty()) == (2, False)
 
 
 def test_checkpoints_that_could_not_be_written_are_written_later(tmp_path, disk):

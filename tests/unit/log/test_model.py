@@ -72,7 +72,7 @@ class LogMachine(RuleBasedStateMachine):
     def flush(self):
         self.store.flush()
         if self.fsync is not FsyncPolicy.NEVER:
-            assert self.log.flushed_offset == self.log.log_end_offset
+            assert self.log.recovery_point == self.log.log_end_offset
 
     @rule(days=st.integers(0, 2))
     def housekeeping(self, days):

@@ -9,14 +9,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import CorruptRecordError
-from muster.log.batches.record_walk import MAX_ERRORS, BadRecord, RecordLengthError, Rules, first_of_time, walk
+from muster.log.batches.record_walk import (
+    MAX_ERRORS,
+    BadRecord,
+    RecordLengthError,
+    RecordRules,
+    find_by_timestamp,
+    walk,
+)
 from muster.protocol.records import record_runs
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder, read_header, read_tuples
 from muster.protocol.records.varints import varint
 from tests.support.written import build_batch
 
 NOW = 1_700_000_000_000
-ANY = Rules(False, -(1 << 63), (1 << 63) - 1)
+ANY = RecordRules(False, -(1 << 63), (1 << 63) - 1)
 
 alike = st.tuples(
     st.integers(1, 300), st.none() | st.integers(0, 20), st.none() | st.integers(0, 200), st.integers(0, 3000)
@@ -62,7 +69,7 @@ def test_a_batch_that_is_as_it_says(given_pieces):
     decoded = read_tuples(batch)
     assert found.max_timestamp == max(time for _, time, *_ in decoded) == header.max_timestamp
     assert (found.in_sequence, found.bad, found.bad_count) == (True, [], 0)
-    bounds = Rules(True, NOW, NOW + 4000)
+    bounds = RecordRules(True, NOW, NOW + 4000)
     bad = [
         BadRecord(at, at, None if key is None else time)
         for at, (_, time, key, *_) in enumerate(decoded)
@@ -108,7 +115,7 @@ def singly(data: bytes, header: Any) -> Any:
         return verdict(data, header)
 
 
-@pytest.mark.parametrize("rules", [Rules(False, NOW + 90, NOW + 1000), Rules(False, NOW, NOW + 90)])
+@pytest.mark.parametrize("rules", [RecordRules(False, NOW + 90, NOW + 1000), RecordRules(False, NOW, NOW + 90)])
 @pytest.mark.parametrize("first", [64, 91, 119])
 def test_each_time_in_a_run_is_held_against_the_bounds(rules, first):
     times = [NOW + first, *[NOW + 70 + number % 40 for number in range(100)], NOW + 90]
@@ -231,4 +238,4 @@ def test_a_count_that_is_wrong(count):
 def test_the_first_record_of_a_time(given_pieces, delta, start):
     batch = build(given_pieces)
     matching = ((offset, time) for offset, time, *_ in read_tuples(batch) if time >= NOW + delta and offset >= start)
-    assert first_of_time(batch, NOW + delta, start) == next(matching, None)
+    assert find_by_timestamp(batch, NOW + delta, start) == next(matching, None)

@@ -67,7 +67,7 @@ def test_everything_is_there_after_opening_again(tmp_path, clean):
     assert store.was_clean is clean
     assert set(store.logs) == {TP, TopicPartition("empty", 4)}
     log = store.get(TP)
-    assert (log.log_end_offset, log.high_watermark, log.flushed_offset) == (22, 22, 22)
+    assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (22, 22, 22)
     assert read_all(log) == expected
     assert [log.offset_for_timestamp(NOW + at) for at in range(20)] == times
     assert log.append(produced(1), now=NOW).duplicate
@@ -370,8 +370,8 @@ def test_deleted_logs_do_not_come_back(tmp_path):
     fill(log)
     view = log.read(0, 400).data
     copy = bytes(view)
-    store.delete(TP)
-    store.delete(TP)
+    store.delete_all([TP])
+    store.delete_all([TP])
     assert store.get(TP) is None
     assert view == copy
     with pytest.raises(LogError) as caught:

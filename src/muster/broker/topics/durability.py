@@ -143,7 +143,7 @@ class Durability:
             self._noting.clear()
             advanced, self._advanced = self._advanced, set()
             try:
-                await loop.run_in_executor(self._disk_thread, self._store.note_new, advanced)
+                await loop.run_in_executor(self._disk_thread, self._store.checkpoint_new, advanced)
             except OSError:
                 pass  # the disk is full: housekeeping reports it
             except Exception:

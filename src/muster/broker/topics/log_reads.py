@@ -142,7 +142,7 @@ class Reader:
         if found.aborted:
             data.aborted_transactions = [AbortedTransaction(*one) for one in found.aborted]
         # A message's records are typed as bytes in memory; to be sent, their place in a file will do.
-        data.records = found.stored or found.data  # type: ignore[assignment]
+        data.records = found.file_range or found.data  # type: ignore[assignment]
         size = len(found.data)
         log.traffic.bytes_out += size
         return size

@@ -13,7 +13,7 @@ from muster.broker.settings import Value
 from muster.broker.topics import settings as topic_settings
 from muster.broker.topics.catalogue import Topic, TopicCatalogue
 from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic
-from muster.log.segments import epochs
+from muster.log.segments.positions import end_of_epoch
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Compression
 
@@ -108,7 +108,7 @@ class Partitions:
         log = self._store.get(partition)
         if log is None:
             self._store.make_room([partition])
-        written = epochs.end_of_epoch(log.segments, NEWEST)[0] if log is not None else None
+        written = end_of_epoch(log.segments, NEWEST)[0] if log is not None else None
         return max(topic.epochs.get(index, -1), -1 if written is None else written)
 
     def lead(self, topic: Topic, index: int, epoch: int) -> PartitionLog:

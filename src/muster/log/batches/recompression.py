@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 
 from muster.errors import ErrorCode
-from muster.log.batches.record_walk import Rules, walk
+from muster.log.batches.record_walk import RecordRules, walk
 from muster.log.batches.validation import CHEAP_COMPRESSED_BYTES, CostlyError, Examined
 from muster.log.config import LogConfig, LogError
 from muster.protocol.primitives import Buffer
@@ -27,17 +27,17 @@ _LENGTH_AT = 8
 _LENGTH = Struct(">i")
 _ATTRIBUTES_AT = 21
 _ATTRIBUTES = Struct(">h")
-_TIMES = Rules(needs_key=False, earliest=NO_TIMESTAMP, latest=(1 << 63) - 1)
+_TIMES = RecordRules(needs_key=False, earliest=NO_TIMESTAMP, latest=(1 << 63) - 1)
 
 
 def recompressed(
     batch: Buffer, examined: Examined, config: LogConfig, *, at_once: bool = False
 ) -> tuple[Buffer, Examined]:
-    """One batch that was examined, in the codec of the settings; as it is if it has that one.
+    """One batch that was examined, in the codec of the settings; unchanged if it has that codec already.
 
     Raises:
         LogError: it cannot be rebuilt, or is then larger than a batch may be.
-        CostlyError: `at_once` was asked for, and it would take long.
+        CostlyError: with `at_once`, if it would take long.
     """
     (header,) = examined.headers
     codec = config.compression

@@ -1,8 +1,8 @@
-"""Checks the records of a batch without decoding them: are they all there and whole, have they keys, which times?
+"""Checks the records of a batch without decoding them: that all are present and whole, their keys, their timestamps.
 
-Every batch that a client sends is checked so before it is written, as in Kafka: a stored batch that cannot be read
-would stop every consumer of its partition. The check must not cost much more than the write: runs of records that are
-alike are found as when they are decoded (`record_runs`), all others are checked one by one, some 0.4 µs each.
+Every batch that a client sends is checked before it is written, as in Kafka: a stored batch that cannot be read would
+stop every consumer of its partition. The check must not cost much more than the write: runs of similar records are
+found as when they are decoded (`record_runs`), all others are checked one by one, some 0.4 µs each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RecordLengthError(CorruptRecordError):
     """A record's length that is not a valid number, for which Kafka has an error code of its own."""
 
 
-class Rules(NamedTuple):
+class RecordRules(NamedTuple):
     """What each record must satisfy: whether it needs a key, and the bounds of its timestamp (ms, inclusive)."""
 
     needs_key: bool
@@ -59,7 +59,7 @@ class Walk(NamedTuple):
     bad_count: int
 
 
-def walk(data: bytes | memoryview, header: BatchHeader, rules: Rules) -> Walk:
+def walk(data: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> Walk:
     """Check all records of a batch; `data` is what follows its header, decompressed.
 
     Raises:
@@ -74,10 +74,10 @@ def walk(data: bytes | memoryview, header: BatchHeader, rules: Rules) -> Walk:
         first, last = header.base_timestamp + walker.earliest, header.base_timestamp + walker.latest
     if rules.earliest <= first and last <= rules.latest and not walker.lacks_key:
         return Walk(last, walker.in_sequence, [], 0)
-    return _look_closely(data, header, rules, walker.in_sequence)
+    return _find_bad_records(data, header, rules, walker.in_sequence)
 
 
-def _look_closely(data: Buffer, header: BatchHeader, rules: Rules, in_sequence: bool) -> Walk:
+def _find_bad_records(data: Buffer, header: BatchHeader, rules: RecordRules, in_sequence: bool) -> Walk:
     """Find the bad records of a batch; all records are known to be whole, and some to be bad."""
     position, latest = 0, _INT64.start
     bad: list[BadRecord] = []
@@ -99,7 +99,7 @@ def _look_closely(data: Buffer, header: BatchHeader, rules: Rules, in_sequence: 
     return Walk(latest, in_sequence, bad, bad_count)
 
 
-def first_of_time(batch: Buffer, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+def find_by_timestamp(batch: Buffer, timestamp: int, start_offset: int) -> tuple[int, int] | None:
     """Offset and timestamp of the first record of a batch from `start_offset` on that is not earlier than `timestamp`.
 
     Raises CorruptRecordError."""
@@ -123,7 +123,7 @@ def first_of_time(batch: Buffer, timestamp: int, start_offset: int) -> tuple[int
 
 
 class _Walker:
-    """Goes through the records of a batch, and keeps the extremes of their times, relative to the batch's base."""
+    """Walks through the records of a batch, and keeps the extremes of their times, relative to the batch's base."""
 
     __slots__ = ("count", "data", "earliest", "in_sequence", "lacks_key", "latest", "needs_key")
 
@@ -228,7 +228,7 @@ class _Walker:
             else:
                 position += 1
             if position != end:
-                raise CorruptRecordError(f"record {index} does not have the length that it says")
+                raise CorruptRecordError(f"record {index} does not end where its length says")
         self.earliest, self.latest = earliest, latest
         return position
 

@@ -1,4 +1,5 @@
-"""The checks of batches before they are written: the rules of Kafka's UnifiedLog and LogValidator, in their order.
+"""The checks of batches before they are written: the rules of Kafka's UnifiedLog and LogValidator, in their order. Then
+batches get their offsets and, with LogAppendTime, their time: patched into the bytes that will be written.
 
 A client's batch is checked by its header, its CRC and its records (`record_walk`), even if it is compressed, as in
 Kafka: a batch whose header does not match its records would stop the consumers of the partition. If the header's
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.errors import CorruptRecordError, ErrorCode
-from muster.log.batches.record_walk import MAX_ERRORS, RecordLengthError, Rules, Walk, walk
+from muster.log.batches.record_walk import MAX_ERRORS, RecordLengthError, RecordRules, Walk, walk
 from muster.log.config import CleanupPolicy, LogConfig, LogError, TimestampType
 from muster.model import TopicPartition
 from muster.protocol.records.compression import MAX_DECOMPRESSED_SIZE, BatchTooLargeError, Compression
@@ -20,12 +21,14 @@ from muster.protocol.records.record_batch import (
     CONTROL_FLAG,
     HEADER_SIZE,
     LOG_OVERHEAD,
+    PREFIX,
     TIMESTAMP_TYPE_FLAG,
     BatchHeader,
     UnsupportedMagicError,
     check_batch,
     read_header,
     record_bytes,
+    set_times,
     unpack_header,
 )
 
@@ -73,7 +76,7 @@ def examine(
 
     Raises:
         LogError: they must not be written.
-        CostlyError: `at_once` was asked for, and it would take long.
+        CostlyError: with `at_once`, if it would take long.
     """
     try:
         if origin == "client":
@@ -110,7 +113,7 @@ def _of_client(buffer: Buffer, config: LogConfig, now: int, where: TopicPartitio
         raise _invalid("a produce request must have a record batch for each partition")
     header = unpack_header(buffer)
     if at_once and _takes_long(header):
-        raise CostlyError("a batch that takes long to look into")
+        raise CostlyError("a batch that takes long to check")
     size = header.batch_length + LOG_OVERHEAD
     if size < len(buffer):
         raise _invalid("exactly one record batch is allowed for a partition")
@@ -149,7 +152,7 @@ def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_o
         latest = min(now + config.message_timestamp_after_max_ms, latest)
     policy = config.cleanup_policy  # compared by hand: a property would be one call more for each batch
     compacts = policy is CleanupPolicy.COMPACT or policy is CleanupPolicy.COMPACT_AND_DELETE
-    rules = Rules(compacts, earliest, latest)
+    rules = RecordRules(compacts, earliest, latest)
     data = _records(buffer, header, at_once)
     if header.record_count * _SMALLEST_RECORD > len(data):
         raise _invalid(f"{header.record_count} records do not fit into {len(data)} bytes")
@@ -222,3 +225,34 @@ def _refusal(code: ErrorCode, message: str, errors: list[tuple[int, str]]) -> Lo
 
 def _invalid(message: str) -> LogError:
     return LogError(ErrorCode.INVALID_RECORD, message)
+
+
+# ---------------------------------------------------------------------------------------------------- offsets, times
+
+
+def assign_offsets(
+    buffer: bytearray | memoryview, examined: Examined, offset: int, config: LogConfig, now: int, leader_epoch: int
+) -> list[BatchHeader]:
+    """Patches offsets from `offset` on and the epoch into the batches, and also the time, with LogAppendTime or if the
+    header's time is wrong. Returns the new headers. `now` is in milliseconds."""
+    stamp = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    placed = []
+    position = 0
+    for header, latest in zip(examined.headers, examined.latest, strict=True):
+        PREFIX.pack_into(buffer, position, offset, header.batch_length, leader_epoch)
+        if stamp or header.attributes & TIMESTAMP_TYPE_FLAG or header.max_timestamp != latest:
+            set_times(buffer, position, header, now if stamp else latest, stamp)
+            header = read_header(buffer, position)
+        else:
+            header = tuple.__new__(BatchHeader, (offset, header.batch_length, leader_epoch) + header[3:])  # noqa: RUF005
+        placed.append(header)
+        offset += header.last_offset_delta + 1
+        position += header.batch_length + LOG_OVERHEAD
+    return placed
+
+
+def as_writable(batches: bytes | bytearray | memoryview) -> bytearray | memoryview:
+    """The batches themselves if they can be patched, else a copy."""
+    if isinstance(batches, bytearray):
+        return batches
+    return bytearray(batches) if isinstance(batches, bytes) or batches.readonly else batches

@@ -3,17 +3,17 @@ transactional ones, so that no batch is written outside of a transaction that it
 
 For each producer id: the epoch, the last five batches as ranges of sequences with their offsets, the first offset of
 the open transaction, and the epoch of the coordinator that wrote the last marker. A client's batch, in this order:
-- one of the five again is a duplicate: it is acknowledged with the offset of the first time;
+- a repeat of one of the five is a duplicate: it is acknowledged with the offset of the first write;
 - an older epoch is refused with INVALID_PRODUCER_EPOCH;
-- a transactional batch while the producer has no transaction open in this epoch must show the current guard
+- a transactional batch while the producer has no transaction open in this epoch must present the current guard
   (transactions.py), else INVALID_TXN_STATE;
-- while there is a guard, the sequence must not be after its lowest; and where the client knows transaction version 2
-  and no batch is remembered, it must be 0, else OUT_OF_ORDER_SEQUENCE_NUMBER;
+- while there is a guard, the sequence must not be after its lowest; and if the client knows transaction version 2 and
+  no batch is remembered, it must be 0, else OUT_OF_ORDER_SEQUENCE_NUMBER;
 - a newer epoch must begin at sequence 0;
 - the same epoch must follow the last sequence (2^31 - 1 is followed by 0), else OUT_OF_ORDER_SEQUENCE_NUMBER;
-- an unknown producer (it expired, or its records are gone) is accepted with any sequence, so today's brokers have
-  no use for UNKNOWN_PRODUCER_ID. What is unknown counts as epoch -1: a lower epoch is refused, and a producer that
-  really sends epoch -1 may send any sequence, also the next batch, also the first of the next epoch;
+- an unknown producer (it expired, or its records are gone) is accepted with any sequence; UNKNOWN_PRODUCER_ID is never
+  returned, as in Kafka today. An unknown producer counts as epoch -1: a lower epoch is refused, and a producer that
+  really sends epoch -1 may send any sequence, in every batch, and in the first batch of the next epoch;
 - a batch without the transactional bit while a transaction is open is refused with INVALID_TXN_STATE.
 
 The group coordinator writes transactional offsets without sequences: only their epoch and guard are checked.
@@ -23,8 +23,8 @@ than the known one; the same epoch is accepted as a repeat while no transaction 
 keep the epoch. A coordinator whose epoch is older than the last one is fenced. What the log holds has passed these
 rules, so reading it again checks nothing.
 
-The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, the snapshot is theirs too
-(version 1: int16 version, uint32 CRC-32C of what follows, then an array of entries), but for the number of entries.
+The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, and so is the format of the snapshot
+(version 1: int16 version, uint32 CRC-32C of the rest, then an array of entries), except for the number of entries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import NamedTuple
 from muster.errors import ErrorCode
 from muster.log.config import LogError
 from muster.log.files import DISK, Files, put_whole
-from muster.log.producers.transactions import CompletedTransaction, OpenTransaction, Transactions
+from muster.log.producers.transactions import CompletedTransaction, OpenTransaction, PartitionTransactions
 from muster.protocol.records.control_records import TxnMarker
 from muster.protocol.records.producer_snapshots import SnapshotEntry, decode_snapshot, encode_snapshot
 from muster.protocol.records.record_batch import NO_PRODUCER_EPOCH, TRANSACTIONAL_FLAG, BatchHeader
@@ -69,7 +69,7 @@ _NO_BATCH = ProducedBatch(-1, -1, -1, -1, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer id. `last_timestamp` (milliseconds) is of its last batch or marker, and decides about expiry."""
+    """One producer id. `last_timestamp` (milliseconds) is that of its last batch or marker; it expires by it."""
 
     epoch: int = NO_PRODUCER_EPOCH
     last_timestamp: int = -1
@@ -94,7 +94,7 @@ class PartitionProducers:
 
     def __init__(self) -> None:
         self.producers: dict[int, ProducerEntry] = {}
-        self.transactions = Transactions()
+        self.transactions = PartitionTransactions()
 
     # ---------------------------------------------------------------------------------------------- batches
 
@@ -242,7 +242,7 @@ class PartitionProducers:
             for entry in [self.producers[producer_id]]
         ]
 
-    # ---------------------------------------------------------------------------------------------- what is kept
+    # ---------------------------------------------------------------------------------------------- compaction, expiry
 
     def last_records(self) -> dict[int, LastRecord]:
         """What compaction keeps of each producer, even when it is empty."""

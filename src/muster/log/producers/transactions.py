@@ -35,7 +35,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that no marker has ended. `last_timestamp` (milliseconds) is of its producer's last batch here."""
+    """A transaction that no marker has ended. `last_timestamp` (ms) is that of its producer's last batch here."""
 
     producer_id: int
     producer_epoch: int
@@ -46,7 +46,8 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class Guard:
-    """Of one producer. `since` (milliseconds) decides about expiry; `tv2`: the client knows transaction version 2."""
+    """The guard of one producer. It expires some time after `since` (ms); `tv2`: the client knows transaction version
+    2."""
 
     number: int
     lowest_sequence: int
@@ -62,7 +63,7 @@ class Guard:
             self.lowest_sequence = min(self.lowest_sequence, sequence)
 
 
-class Transactions:
+class PartitionTransactions:
     """The unstable transactions and the guards of a partition."""
 
     __slots__ = ("_decided", "_guards_issued", "guards", "open")

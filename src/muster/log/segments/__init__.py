@@ -1,1 +1,1 @@
-"""One segment's files and its indexes, and what is looked up across segments: offsets, leader epochs."""
+"""One segment's files and its indexes, and lookups across segments: offsets, leader epochs."""

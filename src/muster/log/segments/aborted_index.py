@@ -1,7 +1,8 @@
 """The index of aborted transactions whose markers are in one segment, for `read_committed`, in Kafka's format.
 
     .txnindex    int16 version 0, int64 producer id, int64 first offset, int64 last offset (the marker's),
-                 int64 last stable offset. Entries rise by their last offsets. Without entries there is no file.
+                 int64 last stable offset. Entries are in the order of their last offsets. Without entries there is no
+                 file.
 
 Like the other indexes (index.py) it is kept in memory and written whole. But a missing file means that nothing was
 aborted, so `Segment.save_indexes` makes it durable before the offset index, without which no index is trusted.
@@ -102,7 +103,7 @@ class AbortedIndex:
             return True
         if not self.path.exists():
             return False
-        self._files.unlink_if_there(self.path)
+        self._files.unlink_if_exists(self.path)
         return True
 
 

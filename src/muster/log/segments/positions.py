@@ -1,11 +1,13 @@
-"""Finds the position of an offset in the segments, and remembers the offsets that consumers will ask for next."""
+"""Lookups across the segments of a log: the position of an offset, and where the records of a leader epoch end."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
 
 from muster.log.segments.segment import Segment
+from muster.protocol.records.record_batch import HEADER_SIZE, read_header
 
 _REMEMBERED = 64
 
@@ -44,12 +46,45 @@ class Positions:
 
 
 def readable(segment: Segment, segments: tuple[Segment, ...]) -> Segment:
-    """Map a sealed segment once before it is read: by the next time its file may be closed, or deleted."""
+    """Map a sealed segment once before it is read: its file may be closed or deleted before the next read."""
     if segment is not segments[-1]:
         segment.map_whole()
     return segment
 
 
 def position_of_end(segment: Segment, offset: int) -> int:
-    """The position in a segment at which batches that reach `offset` begin."""
+    """The position of the first batch in a segment whose last offset is not below `offset`; its end if there is
+    none."""
     return segment.size if segment.next_offset <= offset else segment.position_of(offset)
+
+
+# ------------------------------------------------------------------------------------------------------- leader epochs
+# Each batch carries the epoch of the leader that wrote it, and epochs never decrease from one batch to the next. So the
+# end of an epoch is found by bisection: over the segments, then over the index of one. Kafka keeps a list of epochs in
+# a file; muster has none, so none can differ from the log after a crash.
+
+
+def end_of_epoch(segments: tuple[Segment, ...], epoch: int) -> tuple[int | None, int | None]:
+    """The last epoch up to `epoch` that has a batch, and the first offset of the first batch of a later epoch; each
+    None if there is none. Raises OSError."""
+    filled: Sequence[Segment] = [readable(segment, segments) for segment in segments if segment.size]
+    later = bisect_right(filled, epoch, key=_first_epoch)
+    last = None
+    if later:
+        segment = filled[later - 1]
+        start = segment.index.last_position_up_to(epoch, lambda position: _header(segment, position)[0])
+        for _, header in segment.headers(start):
+            if header.partition_leader_epoch > epoch:
+                return last, header.base_offset
+            last = header.partition_leader_epoch
+    return last, _header(filled[later], 0)[1] if later < len(filled) else None
+
+
+def _first_epoch(segment: Segment) -> int:
+    return _header(segment, 0)[0]
+
+
+def _header(segment: Segment, position: int) -> tuple[int, int]:
+    """Epoch and first offset of the batch at a position."""
+    header = read_header(segment.view(position, position + HEADER_SIZE))
+    return header.partition_leader_epoch, header.base_offset

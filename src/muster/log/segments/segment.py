@@ -33,11 +33,11 @@ from muster.model import FileRange
 from muster.protocol.records.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
 _COPY_LIMIT = 64 * 1024
-STORED_FROM = 128 * 1024
-"""Bytes of a read from which on it says where in the file they are."""
+FILE_RANGE_MIN_BYTES = 128 * 1024
+"""A read of at least this size comes with its range of the file."""
 _BATCHES_AT_A_TIME = 256
 _TOUCH_LIMIT = 4 * 1024 * 1024
-"""Bytes of a view that are brought in. The rest goes from the map to a socket, where a bad page is only an error."""
+"""How much of a view is read in first. The rest goes from the map to a socket, where a bad page is only an error."""
 
 _PAGE = mmap.PAGESIZE
 _MADV_POPULATE_READ = 22  # Linux 5.14
@@ -45,7 +45,7 @@ _BATCH_POSITION = struct.Struct(">qi11xi")
 """base_offset, batch_length, (epoch, magic, crc, attributes), last_offset_delta."""
 
 
-def _may_be_kept(file: OpenFile) -> bool:
+def _may_stay_open(file: OpenFile) -> bool:
     """Whether a file may stay open for as long as a consumer likes. The system gives the lowest descriptor that is
     free, so such files leave the upper half of them to connections and to the logs."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -119,7 +119,7 @@ class Segment:
         FileCutError: there would be a hole before it."""
         if self._fd < 0:
             self.open_for_append()
-        self._look_at_size()
+        self._check_size()
         if self._torn:
             self._cut_back()
         pwrite = self.files.pwrite
@@ -170,18 +170,18 @@ class Segment:
         self.time_index.save(sync=sync)
         if (self.aborted.save(sync=sync) or replaces) and sync:
             # `load` looks for later times only after the last entry of the offset index. With a new offset index and
-            # the time index of the last shutdown it would miss the times between them. And where there is no index of
-            # aborted transactions it takes it that none was aborted.
+            # the time index of the last shutdown it would miss the times between them. And without an index of aborted
+            # transactions it assumes that none was aborted.
             self.files.sync_folder(self.path.parent)
         self.index.save()
 
     def sync(self) -> None:
         """fsync, if the file is open for writing. Raises OSError, FileCutError."""
         if self._fd >= 0:
-            self._look_at_size()
+            self._check_size()
             self.files.sync(self._fd)
 
-    def _look_at_size(self) -> None:
+    def _check_size(self) -> None:
         # `size` is read before the file's end. In the other order, in a sync in another thread, an append could come in
         # between, and the file would seem too short.
         written = self.size
@@ -206,7 +206,7 @@ class Segment:
         """Removes the files. Views stay valid."""
         self.close()
         for path in (self.index.path, self.time_index.path, self.aborted.path, self.path):
-            self.files.unlink_if_there(path)
+            self.files.unlink_if_exists(path)
 
     # ---------------------------------------------------------------------------------------------- loading
 
@@ -256,18 +256,18 @@ class Segment:
                     raise self._cut_by_another()
                 return memoryview(data)
             view = self._remap()
-        self._bring_in(start, end)
+        self._populate(start, end)
         return view[start:end]
 
-    def stored(self, start: int, data: memoryview) -> FileRange | None:
-        """Where a view that begins at `start` is in the file. The view alone serves if the file cannot be opened once
-        more, or should not be: consumers that do not read keep their ranges open."""
+    def file_range(self, start: int, data: memoryview) -> FileRange | None:
+        """The range of the file that a view beginning at `start` shows. None if the file cannot be opened once more, or
+        should not be: consumers that do not read keep their ranges open."""
         try:
             # Opened for each range: kept, it would be one more open file for every partition that was ever read.
             file = OpenFile(os.dup(self._fd) if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY), self.files)
         except OSError:
             return None
-        return FileRange(file, start, data) if _may_be_kept(file) else None
+        return FileRange(file, start, data) if _may_stay_open(file) else None
 
     def _remap(self) -> memoryview:
         fd = self._fd if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY)
@@ -281,8 +281,8 @@ class Segment:
         self._view = memoryview(self._map)
         return self._view
 
-    def _bring_in(self, start: int, end: int) -> None:
-        """Makes sure that the pages can be touched. Raises OSError."""
+    def _populate(self, start: int, end: int) -> None:
+        """Makes sure that the pages can be read. Raises OSError."""
         assert self._map is not None
         if self._map.size() < end:
             raise self._cut_by_another()
@@ -322,7 +322,7 @@ class Segment:
         return self.next_batch(self.index.position_before(offset - self.base_offset), offset)
 
     def next_batch(self, position: int, offset: int) -> int:
-        """As `position_of`, looking from a known beginning of a batch on."""
+        """As `position_of`, searching from a position at which a batch is known to begin."""
         size, window, start = self.size, memoryview(b""), position
         while position < size:
             if position + HEADER_SIZE > start + len(window):
@@ -360,7 +360,7 @@ class Segment:
             max(self.time_index.offset_before(timestamp), start_offset - self.base_offset)
         )
 
-    def batch_of_time(
+    def batch_for_timestamp(
         self, position: int, end: int, timestamp: int, start_offset: int
     ) -> tuple[memoryview | None, int]:
         """The next batch before `end` that may hold such a record, and its end; only a few batches from `position` on
