@@ -28,8 +28,8 @@ MODULES = {
     "broker/net": "calls connection_core connections slices",
     "broker/topics": "durability",
     "coordinator": "parts runtime transaction_runtime",
-    "coordinator/groups": "classic classic_group classic_join config effects failures group kinds offsets shard topics"
-    " wall_time",
+    "coordinator/groups": "classic classic_group classic_join config effects error_responses group kinds offsets shard"
+    " topics wall_time",
     "coordinator/shards": "clocks loading log_store served_shard shards store",
     "log": "due partition",
     "log/batches": "record_walk validation",

@@ -53,13 +53,13 @@ def assert_caught(pattern: str) -> None:
 
 
 def test_partitions_that_come_back_unnoticed_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = ServerAssignment.why_again
+    real = ServerAssignment.rebalance_cause
 
     def blind(assignment: ServerAssignment, *arguments: Any) -> tuple[EventCause, str] | None:
         why = real(assignment, *arguments)
         return None if why is not None and why[0] is EventCause.PARTITIONS_GAINED else why
 
-    monkeypatch.setattr(ServerAssignment, "why_again", blind)
+    monkeypatch.setattr(ServerAssignment, "rebalance_cause", blind)
     assert_caught("not stable after")
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import GroupEvent
-from muster.coordinator.groups.failures import refused
+from muster.coordinator.groups.error_responses import error_response
 from muster.coordinator.runtime import Client, CoordinatorRuntime, group_partition
 from muster.coordinator.shards.log_store import ShardLogStore
-from muster.coordinator.shards.shards import Host
+from muster.coordinator.shards.shards import ShardHost
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
 from muster.protocol import messages as m
@@ -66,7 +66,7 @@ class LogView:
         return self._log.failed
 
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "") -> LogAppend:
-        """As `SimLog.append`. A deposed coordinator is refused, or hears nothing at all."""
+        """As `SimLog.append`. A deposed coordinator is error_response, or hears nothing at all."""
         if self._deposed_at is None:
             return self._log.append(batches, now=now, leader_epoch=leader_epoch)
         if self._refuses:
@@ -170,7 +170,7 @@ class SimCoordinators:
         coordinator.runtime = CoordinatorRuntime(
             self._config,
             ShardLogStore(lambda partition: self._open_log(coordinator, partition)),
-            Host(
+            ShardHost(
                 clock=lambda: self._clock.now + skew,
                 on_event=lambda event: self._on_event(coordinator, event),
                 schedule_flush=lambda: self._schedule_flush(coordinator),
@@ -503,4 +503,4 @@ def _not_coordinator(request: Any) -> Any:
                 groups=[m.OffsetFetchResponseGroup(g.group_id, [], error) for g in request.groups]
             )
         return m.OffsetFetchResponse(error_code=error)
-    return refused(request, ErrorCode.NOT_COORDINATOR)
+    return error_response(request, ErrorCode.NOT_COORDINATOR)

@@ -6,7 +6,7 @@ from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.runtime import Client, CoordinatorRuntime
 from muster.coordinator.shards.log_store import ShardLogStore
-from muster.coordinator.shards.shards import Host
+from muster.coordinator.shards.shards import ShardHost
 from muster.coordinator.shards.store import Store
 from muster.protocol import messages as m
 from tests.support.group_harness import DEFAULT_PROTOCOLS, FakeTopics
@@ -34,7 +34,7 @@ class Broker:
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0, server_assigned_groups=assigned),
             store or ShardLogStore(self._open),
-            Host(lambda: self.now, self.events.append, self._schedule if turns else None),
+            ShardHost(lambda: self.now, self.events.append, self._schedule if turns else None),
             topics=self.topics,
             new_member_id=self._new_member_id,
         )

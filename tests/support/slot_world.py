@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.runtime import Client, CoordinatorRuntime
-from muster.coordinator.shards.shards import Host
+from muster.coordinator.shards.shards import ShardHost
 from muster.errors import ErrorCode, MusterError
 from muster.log.producers.producer_state import PartitionProducers
 from muster.protocol import messages as m
@@ -56,7 +56,7 @@ class SimNode:
         self.runtime = CoordinatorRuntime(
             world.config or config,
             self.store,
-            Host(
+            ShardHost(
                 lambda: world.clock.now + START_MS,
                 self.events.append,
                 self._schedule_flush,

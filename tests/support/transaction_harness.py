@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from muster.coordinator.transactions.config import TransactionConfig
-from muster.coordinator.transactions.effects import Effects, Markers, Written
+from muster.coordinator.transactions.effects import EntryRecord, Markers, TransactionEffects
 from muster.coordinator.transactions.entry import Transaction, TransactionState
 from muster.coordinator.transactions.rules import Producer
 from muster.coordinator.transactions.shard import TransactionShard
@@ -34,7 +34,7 @@ class TransactionHarness:
         self.shard = TransactionShard(self.config, self.new_id, "markers")
         self.shard.loaded(self.now)
         self.markers: list[Markers] = []
-        self.written: list[Written] = []
+        self.written: list[EntryRecord] = []
         self.events: list[Any] = []
         self.log: list[tuple[bytes | None, bytes | None]] = []
 
@@ -55,7 +55,7 @@ class TransactionHarness:
     def producer(self) -> Producer:
         return Producer(self.entry.producer_id, self.entry.producer_epoch)
 
-    def take(self, effects: Effects) -> Any:
+    def take(self, effects: TransactionEffects) -> Any:
         """Carry effects out: the answer to the one request, None if there was none."""
         answer = None
         for reply in effects.replies:

@@ -392,7 +392,7 @@ class Broker(Shell):
     def _gather_more(self) -> gathering.Steps:
         late_before_ms = now_ms() - self.config.integer("transaction.max.timeout.ms") - gathering.LATE_BUFFER_MS
         found = yield from gathering.of_logs(self.partitions.led(), self.partitions.former, late_before_ms)
-        states, unmarked = self.transactions.runtime.counted()
+        states, unmarked = yield from self.transactions.runtime.count()
         refused, timed_out = self.transactions.sender.refused, self.transactions.timed_out
         found += gathering.of_transactions(states, unmarked, refused, timed_out)
         return found

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import Effects, Origin
-from muster.coordinator.groups.failures import refused, spoiled
+from muster.coordinator.groups.error_responses import error_for_lost, error_response
 from muster.coordinator.groups.group_pattern import GroupPattern
 from muster.coordinator.groups.kinds import Group
 from muster.coordinator.groups.offsets import Granted
@@ -25,7 +25,7 @@ from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.parts import Gather, fetched, fetched_groups, listed
 from muster.coordinator.shards.clocks import shift_between
 from muster.coordinator.shards.served_shard import Answer, Reply, ServedShard
-from muster.coordinator.shards.shards import Host, Shards
+from muster.coordinator.shards.shards import ShardHost, Shards
 from muster.coordinator.shards.store import Store, TransactionalJournal
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC, UNKNOWN_MEMBER_ID
@@ -90,7 +90,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         self,
         config: GroupConfig,
         store: Store,
-        host: Host,
+        host: ShardHost,
         *,
         topics: TopicResolver,
         new_member_id: Callable[[str], str],
@@ -178,7 +178,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         granted = Granted(topic.name, topic.topic_id, partitions)
         answered = self._settle(served, now, served.shard.commit_all, commits, reply, granted)
         if answered is not None and reply not in answered:
-            reply(spoiled(granted, ErrorCode.UNKNOWN_SERVER_ERROR))
+            reply(error_for_lost(granted, ErrorCode.UNKNOWN_SERVER_ERROR))
         if self._dirty and self._schedule_flush is None:
             self.flush()
         return True
@@ -194,14 +194,14 @@ class CoordinatorRuntime(Shards[GroupShard]):
         if served is None:
             found = self._find(request.group_id)
             if not isinstance(found, ServedShard):
-                reply(refused(request, found))
+                reply(error_response(request, found))
                 return
             served = found
         origin = Origin(reply, client.client_id, client.client_host, client.api_version, fresh_member_id)
         now = self._clock()
         answered = self._settle(served, now, decide, served.shard, request, origin, now)
         if answered is not None and reply not in answered:
-            reply(refused(request, ErrorCode.UNKNOWN_SERVER_ERROR))
+            reply(error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _join(self, request: JoinGroupRequest, client: Client, reply: Answer) -> None:
         fresh_member_id = UNKNOWN_MEMBER_ID
@@ -218,8 +218,8 @@ class CoordinatorRuntime(Shards[GroupShard]):
     # --------------------------------------------------------------------------------------------------- transactions
 
     def begin_verification(self, group_id: str, producer_id: int, producer_epoch: int, *, tv2: bool) -> int | None:
-        """A guard for a producer's commit to the group, whose transaction has to be verified first; None if that is
-        open already. Raises KafkaError."""
+        """A guard for a producer's commit to the group, whose transaction must be verified first; None if the
+        transaction is open here already. Raises KafkaError."""
         found = self._find(group_id)
         if not isinstance(found, ServedShard):
             raise KafkaError(found)
@@ -232,7 +232,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         verification, `guard` what `begin_verification` returned."""
         found = self._find(request.group_id)
         if not isinstance(found, ServedShard):
-            reply(refused(request, found))
+            reply(error_response(request, found))
             return
         served, now = found, self._clock()
         answer, commits = served.shard.transactional_commit(request, error, now)
@@ -249,9 +249,9 @@ class CoordinatorRuntime(Shards[GroupShard]):
                 served.shard.apply_transactional(request.producer_id, each)
             return end
 
-        code = self._append_apart(served, append, Reply(reply, answer))
+        code = self._append_separately(served, append, Reply(reply, answer))
         if code is not ErrorCode.NONE:
-            reply(spoiled(answer, code))
+            reply(error_for_lost(answer, code))
 
     def write_marker(self, slot: int, marker: TxnMarker, reply: Callable[[ErrorCode], None]) -> None:
         """A producer's transaction has ended: its offsets become the groups', or are dropped. `reply` is called once
@@ -267,7 +267,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
             served.shard.end_transaction(marker.producer_id, marker.committed)
             return end
 
-        code = self._append_apart(served, append, Reply(reply, ErrorCode.NONE))
+        code = self._append_separately(served, append, Reply(reply, ErrorCode.NONE))
         if code is not ErrorCode.NONE:
             reply(code)
 
@@ -280,7 +280,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         ]
 
     def intervene(self, group_id: str, decide: Callable[[Group, int], Effects]) -> bool:
-        """Do something to a group from outside (`groups/interventions.py`). Returns whether this coordinator has it."""
+        """Change a group from outside (`groups/interventions.py`). Returns whether this coordinator has it."""
         served = self._served.get(self.partition_for(group_id))
         group = None if served is None else served.shard.groups.get(group_id)
         if served is None or group is None:
@@ -294,7 +294,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         """The shards that are loaded now."""
         return [served.shard for _, served in sorted(self._served.items())]
 
-    def look_up(
+    def fetch_if_durable(
         self, groups: Iterable[OffsetFetchRequestGroup], version: int, require_stable: bool = False
     ) -> OffsetFetchResponse | None:
         """The fast path for an OffsetFetch: the answer, if everything that it could reveal is durable."""
@@ -306,18 +306,18 @@ class CoordinatorRuntime(Shards[GroupShard]):
             found.append(served.shard.fetch_offsets(group, version, require_stable))
         return fetched(found, version)
 
-    # ---------------------------------------------------------------------------- requests that are about many groups
+    # ------------------------------------------------------------------------------------ requests about many groups
 
     def _fetch(self, request: OffsetFetchRequest, client: Client, reply: Answer) -> None:
         version, require_stable = client.api_version, request.require_stable
         groups = fetched_groups(request, version)
         gather = Gather(len(groups), lambda found: reply(fetched(found, version)))
         for i, group in enumerate(groups):
-            self._ask(
+            self._read_one(
                 group.group_id,
                 gather.part(i),
                 lambda shard, group=group: shard.fetch_offsets(group, version, require_stable),  # type: ignore[misc]
-                lambda error, group=group: refused(group, error),  # type: ignore[misc]
+                lambda error, group=group: error_response(group, error),  # type: ignore[misc]
             )
 
     def _describe(self, request: DescribeGroupsRequest, client: Client, reply: Answer) -> None:
@@ -325,7 +325,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         gather = Gather(len(groups), lambda found: reply(DescribeGroupsResponse(groups=found)))
         version = client.api_version
         for i, group_id in enumerate(groups):
-            self._ask(
+            self._read_one(
                 group_id,
                 gather.part(i),
                 lambda shard, group_id=group_id: shard.describe(group_id, version),  # type: ignore[misc]
@@ -343,11 +343,11 @@ class CoordinatorRuntime(Shards[GroupShard]):
                 lambda error, group_id=group_id: DeletableGroupResult(group_id, error),  # type: ignore[misc]
             )
 
-    def _ask(
-        self, group_id: str, part: Answer, look: Callable[[GroupShard], Any], refuse: Callable[[ErrorCode], Any]
+    def _read_one(
+        self, group_id: str, part: Answer, read: Callable[[GroupShard], Any], refuse: Callable[[ErrorCode], Any]
     ) -> None:
         """Answer with a shard's view of a group, once it is durable."""
-        self._decide_one(group_id, part, lambda shard: (look(shard), Effects()), refuse)
+        self._decide_one(group_id, part, lambda shard: (read(shard), Effects()), refuse)
 
     def _decide_one(
         self,

@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from muster.coordinator.parts import Gather
 from muster.coordinator.shards.clocks import shift_between
 from muster.coordinator.shards.log_store import LogJournal
 from muster.coordinator.shards.served_shard import Answer, ServedShard
-from muster.coordinator.shards.shards import Host, Shards
+from muster.coordinator.shards.shards import ShardHost, Shards
 from muster.coordinator.shards.store import Store
 from muster.coordinator.transactions.config import TransactionConfig
-from muster.coordinator.transactions.effects import Effects, Markers
+from muster.coordinator.transactions.effects import Markers, TransactionEffects
 from muster.coordinator.transactions.entry import TransactionState
 from muster.coordinator.transactions.id_pattern import IdPattern
 from muster.coordinator.transactions.rules import NewId, Producer
-from muster.coordinator.transactions.shard import TransactionShard
+from muster.coordinator.transactions.shard import IDS_AT_A_TIME, TransactionShard
 from muster.errors import ConfigError, ErrorCode
 from muster.model import TRANSACTION_STATE_TOPIC, TopicPartition
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -37,7 +37,7 @@ from muster.protocol.transaction_messages import (
 _STATE_NAMES = frozenset({state.kafka_name for state in TransactionState} | {"Dead", "PrepareEpochFence"})
 """Kafka's states; an id is never seen in the last two."""
 
-Decide = Callable[[TransactionShard, Answer, int], Effects]
+Decide = Callable[[TransactionShard, Answer, int], TransactionEffects]
 
 
 class TransactionRuntime(Shards[TransactionShard]):
@@ -55,7 +55,7 @@ class TransactionRuntime(Shards[TransactionShard]):
         self,
         config: TransactionConfig,
         store: Store,
-        host: Host,
+        host: ShardHost,
         *,
         new_id: NewId,
         send_markers: Callable[[Any], None],
@@ -130,12 +130,14 @@ class TransactionRuntime(Shards[TransactionShard]):
             self._decide(
                 transactional_id,
                 gather.part(i),
-                lambda shard, ticket, now, name=transactional_id: Effects().reply(ticket, shard.describe(name, shift)),  # type: ignore[misc]
+                lambda shard, ticket, now, name=transactional_id: TransactionEffects().reply(
+                    ticket, shard.describe(name, shift)
+                ),  # type: ignore[misc]
                 lambda error, name=transactional_id: DescribeTransactionsResponseTransactionState(error, name),  # type: ignore[misc]
             )
 
-    def list_transactions(self, request: ListTransactionsRequest, reply: Answer) -> None:
-        """ListTransactions, of all shards here."""
+    def list_transactions(self, request: ListTransactionsRequest, reply: Answer) -> Generator[None, None, None]:
+        """ListTransactions, of all shards here, a slice at a time: there may be a hundred thousand ids."""
         error = self._state_error
         if error is ErrorCode.NONE and (self._loading or self._unavailable):
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -163,14 +165,18 @@ class TransactionRuntime(Shards[TransactionShard]):
         served_shards = list(self._served.values())
         gather = Gather(len(served_shards), done)
         for i, served in enumerate(served_shards):
+            listing = (wanted, producer_ids, request.duration_filter, pattern, self._clock())
+            states = yield from served.shard.list_transactions(*listing)
+            if self._served.get(served.slot) is not served:  # dropped meanwhile
+                gather.part(i)(ErrorCode.NOT_COORDINATOR)
+                continue
             self._decide_in(
                 served,
                 gather.part(i),
-                lambda shard, ticket, now: Effects().reply(
-                    ticket, shard.list_transactions(wanted, producer_ids, request.duration_filter, pattern, now)
-                ),
+                lambda shard, ticket, now, states=states: TransactionEffects().reply(ticket, states),  # type: ignore[misc]
                 lambda error: error,
             )
+            yield
 
     # -------------------------------------------------------------------------------------------------------- markers
 
@@ -195,11 +201,19 @@ class TransactionRuntime(Shards[TransactionShard]):
             return served.journal.writing_epoch
         return self._epochs.get(slot, 0)
 
-    def counted(self) -> tuple[Counter[str], int]:
-        """How many ids are in each state, and how many markers are not written yet."""
+    @property
+    def id_count(self) -> int:
+        """How many transactional ids there are."""
+        return sum(len(served.shard.entries) for served in self._served.values())
+
+    def count(self) -> Generator[None, None, tuple[Counter[str], int]]:
+        """How many ids are in each state, and how many markers are not written yet, a slice at a time."""
         states, unmarked = Counter(dict.fromkeys(TransactionState, 0)), 0
-        for served in self._served.values():
-            states.update(each.state for each in served.shard.entries.values())
+        for served in list(self._served.values()):
+            entries = list(served.shard.entries.values())
+            for start in range(0, len(entries), IDS_AT_A_TIME):
+                states.update(each.state for each in entries[start : start + IDS_AT_A_TIME])
+                yield
             unmarked += served.shard.unmarked_count
         return Counter({state.kafka_name: count for state, count in states.items()}), unmarked
 

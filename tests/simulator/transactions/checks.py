@@ -203,7 +203,7 @@ def _pending(pending: PendingOffsets) -> Any:
             if one is not None
         )
     ]
-    return found, order, sorted(pending.places())
+    return found, order, sorted(pending.open_keys())
 
 
 # ----------------------------------------------------------------------------------------------------------- in the end

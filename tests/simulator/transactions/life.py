@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from muster.coordinator.transactions.effects import Effects
+from muster.coordinator.transactions.effects import TransactionEffects
 from muster.errors import ErrorCode
 from muster.model import TopicPartition
 from muster.protocol import messages as m
@@ -145,7 +145,7 @@ class Life:
         assert broker is not None
         runtime = broker.transactions.runtime
         for served in list(runtime._served.values()):
-            effects = Effects()
+            effects = TransactionEffects()
             for name, entry in served.shard.entries.items():
                 served.shard._write(name, entry._replace(producer_epoch=LAST_EPOCHS), effects)
             runtime._settle(served, 0, lambda effects=effects: effects)

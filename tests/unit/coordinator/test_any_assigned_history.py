@@ -117,4 +117,4 @@ def test_what_can_be_read_has_one_reader_each(
     assert sorted(owned) == sorted((topic, number) for topic in wanted for number in topics.led_partitions(topic))
     for (_, mine), (member_id, _, _) in zip(members, asked, strict=True):
         assert {partition.topic for partition in decode_assignment(shares[member_id]).partitions} <= mine
-    assert assignment.why_again(wanted, shares.values()) is None
+    assert assignment.rebalance_cause(wanted, shares.values()) is None

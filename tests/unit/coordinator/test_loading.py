@@ -13,7 +13,7 @@ from muster.coordinator.groups.shard import GroupShard
 from muster.coordinator.runtime import Client, CoordinatorRuntime, GroupConfig
 from muster.coordinator.shards.loading import last_of_each_key
 from muster.coordinator.shards.log_store import ShardLogStore
-from muster.coordinator.shards.shards import LOAD_RECORDS, RELOAD_AFTER_MS, Host
+from muster.coordinator.shards.shards import LOAD_RECORDS, RELOAD_AFTER_MS, ShardHost
 from muster.errors import ErrorCode, KafkaError
 from muster.protocol import messages as m
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_record
@@ -38,7 +38,7 @@ class Broker:
         self.runtime = CoordinatorRuntime(
             GroupConfig(group_initial_rebalance_delay_ms=0),
             ShardLogStore(self._open),
-            Host(
+            ShardHost(
                 lambda: self.now,
                 lambda event: None,
                 later=self.due.append,

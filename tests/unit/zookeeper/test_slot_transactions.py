@@ -67,7 +67,7 @@ def state(shard: GroupShard) -> Any:
     places = [(producer_id, place, offset) for _, producer_id, place, offset in order]
     opened = {
         place: sorted(producer_id for producer_id, those in by_producer.items() if place in those)
-        for place in shard.pending.places()
+        for place in shard.pending.open_keys()
     }
     return committed, places, opened
 

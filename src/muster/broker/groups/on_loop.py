@@ -11,7 +11,7 @@ from typing import Any
 from muster.broker.clock import SteadyClock, now_ms
 from muster.broker.groups.coordination import Coordination
 from muster.broker.topics.catalogue import Topic
-from muster.coordinator.shards.shards import Host, Shards
+from muster.coordinator.shards.shards import ShardHost, Shards
 from muster.model import Node
 
 LOAD_BEFORE_START_S = 1.0
@@ -35,9 +35,9 @@ class ShardsOnLoop:
         self._arming = False
         self._flush_due = False
 
-    def _host(self, on_event: Callable[[Any], None]) -> Host:
+    def _host(self, on_event: Callable[[Any], None]) -> ShardHost:
         """What the shards need."""
-        return Host(self._clock, on_event, self._schedule_flush, self._deadline_moved, self._load_later, now_ms)
+        return ShardHost(self._clock, on_event, self._schedule_flush, self._deadline_moved, self._load_later, now_ms)
 
     def start(self) -> None:
         """Serve the slots of this broker. What loads quickly is loaded before the first request, the rest between
@@ -45,7 +45,7 @@ class ShardsOnLoop:
         self._coordination.start(self)
         until = time.monotonic() + LOAD_BEFORE_START_S
         while self._shards.is_loading and time.monotonic() < until:
-            self._shards.load_a_piece()
+            self._shards.load_next_piece()
         self._arm_deadline()
 
     def stop(self) -> None:

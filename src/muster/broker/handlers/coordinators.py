@@ -40,7 +40,7 @@ from muster.protocol.primitives import Request
 log = logging.getLogger("muster.broker")
 
 _AT_ONCE = 200
-"""Requests for more groups than this are handled in parts."""
+"""Requests about more groups or transactional ids than this are handled in parts."""
 
 
 class CoordinatorNeeds(NamedTuple):
@@ -113,7 +113,7 @@ def describe_groups(groups: Groups, request: DescribeGroupsRequest, call: Call) 
     def part(group_ids: list[str], take: Callable[[list[DescribedGroup]], None]) -> None:
         submit(groups, DescribeGroupsRequest(group_ids), call, lambda response: take(response.groups))
 
-    return _in_parts(request.groups, part, reply)
+    return in_parts(request.groups, part, reply)
 
 
 def delete_groups(groups: Groups, request: DeleteGroupsRequest, call: Call) -> Sliced | None:
@@ -125,19 +125,20 @@ def delete_groups(groups: Groups, request: DeleteGroupsRequest, call: Call) -> S
     def part(group_ids: list[str], take: Callable[[list[DeletableGroupResult]], None]) -> None:
         submit(groups, DeleteGroupsRequest(group_ids), call, lambda response: take(response.results))
 
-    return _in_parts(list(dict.fromkeys(request.groups_names)), part, reply)
+    return in_parts(list(dict.fromkeys(request.groups_names)), part, reply)
 
 
 T = TypeVar("T")
 
 
-def _in_parts(
-    group_ids: list[str],
+def in_parts(
+    ids: list[str],
     submit: Callable[[list[str], Callable[[list[T]], None]], None],
     reply: Callable[[list[T]], None],
 ) -> Sliced | None:
-    """Handle many groups a few at a time; call `reply` with all answers, in order, after the last."""
-    parts = [group_ids[start : start + _AT_ONCE] for start in range(0, len(group_ids), _AT_ONCE)] or [[]]
+    """Handle a request about many groups, or transactional ids, a few at a time; call `reply` with all answers, in
+    order, after the last."""
+    parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)] or [[]]
     gather = Gather(len(parts), lambda found: reply([answer for answers in found for answer in answers]))
 
     def steps() -> Sliced:

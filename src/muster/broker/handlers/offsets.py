@@ -122,7 +122,7 @@ _FEW = 64
 def fast_offset_fetch(groups: Groups) -> Fast:
     """The fast path for looking up a few offsets, from frame, position of the body, version and correlation id. None if
     the answer must wait for the log, or the request is too large."""
-    look_up, may_serve = groups.runtime.look_up, groups.may_serve
+    fetch_if_durable, may_serve = groups.runtime.fetch_if_durable, groups.may_serve
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:
         if version < _GROUPS_SINCE or not groups.serving or (may_serve is not None and not may_serve()):
@@ -134,7 +134,7 @@ def fast_offset_fetch(groups: Groups) -> Fast:
         for group in request.groups:
             if group.topics is None:
                 return None
-        response = look_up(request.groups, version, request.require_stable)
+        response = fetch_if_durable(request.groups, version, request.require_stable)
         if response is None:
             return None
         return b"".join(framing.encode_response(response, OffsetFetchRequest, version, correlation_id))

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from muster.broker.groups.service import Groups
-from muster.broker.net.calls import Call
+from muster.broker.handlers.coordinators import in_parts
+from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.transactions.places import Places
 from muster.broker.transactions.service import Transactions
 from muster.broker.transactions.verification import Operation, Verifier, of_offset_commit
 from muster.coordinator.parts import Gather
 from muster.coordinator.transactions.rules import Producer
-from muster.coordinator.transactions.shard import fenced_error
+from muster.coordinator.transactions.shard import IDS_AT_A_TIME, fenced_error
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -33,6 +34,8 @@ from muster.protocol.transaction_messages import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
     EndTxnRequest,
     EndTxnResponse,
     ListTransactionsRequest,
@@ -166,7 +169,7 @@ def _result(
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (topic, index), error in sorted(errors.items()):
         found = topics.setdefault(topic, AddPartitionsToTxnTopicResult(topic))
-        found.results_by_partition = [*found.results_by_partition, AddPartitionsToTxnPartitionResult(index, error)]
+        found.results_by_partition.append(AddPartitionsToTxnPartitionResult(index, error))
     return AddPartitionsToTxnResult(asked.transactional_id, list(topics.values()))
 
 
@@ -292,13 +295,26 @@ def _write_marker(
     here.transactions.writer.write_all(marker, places, done)
 
 
-def describe_transactions(here: TransactionNeeds, request: DescribeTransactionsRequest, call: Call) -> None:
+def describe_transactions(here: TransactionNeeds, request: DescribeTransactionsRequest, call: Call) -> Sliced | None:
     """The state of transactional ids."""
     here.transactions.ensure()
-    here.transactions.runtime.describe(request, call.reply)
+
+    def reply(found: list[DescribeTransactionsResponseTransactionState]) -> None:
+        call.reply(DescribeTransactionsResponse(transaction_states=found))
+
+    def part(ids: list[str], take: Callable[[list[DescribeTransactionsResponseTransactionState]], None]) -> None:
+        describe = here.transactions.runtime.describe
+        describe(DescribeTransactionsRequest(ids), lambda response: take(response.transaction_states))
+
+    return in_parts(request.transactional_ids, part, reply)
 
 
-def list_transactions(here: TransactionNeeds, request: ListTransactionsRequest, call: Call) -> None:
+def list_transactions(here: TransactionNeeds, request: ListTransactionsRequest, call: Call) -> Sliced | None:
     """The transactional ids of this broker."""
     here.transactions.ensure()
-    here.transactions.runtime.list_transactions(request, call.reply)
+    runtime = here.transactions.runtime
+    steps = runtime.list_transactions(request, call.reply)
+    if runtime.id_count > IDS_AT_A_TIME:
+        return steps
+    at_once(steps)
+    return None

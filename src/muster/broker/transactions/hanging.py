@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from muster.broker.links.links import Links, Purpose
+from muster.broker.net.slices import Slices
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.places import Places
 from muster.coordinator.parts import Gather
@@ -118,12 +119,14 @@ class HangingTransactions:
         self._links = links
         self._runtime = runtime
         self._abort = abort
+        self._slices = Slices(self._loop)
         self._is_due = self._is_stopped = False
         self._epochs: list[int] = []
 
     def stop(self) -> None:
         """Stop looking."""
         self._is_stopped = True
+        self._slices.stop()
 
     def coordinators_changed(self) -> None:
         """Look again if a coordinator has changed, or has started under a new epoch."""
@@ -159,8 +162,8 @@ class HangingTransactions:
 
         gather = Gather(len(coordinators), done)
         for i, (node, slots) in enumerate(coordinators.items()):
-            asker = self._here if self._places.is_here(node) else partial(self._ask, node)
-            _Survey(asker, ids_of_slots(slots, count), producer_ids, gather.part(i)).begin()
+            ask = self._ask_here if self._places.is_here(node) else partial(self._ask_broker, node)
+            _Survey(ask, ids_of_slots(slots, count), producer_ids, gather.part(i)).begin()
 
     def _opened(self) -> dict[Open, OpenTransaction] | None:
         """All transactions that are open here, None while groups are being loaded."""
@@ -179,12 +182,12 @@ class HangingTransactions:
             if opening.producer_epoch > epoch and each in still:
                 self._abort(still[each], each.where)
 
-    def _ask(self, node: Node, request: Request[Any], done: Callable[[Any], None]) -> None:
+    def _ask_broker(self, node: Node, request: Request[Any], done: Callable[[Any], None]) -> None:
         self._links.ask(node, Purpose.VERIFICATION, request, 0, done)
 
-    def _here(self, request: Request[Any], done: Callable[[Any], None]) -> None:
+    def _ask_here(self, request: Request[Any], done: Callable[[Any], None]) -> None:
         if isinstance(request, ListTransactionsRequest):
-            self._runtime.list_transactions(request, done)
+            self._slices.add(self._runtime.list_transactions(request, done), wanted=lambda: True)
         elif isinstance(request, DescribeTransactionsRequest):
             self._runtime.describe(request, done)
 

@@ -60,7 +60,7 @@ from muster.coordinator.groups.effects import (
     RebalanceCompleted,
     RebalanceStarted,
 )
-from muster.coordinator.groups.failures import not_joined
+from muster.coordinator.groups.error_responses import not_joined
 from muster.coordinator.groups.group import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -360,7 +360,7 @@ def _after_leaving(group: ClassicGroupBase, left: list[ClassicMember], reason: s
         maybe_complete_join(group, now, effects)
 
 
-# ------------------------------------------------------------------------------------------------------ what runs out
+# ---------------------------------------------------------------------------------------------------------- deadlines
 
 
 def on_deadline(group: ClassicGroupBase, now: int) -> Effects:
@@ -373,7 +373,7 @@ def on_deadline(group: ClassicGroupBase, now: int) -> Effects:
         for _, member_id in sorted(due):
             _expire_session(group, member_id, now, effects)
     if group.join_deadline <= now:
-        _join_time_is_over(group, now, effects)
+        _join_deadline_passed(group, now, effects)
     if group.sync_deadline <= now:
         _expire_pending_sync(group, now, effects)
     if sessions_end:
@@ -406,7 +406,7 @@ def _expire_session(group: ClassicGroupBase, member_id: str, now: int, effects: 
         complete_join(group, now, effects)
 
 
-def _join_time_is_over(group: ClassicGroupBase, now: int, effects: Effects) -> None:
+def _join_deadline_passed(group: ClassicGroupBase, now: int, effects: Effects) -> None:
     remaining = group.initial_remaining_ms
     if group.is_initial_rebalance and group.new_member_added and remaining > 0:
         delay = min(group.config.group_initial_rebalance_delay_ms, remaining)
@@ -539,7 +539,7 @@ def unload(group: ClassicGroupBase, error: ErrorCode) -> Effects:
     """The group is deleted or its shard is dropped: answer every waiting request (C3)."""
     effects = Effects()
     group.state = DEAD
-    group.stop_counting()
+    group.uncount_metadata()
     for member in group.members.values():
         join_ticket = group.unpark_join(member)
         if join_ticket is not None:

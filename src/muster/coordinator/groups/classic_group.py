@@ -33,7 +33,7 @@ class ClassicGroup(ClassicGroupBase):
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
-        """As `Group.check_commit`: members of this generation may, and any client while there are no members."""
+        """As `Group.check_commit`: members of this generation may commit, and any client while there are no members."""
         state, generation_id = self.state, request.generation_id_or_member_epoch
         if state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -50,7 +50,7 @@ class ClassicGroup(ClassicGroupBase):
         return error
 
     def check_transactional_commit(self, generation_id: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """As `Group.check_transactional_commit`: a client of before KIP-447 names no member, and is let through in any
+        """As `Group.check_transactional_commit`: a client from before KIP-447 names no member, and may commit in any
         state. A member may commit during a rebalance, and its session is not renewed."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -105,7 +105,7 @@ class ClassicGroup(ClassicGroupBase):
         """As `Group.tombstones`."""
         return [GroupMetadataRecord(GroupMetadataKey(self.group_id), None)]
 
-    # ------------------------------------------------------------------------------------------------------- its life
+    # ------------------------------------------------------------------------------------------------------ lifecycle
 
     def loaded(self, now: int) -> Effects:
         """As `Group.loaded`: the group continues with its generation (H1). It rebalances if it now has more members
@@ -150,9 +150,9 @@ class ClassicGroup(ClassicGroupBase):
         if self.assigner is None or topics is None or self.state is not GroupState.STABLE:
             return effects
         if names is None or not names.isdisjoint(topics):
-            why = self.assigner.why_again(topics, [member.assignment for member in self.members.values()])
-            if why is not None:
-                classic.prepare_rebalance(self, *why, None, now, effects)
+            cause = self.assigner.rebalance_cause(topics, [member.assignment for member in self.members.values()])
+            if cause is not None:
+                classic.prepare_rebalance(self, *cause, None, now, effects)
         return effects
 
     def on_deadline(self, now: int) -> Effects:

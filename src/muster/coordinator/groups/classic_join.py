@@ -24,7 +24,7 @@ from muster.coordinator.groups.classic import (
     write_or_outgrow,
 )
 from muster.coordinator.groups.effects import Effects, EventCause, JoinRefused, MemberFenced, MemberJoined, Origin
-from muster.coordinator.groups.failures import not_joined
+from muster.coordinator.groups.error_responses import not_joined
 from muster.coordinator.groups.group import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -37,11 +37,11 @@ from muster.coordinator.groups.group import (
     protocols_of,
     size_of,
 )
-from muster.coordinator.groups.rejoining import why_again
 from muster.coordinator.groups.server_assignment import ServerAssignment
-from muster.errors import NONE, ErrorCode, KafkaError
+from muster.errors import NONE, ErrorCode, KafkaError, ProtocolError
 from muster.model import UNKNOWN_MEMBER_ID
 from muster.protocol.messages import JoinGroupRequest, SyncGroupResponse
+from muster.protocol.subscription import decode_subscription
 
 MOST_METADATA_BYTES = 4 * 1024 * 1024
 """The limit on a member's metadata, over all its protocols. A group's record has the metadata of one protocol for each
@@ -68,8 +68,8 @@ class _Join:
         return self.request.reason or "not provided"
 
     def refuse(self, error: ErrorCode, member_id: str | None = None) -> None:
-        shown = self.request.member_id if member_id is None else member_id
-        self.effects.reply(self.origin.ticket, not_joined(error, shown))
+        answered_id = self.request.member_id if member_id is None else member_id
+        self.effects.reply(self.origin.ticket, not_joined(error, answered_id))
 
     def add_refusal(self, why: str) -> None:
         """Add the event for a refused join."""
@@ -254,7 +254,7 @@ def _update_and_rebalance(attempt: _Join, member: ClassicMember) -> None:
         _update(attempt, member)
         maybe_complete_join(group, attempt.now, attempt.effects)
         return
-    cause = why_again(group, member, attempt.protocols)
+    cause = _rejoin_cause(group, member, attempt.protocols)
     _update(attempt, member)
     if state is STABLE and member.member_id == group.leader_id:
         what = f"Leader {member.member_id} re-joining group during {state}"
@@ -343,3 +343,45 @@ def _answer_takeover(attempt: _Join, member: ClassicMember, old_leader: str | No
         response.leader = old_leader or ""
         response.members = []
     attempt.effects.reply(attempt.origin.ticket, response)
+
+
+# --------------------------------------------------------------------------------------- why a member has rejoined
+# Only for the events: the rules of a rebalance never decode a subscription. But a member that rejoins starts a
+# rebalance, and the difference from its last JoinGroup says why: different topics; fewer owned partitions, as in the
+# second phase of a cooperative rebalance (KIP-429); or no difference, and then the partitions of a leader's topics may
+# have changed since the generation began. Two subscriptions are decoded for a rebalance: the old and the new one of the
+# member that started it.
+
+
+def _rejoin_cause(group: ClassicGroupBase, member: ClassicMember, protocols: Protocols) -> EventCause:
+    """Why a member starts a rebalance with these protocols; `member` still has those of its last join."""
+    leads = group.state is STABLE and member.member_id == group.leader_id
+    plain = EventCause.LEADER_REJOINED if leads else EventCause.MEMBER_REJOINED
+    if not group.uses_consumer_protocol:
+        return plain
+    after = dict(protocols).get(group.protocol_name or "")
+    if after is None:
+        return plain
+    changed = _cause_of_change(member.metadata(group.protocol_name), after)
+    if changed is None and leads and _partitions_changed(group):
+        return EventCause.PARTITIONS_CHANGED
+    return changed or plain
+
+
+def _cause_of_change(before: bytes, after: bytes) -> EventCause | None:
+    if before == after:
+        return None
+    try:
+        was, now = decode_subscription(before), decode_subscription(after)
+    except ProtocolError:
+        return None
+    if set(was.topics) != set(now.topics):
+        return EventCause.SUBSCRIPTION_CHANGED
+    if not set(was.owned_partitions) <= set(now.owned_partitions):
+        return EventCause.PARTITIONS_REVOKED
+    return None
+
+
+def _partitions_changed(group: ClassicGroupBase) -> bool:
+    count = group.partition_count
+    return count is not None and any(count(topic) != before for topic, before in group.partition_counts.items())

@@ -195,7 +195,7 @@ class ClassicGroupBase:
         self.wake_at = NEVER
         self.armed_at = NEVER
 
-    # ------------------------------------------------------------------------------------------ what there is to know
+    # ----------------------------------------------------------------------------------------------------- properties
 
     @property
     def uses_consumer_protocol(self) -> bool:
@@ -382,7 +382,7 @@ class ClassicGroupBase:
         if count is not None:
             self.partition_counts = {topic: count(topic) for topic in self.subscribed_topics or ()}
 
-    def stop_counting(self) -> None:
+    def uncount_metadata(self) -> None:
         """The group is dropped, and its members' metadata with it."""
         for member in self.members.values():
             self._count_protocols(member, -1)

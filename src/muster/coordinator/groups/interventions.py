@@ -18,7 +18,7 @@ Wanted = Callable[[ClassicMember], bool]
 
 
 def expire(group: ClassicGroup, wanted: Wanted, now: int) -> Effects:
-    """The session of each `wanted` member ends now. A member that waits in a join or a sync has none to end."""
+    """End the session of each `wanted` member now, except of members that wait in a join or a sync."""
     for member in group.members.values():
         if wanted(member) and not member.heartbeat_is_satisfied():
             member.session_deadline = now
@@ -27,15 +27,15 @@ def expire(group: ClassicGroup, wanted: Wanted, now: int) -> Effects:
 
 
 def keep(group: ClassicGroup, wanted: Wanted, extra_ms: int) -> None:
-    """The session of each `wanted` member ends so much later: `extra_ms` are about to be skipped, and a live member
-    would have sent heartbeats in them."""
+    """Extend the session of each `wanted` member by `extra_ms`: that much time is about to be skipped, and a live
+    member would have sent heartbeats in it."""
     for member in group.members.values():
         if wanted(member) and member.session_deadline != NEVER:
             member.session_deadline += extra_ms
 
 
 def rebalance(group: ClassicGroup, reason: str, now: int) -> Effects:
-    """All members have to rejoin, as if their leader had. Nothing happens while they do, or where there are none."""
+    """Make all members rejoin, as if their leader had. Does nothing while they rejoin, or without members."""
     effects = Effects()
     if group.state not in (EMPTY, PREPARING_REBALANCE):
         leader = group.members.get(group.leader_id or "")

@@ -72,7 +72,7 @@ class Group(Protocol):
     def tombstones(self) -> Sequence[Written]:
         """The records that delete the group itself, without its offsets."""
 
-    # ------------------------------------------------------------------------------------------------------ its life
+    # ----------------------------------------------------------------------------------------------------- lifecycle
 
     def loaded(self, now: int) -> Effects:
         """All records have been applied: sessions start."""

@@ -79,8 +79,8 @@ class OffsetStore:
         """Apply a record; a value of None removes the offset."""
         if value is not None:
             times = (value.commit_timestamp, value.expire_timestamp)
-            kept = (value.offset, value.leader_epoch, value.metadata, *times, value.topic_id)
-            self.commit(OffsetCommits(key.group, key.topic, [(key.partition, kept)]))
+            committed = (value.offset, value.leader_epoch, value.metadata, *times, value.topic_id)
+            self.commit(OffsetCommits(key.group, key.topic, [(key.partition, committed)]))
             return
         topics = self.by_group.get(key.group, {})
         partitions = topics.get(key.topic, {})

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from muster.protocol.group_records import CommittedOffset, OffsetCommits
 
-Place = tuple[str, str, int]
+OffsetKey = tuple[str, str, int]
 """Group, topic, partition."""
 
 
@@ -23,24 +23,24 @@ class PendingOffsets:
     __slots__ = ("_open", "_order", "by_producer")
 
     def __init__(self) -> None:
-        # What a producer would commit, with its place in the order of records; None where that was voided.
-        self.by_producer: dict[int, dict[Place, tuple[int, CommittedOffset] | None]] = {}
+        # What a producer would commit, with its position in the order of records; None where that was voided.
+        self.by_producer: dict[int, dict[OffsetKey, tuple[int, CommittedOffset] | None]] = {}
         self._open: dict[str, dict[str, dict[int, set[int]]]] = {}
         self._order = 0
 
     def add(self, producer_id: int, commits: OffsetCommits) -> None:
         """A producer's commit."""
-        places = self.by_producer.setdefault(producer_id, {})
+        keys = self.by_producer.setdefault(producer_id, {})
         topic = self._open.setdefault(commits.group, {}).setdefault(commits.topic, {})
         for partition, value in commits.values:
             self._order += 1
-            places[commits.group, commits.topic, partition] = self._order, value
+            keys[commits.group, commits.topic, partition] = self._order, value
             topic.setdefault(partition, set()).add(producer_id)
 
-    def add_void(self, producer_id: int, place: Place) -> None:
+    def add_void(self, producer_id: int, key: OffsetKey) -> None:
         """A producer's commit that a later one has voided."""
-        group, topic, partition = place
-        self.by_producer.setdefault(producer_id, {})[place] = None
+        group, topic, partition = key
+        self.by_producer.setdefault(producer_id, {})[key] = None
         self._open.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(producer_id)
 
     def supersede(self, group: str, topic: str, partitions: Iterable[int]) -> None:
@@ -56,24 +56,24 @@ class PendingOffsets:
             self.by_producer[producer_id].pop((group, topic, partition))
         self._close(group, topic, partition)
 
-    def end(self, producer_id: int, committed: bool) -> list[tuple[Place, CommittedOffset]]:
+    def end(self, producer_id: int, committed: bool) -> list[tuple[OffsetKey, CommittedOffset]]:
         """The producer's transaction has ended. Returns what is committed by it, in the order of its records."""
-        places = self.by_producer.pop(producer_id, {})
-        for group, topic, partition in places:
+        keys = self.by_producer.pop(producer_id, {})
+        for group, topic, partition in keys:
             self._close(group, topic, partition, producer_id)
         if not committed:
             return []
-        found = sorted((order, place, value) for place, (order, value) in _valid(places))
-        for order, place, _ in found:
-            self._void_before(order, place)
-        return [(place, value) for _, place, value in found]
+        found = sorted((order, key, value) for key, (order, value) in _valid(keys))
+        for order, key, _ in found:
+            self._void_before(order, key)
+        return [(key, value) for _, key, value in found]
 
-    def _void_before(self, order: int, place: Place) -> None:
-        group, topic, partition = place
+    def _void_before(self, order: int, key: OffsetKey) -> None:
+        group, topic, partition = key
         for producer_id in self._open.get(group, {}).get(topic, {}).get(partition, ()):
-            other = self.by_producer[producer_id][place]
+            other = self.by_producer[producer_id][key]
             if other is not None and other[0] < order:
-                self.by_producer[producer_id][place] = None
+                self.by_producer[producer_id][key] = None
 
     def _close(self, group: str, topic: str, partition: int, producer_id: int | None = None) -> None:
         """No transaction (of this producer) is open there now."""
@@ -96,7 +96,7 @@ class PendingOffsets:
         """Whether a transaction has committed an offset there, and not ended."""
         return partition in self._open.get(group, {}).get(topic, {})
 
-    def places(self) -> list[Place]:
+    def open_keys(self) -> list[OffsetKey]:
         """All partitions with open transactions."""
         return [
             (group, topic, partition)
@@ -107,8 +107,8 @@ class PendingOffsets:
 
 
 def _valid(
-    places: dict[Place, tuple[int, CommittedOffset] | None],
-) -> Iterator[tuple[Place, tuple[int, CommittedOffset]]]:
-    for place, found in places.items():
+    keys: dict[OffsetKey, tuple[int, CommittedOffset] | None],
+) -> Iterator[tuple[OffsetKey, tuple[int, CommittedOffset]]]:
+    for key, found in keys.items():
         if found is not None:
-            yield place, found
+            yield key, found

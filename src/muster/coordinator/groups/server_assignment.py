@@ -100,7 +100,7 @@ class ServerAssignment:
         shares = get_assignor(strategy).assign(counts, subscriptions)
         return {member_id: _encoded(share, led) for member_id, share in shares.items()}
 
-    def why_again(self, topics: Iterable[str], assignments: Iterable[bytes]) -> tuple[EventCause, str] | None:
+    def rebalance_cause(self, topics: Iterable[str], assignments: Iterable[bytes]) -> tuple[EventCause, str] | None:
         """Why a group with these subscribed topics and assignments must rebalance, None if it need not."""
         owned: dict[str, set[int]] = {}
         for share in assignments:

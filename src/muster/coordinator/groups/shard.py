@@ -15,7 +15,7 @@ from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.classic_join import join
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import Effects, Origin
-from muster.coordinator.groups.failures import not_joined, spoiled
+from muster.coordinator.groups.error_responses import error_for_lost, not_joined
 from muster.coordinator.groups.group import GroupState
 from muster.coordinator.groups.group_pattern import GroupPattern
 from muster.coordinator.groups.kinds import Group
@@ -367,8 +367,8 @@ class GroupShard:
             self.pending.add_void(producer_id, (group_id, topic, partition))
         else:
             times = (of.commit_timestamp, of.expire_timestamp)
-            kept = (of.offset, of.leader_epoch, of.metadata, *times, of.topic_id)
-            self.apply_transactional(producer_id, OffsetCommits(group_id, topic, [(partition, kept)]))
+            committed = (of.offset, of.leader_epoch, of.metadata, *times, of.topic_id)
+            self.apply_transactional(producer_id, OffsetCommits(group_id, topic, [(partition, committed)]))
         return True
 
     def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
@@ -376,9 +376,9 @@ class GroupShard:
         for record in records:
             append_records(batch, timestamp, shifted(record, shift) if shift else record)
 
-    def spoiled(self, answer: Any, error: ErrorCode) -> Any:
+    def error_for_lost(self, answer: Any, error: ErrorCode) -> Any:
         """The answer to send instead of one whose records were lost."""
-        return spoiled(answer, error)
+        return error_for_lost(answer, error)
 
     def apply(self, record: Written) -> None:
         """Apply a record: when it is written, and when the log is loaded."""
@@ -422,7 +422,7 @@ class GroupShard:
             topic_id = self.topics.topic_id(topic)
             if self.topics.is_gone(topic) or offsets.is_of_another_topic(value, topic_id):
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
-        for group_id, topic, partition in self.pending.places():
+        for group_id, topic, partition in self.pending.open_keys():
             if self.topics.is_gone(topic):
                 self._write(offsets.tombstone(group_id, topic, partition), effects)
         self._expiry_check_at = now + self.config.offsets_retention_check_interval_ms

@@ -51,7 +51,7 @@ class Loading(Generic[S]):
         records = last_of_each_key(piece.records)
         for record in records:
             if not self._replay(replay, record) and len(records) < len(piece.records):
-                self._replay_an_earlier(replay, piece.records, record)
+                self._replay_previous(replay, piece.records, record)
         if piece.skipped is not None:
             self._skip(*piece.skipped)
         self.is_complete = piece.is_last
@@ -65,8 +65,8 @@ class Loading(Generic[S]):
             self._skip(record[0], error)
             return False
 
-    def _replay_an_earlier(self, replay: Replay, records: Sequence[Stored], last: Stored) -> None:
-        """A record counts for nothing: then the one before it with its key does."""
+    def _replay_previous(self, replay: Replay, records: Sequence[Stored], last: Stored) -> None:
+        """The last record of a key was skipped: apply the one before it."""
         for each in reversed(records[: records.index(last)]):
             if each[1] and each[1] == last[1] and self._replay(replay, each):
                 return

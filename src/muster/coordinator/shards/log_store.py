@@ -24,7 +24,7 @@ SLICE = 256
 """How many records are returned at a time, of a large batch or of many small ones."""
 
 Skipped = tuple[object, Exception]
-Found = list[Stored] | Skipped | Piece
+LogContent = list[Stored] | Skipped | Piece
 """What a log has next: records, what was skipped, or something of a transaction."""
 
 
@@ -54,7 +54,7 @@ class Log(Protocol):
 
 
 class TransactionalLog(Log, Protocol):
-    """What it needs besides where offsets may be committed in transactions."""
+    """What the store also needs of a log in which offsets may be committed in transactions."""
 
     def append(
         self,
@@ -121,7 +121,7 @@ class LogJournal:
         self._refusal: KafkaError | None = None
         self._newest_epoch = 0
         self._slices = self._read_all()
-        self._of_transaction: Piece | None = None  # read, but not returned yet
+        self._next_transactional: Piece | None = None  # read, but not returned yet
 
     @property
     def is_empty(self) -> bool:
@@ -185,7 +185,8 @@ class LogJournal:
     def write_transactional(
         self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
     ) -> int:
-        """As `write`, for records of a producer's transaction. Raises what the log refuses a producer with, too."""
+        """As `write`, for records of a producer's transaction. Also raises the errors with which the log refuses a
+        producer."""
         if self._refusal is not None:
             raise self._refusal
         built = batch.build(producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=0, transactional=True)
@@ -216,8 +217,8 @@ class LogJournal:
 
     def read(self, most: int) -> Piece:
         """As `Journal.read`. Damaged data is skipped."""
-        if self._of_transaction is not None:
-            piece, self._of_transaction = self._of_transaction, None
+        if self._next_transactional is not None:
+            piece, self._next_transactional = self._next_transactional, None
             return piece
         records: list[Stored] = []
         while len(records) < most:
@@ -227,14 +228,14 @@ class LogJournal:
             if isinstance(found, Piece):
                 if not records:
                     return found
-                self._of_transaction = found
+                self._next_transactional = found
                 break
             if isinstance(found, tuple):
                 return Piece(records, found)
             records += found
         return Piece(records)
 
-    def _read_all(self) -> Iterator[Found]:
+    def _read_all(self) -> Iterator[LogContent]:
         log = self.log
         offset = log.log_start_offset
         while offset < log.high_watermark:
@@ -244,7 +245,7 @@ class LogJournal:
             yield from self._batches(read.data, offset)
             offset = read.next_offset
 
-    def _batches(self, data: Buffer, offset: int) -> Iterator[Found]:
+    def _batches(self, data: Buffer, offset: int) -> Iterator[LogContent]:
         plain: list[Stored] = []
         problem: CorruptRecordError | None = None
         try:

@@ -63,7 +63,7 @@ class Shard(Protocol):
     def unload(self, error: ErrorCode) -> Decision:
         """The shard is being dropped: every request that waits in it is answered."""
 
-    def spoiled(self, answer: Any, error: ErrorCode) -> Any:
+    def error_for_lost(self, answer: Any, error: ErrorCode) -> Any:
         """The answer to send instead of one whose records were lost."""
 
     def next_deadline(self) -> int | None:

@@ -1,12 +1,11 @@
 """A coordinator's shards, each in a slot of its store: load, decide, write, release answers, drop.
 
-runtime.py knows the requests of groups. This file makes a shard's decisions durable before their answers go out. It
-does not depend on groups: another coordinator, such as one for transactions, could use it unchanged. The store keeps
-the shards (store.py is its interface, log_store.py an implementation).
+runtime.py knows the requests of groups, transaction_runtime.py those of transactions. This file makes a shard's
+decisions durable before their answers go out, for both. The store keeps the shards (store.py is its interface,
+log_store.py an implementation).
 
-This file and runtime.py are the ones in this package that use a clock, callbacks and logging. They never block and
-start no tasks. They run on one thread and no method awaits, so there are no locks: the rules finish one request before
-the next.
+These three files are the ones in this package that use a clock, callbacks and logging. They never block and start no
+tasks. They run on one thread and no method awaits, so there are no locks: the rules finish one request before the next.
 
 The life of a request
 =====================
@@ -68,7 +67,7 @@ _BY_SLOT = attrgetter("slot")
 _FIRST_ALARM = attrgetter("first_alarm")
 
 
-class Host(NamedTuple):
+class ShardHost(NamedTuple):
     """What shards need of the program that they run in."""
 
     clock: Callable[[], int]
@@ -96,7 +95,7 @@ class Shards(Generic[S]):
         store: where the shards are kept.
     """
 
-    def __init__(self, topic: str, slot_count: int, new_shard: Callable[[], S], store: Store, host: Host) -> None:
+    def __init__(self, topic: str, slot_count: int, new_shard: Callable[[], S], store: Store, host: ShardHost) -> None:
         self.slot_count = slot_count
         """How many slots there are, those of other coordinators included."""
         self._topic = topic
@@ -227,7 +226,7 @@ class Shards(Generic[S]):
 
     def _load_soon(self) -> None:
         if self._later is None:
-            while self.load_a_piece():
+            while self.load_next_piece():
                 pass
         elif self._loading and not self._load_is_due:
             self._load_is_due = True
@@ -235,10 +234,10 @@ class Shards(Generic[S]):
 
     def _load_next(self) -> None:
         self._load_is_due = False
-        if self.load_a_piece():
+        if self.load_next_piece():
             self._load_soon()
 
-    def load_a_piece(self) -> bool:
+    def load_next_piece(self) -> bool:
         """Read more of the shards that are being loaded. Returns False if the store has nothing for any of them yet:
         `release_durable` is called when it does."""
         return any(self._load_some(loading) for loading in list(self._loading.values()))
@@ -274,7 +273,7 @@ class Shards(Generic[S]):
         self._settle(served, now, loading.shard.loaded, now)
 
     def _could_not_load(self, slot: int, error: Exception) -> None:
-        """A shard cannot be read: until it can be, its groups have no coordinator."""
+        """A shard cannot be read: until it can be, its slot has no coordinator."""
         if slot not in self._unread:  # a lasting failure would flood the log
             self._unread.add(slot)
             log.error("reading partition %d of %s failed: %s", slot, self._topic, error)
@@ -289,7 +288,7 @@ class Shards(Generic[S]):
 
     def _retry_later(self, slot: int) -> None:
         self._unavailable[slot] = self._clock() + RELOAD_AFTER_MS
-        self._comes_due(self._unavailable[slot])
+        self._note_deadline(self._unavailable[slot])
 
     def close(self) -> None:
         """Write what is left, answer waiting requests NOT_COORDINATOR, and stop serving."""
@@ -345,7 +344,7 @@ class Shards(Generic[S]):
             self._on_event(event)
         alarm = served.shard.first_alarm
         if alarm < self._announced_deadline:
-            self._comes_due(alarm)
+            self._note_deadline(alarm)
         if self._dirty and (not self._flush_is_due or served.batch.size >= MAX_BATCH_BYTES):
             self._after_deciding(served)
         return None
@@ -364,12 +363,12 @@ class Shards(Generic[S]):
             self._flush_is_due = True
             self._schedule_flush()
 
-    def _append_apart(self, served: ServedShard[S], append: Callable[[], int], reply: Reply) -> ErrorCode:
+    def _append_separately(self, served: ServedShard[S], append: Callable[[], int], reply: Reply) -> ErrorCode:
         """Append something that cannot be part of the open batch, after that; `reply` goes out once it is durable.
 
-        `append` writes to the journal, applies what it has written, and returns the position after it. What the store
-        refuses its producer with is returned: nothing was written then, and the shard is as it was. The caller has to
-        answer any error."""
+        `append` writes to the journal, applies what it has written, and returns the position after it. If the store
+        refuses its producer (`PRODUCER_ERRORS`), nothing is written and the shard is unchanged. The caller must answer
+        any error that is returned."""
         self._write(served)
         if self._served.get(served.slot) is not served:
             return ErrorCode.NOT_COORDINATOR
@@ -430,7 +429,9 @@ class Shards(Generic[S]):
         their callbacks."""
         del self._served[served.slot]
         served.journal.close()
-        replies = [Reply(reply.ticket, served.shard.spoiled(reply.response, error)) for reply in served.take_waiting()]
+        replies = [
+            Reply(reply.ticket, served.shard.error_for_lost(reply.response, error)) for reply in served.take_waiting()
+        ]
         replies += served.shard.unload(error).replies
         for reply in replies:
             reply.ticket(reply.response)
@@ -451,7 +452,7 @@ class Shards(Generic[S]):
         self._announced_deadline = min(deadline, *self._unavailable.values()) if self._unavailable else deadline
         return None if self._announced_deadline == NEVER else self._announced_deadline
 
-    def _comes_due(self, at: int) -> None:
+    def _note_deadline(self, at: int) -> None:
         if at < self._announced_deadline and self._on_deadline_moved is not None:
             self._announced_deadline = at
             self._on_deadline_moved()

@@ -31,7 +31,7 @@ PRODUCER_ERRORS = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-"""What a store refuses a transaction's producer with, or its coordinator: the slot is not affected."""
+"""Errors with which a store refuses a transaction's producer, or its coordinator: the slot is not affected."""
 
 
 class FencedError(KafkaError):
@@ -94,17 +94,17 @@ class TransactionalJournal(Journal, Protocol):
     """One with records of transactions, which producers begin and coordinators of transactions end."""
 
     def begin_verification(self, producer_id: int, producer_epoch: int, *, tv2: bool, now: int) -> int | None:
-        """A guard for the first records of a producer's transaction, which have to be verified; None if the transaction
-        is open here. `tv2`: the client knows transaction version 2. Raises KafkaError for an older epoch."""
+        """A guard for the first records of a producer's transaction, which must be verified; None if the transaction is
+        open here. `tv2`: the client knows transaction version 2. Raises KafkaError for an older epoch."""
 
     def write_transactional(
         self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
     ) -> int:
-        """As `write`, for records of a producer's transaction. Raises what a producer is refused with, too."""
+        """As `write`, for records of a producer's transaction. Also raises KafkaError with one of `PRODUCER_ERRORS`."""
 
     def write_marker(self, marker: TxnMarker, now: int) -> int:
-        """As `write`, for the marker that ends a producer's transaction. Raises what a coordinator is refused with,
-        too."""
+        """As `write`, for the marker that ends a producer's transaction. Also raises KafkaError with one of
+        `PRODUCER_ERRORS`."""
 
     def open_transactions(self) -> Sequence[object]:
         """Those that no marker has ended."""

@@ -10,7 +10,7 @@ from muster.coordinator.transactions.entry import Transaction
 from muster.model import TopicPartition
 
 
-class Written(NamedTuple):
+class EntryRecord(NamedTuple):
     """What a record says; `entry` None is a tombstone."""
 
     transactional_id: str
@@ -35,7 +35,7 @@ class TransactionTimedOut(TransactionEvent):
 
 @dataclass(slots=True)
 class TransactionalIdExpired(TransactionEvent):
-    """Nothing was done with it for `transactional.id.expiration.ms`: it is forgotten."""
+    """A transactional id was not used for `transactional.id.expiration.ms`, and was removed."""
 
 
 class Markers(NamedTuple):
@@ -53,19 +53,19 @@ class Markers(NamedTuple):
 
 
 class MarkersLost(NamedTuple):
-    """What the sender of markers gets instead, if the decision was lost with its shard."""
+    """What the sender of markers gets instead if the decision was lost with its shard."""
 
     transactional_id: str
 
 
 @dataclass(slots=True)
-class Effects:
+class TransactionEffects:
     """The result of a request or a deadline: `records` are appended together, before any of `replies` goes out."""
 
     replies: list[Reply] = field(default_factory=list)
-    records: list[Written] = field(default_factory=list)
+    records: list[EntryRecord] = field(default_factory=list)
     events: list[TransactionEvent] = field(default_factory=list)
 
-    def reply(self, ticket: Ticket, answer: Any) -> Effects:
+    def reply(self, ticket: Ticket, answer: Any) -> TransactionEffects:
         self.replies.append(Reply(ticket, answer))
         return self

@@ -73,9 +73,9 @@ class Transaction(NamedTuple):
     """A transactional id. A change makes another value, which is written and then takes its place.
 
     `previous_producer_id` is the id before the last change, whatever that changed: so a retry over a rotation of the
-    producer id is known until the next change. `last_producer_epoch` is the epoch before the current one where its
-    producer may ask for that again, else -1. `next_producer_id` is set while a transaction that used up the epochs is
-    being finished. `client_version` is the `transaction.version` of the producer that began or ended the transaction.
+    producer id is known until the next change. `last_producer_epoch` is the previous epoch if its producer may ask for
+    the current one again, else -1. `next_producer_id` is set while a transaction that used up the epochs is being
+    finished. `client_version` is the `transaction.version` of the producer that began or ended the transaction.
     """
 
     producer_id: int
@@ -100,7 +100,7 @@ class Transaction(NamedTuple):
         return self.state is ONGOING and self.timeout_ms != NO_TIMEOUT_MS and self.start_ms + self.timeout_ms < now
 
     def has_expired(self, expiration_ms: int, now: int) -> bool:
-        """Whether nothing was done with it for so long that it is forgotten."""
+        """Whether it was not used for so long that it expires."""
         return self.state in IDLE and self.last_update_ms <= now - expiration_ms
 
     def _changed(self, state: TransactionState, now: int, **changes: Any) -> Transaction:
@@ -133,7 +133,7 @@ class Transaction(NamedTuple):
         changes: dict[str, Any] = {}
         if client_version >= EPOCH_BUMPS_SINCE:
             changes = {"producer_epoch": self.producer_epoch + 1, "last_producer_epoch": self.producer_epoch}
-        if self.state is not ONGOING:  # nothing was written in it: the time of its begin is unknown, but needed
+        if self.state is not ONGOING:  # nothing was written in it: its start is unknown, but needed
             changes["start_ms"] = now
         return self._changed(state, now, client_version=client_version, next_producer_id=next_producer_id, **changes)
 

@@ -1,9 +1,9 @@
 """The pattern of a ListTransactions: which transactional ids match it as a whole, in bounded time.
 
 Any client may send one, and it is matched on the broker's loop against all ids, which any producer may have chosen.
-Kafka uses RE2/J, which takes time linear in an id's length. So does this automaton: a state is the set of all that may
-still follow, and what a character makes of a state is found once. With thousands of ids nearly all of it is looked up.
-States are found on demand; a pattern that needs too many of them is refused.
+Kafka uses RE2/J, which takes time linear in an id's length. So does this automaton: a state is the set of everything
+that may still follow, and the state that a character leads to is computed once. With thousands of ids nearly every step
+is a dictionary lookup. States are computed on demand; a pattern that needs too many of them is refused.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from muster.errors import ConfigError
 from muster.expressions import WORD, Edge, Either, Look, One, Parser, Part, Repeat, Sequence
 
 MOST_STEPS = 100_000
-"""Steps, below a microsecond each, to find states in: a tenth of a second."""
+"""The most steps, below a microsecond each, to compute states: a tenth of a second."""
 LONGEST = 10_000
-"""Characters of a pattern."""
+"""The longest pattern, in characters."""
 MOST_REPEATS = 1_000
 """As in RE2."""
 
 _END = 0
 
 
-class _State:
-    """All that may follow, by number; after a word's character or another, None at the start."""
+class _AutomatonState:
+    """Everything that may follow, by number. `after_word`: whether the last character was a word's; None at the
+    start."""
 
     def __init__(self, rests: frozenset[int], after_word: bool | None) -> None:
         self.rests = rests
         self.after_word = after_word
-        self.next: dict[str, _State] = {}
+        self.next: dict[str, _AutomatonState] = {}
         self.accepts: bool | None = None
 
 
@@ -44,13 +45,13 @@ class IdPattern:
         part = Parser(text).parse()
         _check(part)
         self.is_too_costly = False
-        """Whether it took too long. What `matches` has returned is then of no use."""
+        """Whether it took too long. The results of `matches` are then invalid."""
         self._left = MOST_STEPS
         # What may follow: a part, and the number of what comes after it. Parts are kept, so that their ids are unique.
         self._rests: list[tuple[Part, int]] = [(part, _END)]
         self._numbers: dict[tuple[int, int], int] = {}
         self._repeats: dict[tuple[int, int, int | None], Repeat] = {}
-        self._states: dict[tuple[frozenset[int], bool | None], _State] = {}
+        self._states: dict[tuple[frozenset[int], bool | None], _AutomatonState] = {}
         self._start = self._state(frozenset((self._number(part, _END),)), None)
 
     def matches(self, transactional_id: str) -> bool:
@@ -70,10 +71,10 @@ class IdPattern:
             state.accepts = self._after(state, None)[1]
         return bool(state.accepts)
 
-    def _state(self, rests: frozenset[int], after_word: bool | None) -> _State:
+    def _state(self, rests: frozenset[int], after_word: bool | None) -> _AutomatonState:
         found = self._states.get((rests, after_word))
         if found is None:
-            found = self._states[rests, after_word] = _State(rests, after_word)
+            found = self._states[rests, after_word] = _AutomatonState(rests, after_word)
         return found
 
     def _number(self, part: Part, rest: int) -> int:
@@ -83,7 +84,7 @@ class IdPattern:
             self._rests.append((part, rest))
         return found
 
-    def _after(self, state: _State, character: str | None) -> tuple[frozenset[int], bool]:
+    def _after(self, state: _AutomatonState, character: str | None) -> tuple[frozenset[int], bool]:
         """What may follow this character; and, without one, whether nothing needs to."""
         found, seen = set(), set()
         todo = list(state.rests)

@@ -12,17 +12,16 @@ Theory of operation
 
 A producer asks for its ids (InitProducerId), then adds the partitions that it is about to write to (AddPartitionsToTxn,
 AddOffsetsToTxn; since `transaction.version` 2 the partitions' broker adds them). EndTxn decides. The decision counts
-from its record on: it is answered, and a marker is written into every partition, again and again until each has it.
-Only then may the next transaction begin; until then requests are answered CONCURRENT_TRANSACTIONS, which clients
-repeat.
+from its record on: it is answered, and a marker is written into every partition, with retries until each has it. Only
+then may the next transaction begin; until then requests are answered CONCURRENT_TRANSACTIONS, and clients retry.
 
 A transaction whose producer is gone is aborted by the next producer of that name (InitProducerId while ONGOING), or by
 its timeout. Both fence the producer with a new epoch.
 
 In Kafka a change that is not yet in the log is a "pending state", and for requests it counts as PREPARE_*. Kafka also
-has it all the time from a decision to its last marker, and checks it before the producer id and the epoch, except in
-EndTxn before version 5. Here a change is applied when it is decided, and answers wait for the log (`shards.py`), so
-that PREPARE_* alone says all of it.
+keeps one from a decision until its last marker, and checks it before the producer id and the epoch, except in EndTxn
+before version 5. Here a change is applied when it is decided, and answers wait for the log (`shards.py`), so PREPARE_*
+covers both.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ END: Mapping[tuple[TransactionState, bool, bool], Answer] = {
 before the transaction ended."""
 
 
-class Outcome(NamedTuple):
+class TransactionOutcome(NamedTuple):
     """The answer to a request: an error, ids for the producer, and what the transactional id becomes, if it changes."""
 
     error: ErrorCode = NONE
@@ -171,23 +170,23 @@ class Producer(NamedTuple):
 
 def init_producer_id(
     found: Transaction | None, known: Producer | None, timeout_ms: int, server_version: int, new_id: NewId, now: int
-) -> Outcome:
+) -> TransactionOutcome:
     """InitProducerId. `known`: the ids that the producer has and wants to keep using (KIP-360)."""
     if found is None:
         producer_id = new_id()
         made = Transaction(producer_id, 0, timeout_ms, now, previous_producer_id=producer_id)
-        return Outcome(NONE, made, producer_id, 0)
+        return TransactionOutcome(NONE, made, producer_id, 0)
     if found.state in ENDING:
-        return Outcome(_CONCURRENT)
+        return TransactionOutcome(_CONCURRENT)
     if known is not None and not _may_know(found, known):
-        return Outcome(_FENCED)
+        return TransactionOutcome(_FENCED)
     answer = INIT_PRODUCER_ID[found.state]
     if answer is Move.FENCE:
-        return Outcome(_CONCURRENT, fence(found, server_version, new_id, now))
+        return TransactionOutcome(_CONCURRENT, fence(found, server_version, new_id, now))
     ids = _next_ids(found, known, new_id)
     if ids is None:
-        return Outcome(_FENCED)
-    return Outcome(NONE, found.initialized(*ids, timeout_ms, now), *ids[:2])
+        return TransactionOutcome(_FENCED)
+    return TransactionOutcome(NONE, found.initialized(*ids, timeout_ms, now), *ids[:2])
 
 
 def _may_know(found: Transaction, known: Producer) -> bool:
@@ -233,17 +232,17 @@ def add_partitions(
     partitions: frozenset[TopicPartition],
     client_version: int,
     now: int,
-) -> Outcome:
+) -> TransactionOutcome:
     """AddPartitionsToTxn, or AddOffsetsToTxn."""
     if found is not None and found.state in ENDING:  # a producer may have ids that count only when it has ended
-        return Outcome(_CONCURRENT)
+        return TransactionOutcome(_CONCURRENT)
     error = check_producer(found, producer)
     if found is None or error is not NONE:
-        return Outcome(error)
+        return TransactionOutcome(error)
     answer = ADD_PARTITIONS[found.state]
     if answer is Move.ADD_OR_NONE and partitions <= found.partitions:
-        return Outcome()
-    return Outcome(NONE, found.with_partitions(partitions, client_version, now))
+        return TransactionOutcome()
+    return TransactionOutcome(NONE, found.with_partitions(partitions, client_version, now))
 
 
 def verify_partitions(
@@ -265,44 +264,44 @@ def verify_partitions(
 
 def end(
     found: Transaction | None, producer: Producer, committed: bool, client_version: int, new_id: NewId, now: int
-) -> Outcome:
+) -> TransactionOutcome:
     """EndTxn."""
     if found is None:
-        return Outcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return TransactionOutcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if client_version < EPOCH_BUMPS_SINCE:
         return _end_before_bumps(found, producer, committed, now)
     if found.state in ENDING:
-        return Outcome(_CONCURRENT)
+        return TransactionOutcome(_CONCURRENT)
     is_of_last_id = (
         producer.producer_id == found.previous_producer_id
         and producer.epoch == LAST_EPOCH
         and found.producer_epoch == 0
     )
     if producer.producer_id != found.producer_id and not is_of_last_id:
-        return Outcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return TransactionOutcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_retry = is_of_last_id or found.producer_epoch == producer.epoch + 1
     if not is_retry and producer.epoch != found.producer_epoch:
-        return Outcome(_FENCED)
+        return TransactionOutcome(_FENCED)
     answer = END[found.state, committed, is_retry]
     if answer is Move.REPEATED:
-        return Outcome(NONE, None, found.producer_id, found.producer_epoch)
+        return TransactionOutcome(NONE, None, found.producer_id, found.producer_epoch)
     if isinstance(answer, ErrorCode):
-        return Outcome(answer)
+        return TransactionOutcome(answer)
     state = PREPARE_COMMIT if answer is Move.COMMIT else PREPARE_ABORT
     changed = _ended(found, state, client_version, new_id, now)
     after = changed.completed(now)
-    return Outcome(NONE, changed, after.producer_id, after.producer_epoch)
+    return TransactionOutcome(NONE, changed, after.producer_id, after.producer_epoch)
 
 
-def _end_before_bumps(found: Transaction, producer: Producer, committed: bool, now: int) -> Outcome:
+def _end_before_bumps(found: Transaction, producer: Producer, committed: bool, now: int) -> TransactionOutcome:
     error = check_producer(found, producer)
     if error is not NONE:
-        return Outcome(error)
+        return TransactionOutcome(error)
     answer = END_BEFORE_BUMPS[found.state, committed]
     if isinstance(answer, ErrorCode):
-        return Outcome(answer)
+        return TransactionOutcome(answer)
     state = PREPARE_COMMIT if answer is Move.COMMIT else PREPARE_ABORT
-    return Outcome(NONE, found.ended(state, 0, NO_PRODUCER_ID, now))
+    return TransactionOutcome(NONE, found.ended(state, 0, NO_PRODUCER_ID, now))
 
 
 def _ended(found: Transaction, state: TransactionState, version: int, new_id: NewId, now: int) -> Transaction:

@@ -1,16 +1,17 @@
 """One shard: the transactional ids that hash to one partition of `__transaction_state`.
 
-A shard is used by one thread. Each handler takes a request, a ticket and the time, and returns Effects whose records
-are already applied. `replay` on an empty shard, record by record, and then `loaded`, restore it from its log.
+A shard is used by one thread. Each handler takes a request, a ticket and the time, and returns effects whose records are
+already applied. `replay` on an empty shard, record by record, and then `loaded`, restore it from its log.
 
 A decision to commit or abort is a record and, once that is durable, `Markers` for the sender of markers, which is
-simply the ticket of another reply. The sender says which partitions have theirs (`marked`); the last one completes the
-transaction. A shard that is loaded with undecided markers gives them all again: a partition takes a marker twice.
+simply the ticket of another reply. The sender reports which partitions have theirs (`marked`); the last one completes
+the transaction. A shard that is loaded with outstanding markers sends them all again: a partition accepts a marker
+twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -19,16 +20,16 @@ from muster.coordinator.shards.served_shard import Ticket
 from muster.coordinator.transactions import rules
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.effects import (
-    Effects,
+    EntryRecord,
     Markers,
     MarkersLost,
     TransactionalIdExpired,
+    TransactionEffects,
     TransactionTimedOut,
-    Written,
 )
 from muster.coordinator.transactions.entry import ENDING, NO_TIMEOUT_MS, ONGOING, PREPARE_COMMIT, Transaction
 from muster.coordinator.transactions.id_pattern import IdPattern
-from muster.coordinator.transactions.rules import NewId, Outcome, Producer
+from muster.coordinator.transactions.rules import NewId, Producer, TransactionOutcome
 from muster.errors import NONE, ErrorCode, KafkaError, ProtocolError
 from muster.model import TopicPartition
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -45,6 +46,9 @@ from muster.protocol.transaction_records import TransactionRecord, decode_record
 
 EPOCH_BUMP_IN_END_TXN = 5
 """The version of EndTxn from which on its answer brings the ids for the next transaction."""
+
+IDS_AT_A_TIME = 500
+"""How many ids are listed or counted between two yields: less than a millisecond's work."""
 
 NO_PRODUCER = (-1, -1)
 
@@ -64,8 +68,8 @@ class TransactionShard:
         self._send_markers = send_markers
         # Partitions without a marker, of transactions that are being ended.
         self._unmarked: dict[str, set[TopicPartition]] = {}
-        # (time, transactional id): when to look for a transaction's timeout. An id's alarm counts if its time is in
-        # `_armed`. It may be that of an earlier transaction, and is then set again when it comes.
+        # (time, transactional id): when to check a transaction's timeout. An id's alarm is valid if its time is in
+        # `_armed`. It may be that of an earlier transaction, and is then set again when it is due.
         self._alarms: list[tuple[int, str]] = []
         self._armed: dict[str, int] = {}
         self._expiry_check_at = NEVER
@@ -74,21 +78,23 @@ class TransactionShard:
 
     # ------------------------------------------------------------------------------------------------------- requests
 
-    def init_producer_id(self, request: InitProducerIdRequest, version: int, ticket: Ticket, now: int) -> Effects:
+    def init_producer_id(
+        self, request: InitProducerIdRequest, version: int, ticket: Ticket, now: int
+    ) -> TransactionEffects:
         """InitProducerId with a transactional id."""
-        effects = Effects()
+        effects = TransactionEffects()
         known = None
         if (request.producer_id, request.producer_epoch) != NO_PRODUCER:
             known = Producer(request.producer_id, request.producer_epoch)
         transactional_id, timeout_ms = request.transactional_id or "", request.transaction_timeout_ms
         if not 0 < timeout_ms <= self.config.transaction_max_timeout_ms:
-            outcome = Outcome(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+            outcome = TransactionOutcome(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         else:
             found, server_version = self.entries.get(transactional_id), self.config.transaction_version
             try:
                 outcome = rules.init_producer_id(found, known, timeout_ms, server_version, self._new_id, now)
             except KafkaError as no_id:
-                outcome = Outcome(no_id.code)
+                outcome = TransactionOutcome(no_id.code)
         self._carry_out(transactional_id, outcome, effects)
         error = fenced_error(outcome.error, version, 4)
         response = InitProducerIdResponse(0, error, outcome.producer_id, outcome.producer_epoch)
@@ -102,9 +108,9 @@ class TransactionShard:
         client_version: int,
         ticket: Ticket,
         now: int,
-    ) -> Effects:
+    ) -> TransactionEffects:
         """AddPartitionsToTxn or AddOffsetsToTxn, for one id; the answer is an ErrorCode."""
-        effects = Effects()
+        effects = TransactionEffects()
         found = self.entries.get(transactional_id)
         outcome = rules.add_partitions(found, producer, partitions, client_version, now)
         self._carry_out(transactional_id, outcome, effects)
@@ -112,14 +118,14 @@ class TransactionShard:
 
     def verify_partitions(
         self, transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition], ticket: Ticket
-    ) -> Effects:
+    ) -> TransactionEffects:
         """Whether partitions are in an id's transaction; the answer is an ErrorCode for each."""
         found = rules.verify_partitions(self.entries.get(transactional_id), producer, partitions)
-        return Effects().reply(ticket, found)
+        return TransactionEffects().reply(ticket, found)
 
-    def end(self, request: EndTxnRequest, version: int, ticket: Ticket, now: int) -> Effects:
+    def end(self, request: EndTxnRequest, version: int, ticket: Ticket, now: int) -> TransactionEffects:
         """EndTxn."""
-        effects = Effects()
+        effects = TransactionEffects()
         transactional_id = request.transactional_id
         client_version = 2 if version >= EPOCH_BUMP_IN_END_TXN else 0
         producer = Producer(request.producer_id, request.producer_epoch)
@@ -127,7 +133,7 @@ class TransactionShard:
         try:
             outcome = rules.end(found, producer, request.committed, client_version, self._new_id, now)
         except KafkaError as no_id:
-            outcome = Outcome(no_id.code)
+            outcome = TransactionOutcome(no_id.code)
         error = fenced_error(outcome.error, version, 2)
         effects.reply(ticket, EndTxnResponse(0, error, outcome.producer_id, outcome.producer_epoch))
         self._carry_out(transactional_id, outcome, effects)
@@ -162,24 +168,30 @@ class TransactionShard:
         longer_than_ms: int,
         pattern: IdPattern | None,
         now: int,
-    ) -> list[ListTransactionsResponseTransactionState]:
-        """The ids that pass all filters of a ListTransactions; an empty one passes all. As in Kafka, an id that has
-        never had a transaction counts as one of any duration: its start is -1, in milliseconds since 1970."""
-        return [
-            ListTransactionsResponseTransactionState(transactional_id, each.producer_id, each.state.kafka_name)
-            for transactional_id, each in self.entries.items()
-            if (not producer_ids or each.producer_id in producer_ids)
-            and (not states or each.state.kafka_name in states)
-            and (longer_than_ms < 0 or each.start_ms == NO_TIMESTAMP or now - each.start_ms > longer_than_ms)
-            and (pattern is None or pattern.matches(transactional_id))
-        ]
+    ) -> Generator[None, None, list[ListTransactionsResponseTransactionState]]:
+        """The ids that pass all filters of a ListTransactions, a slice at a time; an empty filter passes all. As in
+        Kafka, an id that has never had a transaction counts as one of any duration: its start is -1, in milliseconds
+        since 1970."""
+        found = []
+        for count, (transactional_id, each) in enumerate(list(self.entries.items()), 1):
+            if (
+                (not producer_ids or each.producer_id in producer_ids)
+                and (not states or each.state.kafka_name in states)
+                and (longer_than_ms < 0 or each.start_ms == NO_TIMESTAMP or now - each.start_ms > longer_than_ms)
+                and (pattern is None or pattern.matches(transactional_id))
+            ):
+                state = each.state.kafka_name
+                found.append(ListTransactionsResponseTransactionState(transactional_id, each.producer_id, state))
+            if not count % IDS_AT_A_TIME:
+                yield
+        return found
 
     # -------------------------------------------------------------------------------------------------------- markers
 
-    def marked(self, markers: Markers, partitions: Iterable[TopicPartition], now: int) -> Effects:
+    def marked(self, markers: Markers, partitions: Iterable[TopicPartition], now: int) -> TransactionEffects:
         """These partitions have their marker, or no longer need one. Ignored if the transaction is not the one that the
         markers were for (KAFKA-16352)."""
-        effects = Effects()
+        effects = TransactionEffects()
         transactional_id = markers.transactional_id
         found, unmarked = self.entries.get(transactional_id), self._unmarked.get(transactional_id)
         if found is None or unmarked is None or not self._is_of(found, markers):
@@ -194,7 +206,7 @@ class TransactionShard:
         ids = (found.producer_id, found.producer_epoch, found.state is PREPARE_COMMIT)
         return ids == (markers.producer_id, markers.producer_epoch, markers.committed)
 
-    def _send(self, transactional_id: str, entry: Transaction, effects: Effects) -> None:
+    def _send(self, transactional_id: str, entry: Transaction, effects: TransactionEffects) -> None:
         """The markers of a transaction that has been decided go out when the decision is durable."""
         unmarked = self._unmarked[transactional_id] = set(entry.partitions)
         ids = (transactional_id, entry.producer_id, entry.producer_epoch, entry.state is PREPARE_COMMIT)
@@ -213,12 +225,12 @@ class TransactionShard:
 
     # -------------------------------------------------------------------------------------------- records and loading
 
-    def _carry_out(self, transactional_id: str, outcome: Outcome, effects: Effects) -> None:
+    def _carry_out(self, transactional_id: str, outcome: TransactionOutcome, effects: TransactionEffects) -> None:
         if outcome.changed is not None:
             self._write(transactional_id, outcome.changed, effects)
 
-    def _write(self, transactional_id: str, entry: Transaction | None, effects: Effects) -> None:
-        effects.records.append(Written(transactional_id, entry))
+    def _write(self, transactional_id: str, entry: Transaction | None, effects: TransactionEffects) -> None:
+        effects.records.append(EntryRecord(transactional_id, entry))
         before = self.entries.get(transactional_id, _NOTHING)
         self._apply(transactional_id, entry)
         if entry is not None and entry.state in ENDING:
@@ -249,7 +261,7 @@ class TransactionShard:
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """As `replay_transactional`; a marker says nothing here."""
 
-    def write_down(self, records: list[Written], batch: BatchBuilder, timestamp: int, shift: int) -> None:
+    def write_down(self, records: list[EntryRecord], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Add records to a batch, their times shifted by `shift` ms."""
         version = value_version(self.config.transaction_version)
         for transactional_id, entry in records:
@@ -258,9 +270,9 @@ class TransactionShard:
                 timestamp, *encode_record(TransactionRecord(TransactionLogKey(transactional_id), value), version)
             )
 
-    def loaded(self, now: int) -> Effects:
-        """All records have been applied: markers go out again, timeouts and expiry count on."""
-        effects = Effects()
+    def loaded(self, now: int) -> TransactionEffects:
+        """All records have been applied: markers go out again, timeouts and expiry continue."""
+        effects = TransactionEffects()
         for transactional_id, entry in self.entries.items():
             if entry.state in ENDING:
                 self._send(transactional_id, entry, effects)
@@ -272,13 +284,13 @@ class TransactionShard:
         self.next_deadline()
         return effects
 
-    def unload(self, error: ErrorCode) -> Effects:
+    def unload(self, error: ErrorCode) -> TransactionEffects:
         """No request waits in the shard."""
-        return Effects()
+        return TransactionEffects()
 
-    def spoiled(self, answer: Any, error: ErrorCode) -> Any:
+    def error_for_lost(self, answer: Any, error: ErrorCode) -> Any:
         """The answer to send instead of one whose records were lost."""
-        return spoiled(answer, error)
+        return error_for_lost(answer, error)
 
     # ------------------------------------------------------------------------------------------------------ deadlines
 
@@ -286,7 +298,7 @@ class TransactionShard:
         if entry.timeout_ms != NO_TIMEOUT_MS:
             interval = max(self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms, 1)
             at = entry.start_ms + entry.timeout_ms + 1
-            at += -at % interval  # one look for all that time out in between, as in Kafka
+            at += -at % interval  # one check for all that time out in between, as in Kafka
             self._set_alarm(at, transactional_id)
 
     def _set_alarm(self, at: int, transactional_id: str) -> None:
@@ -308,9 +320,9 @@ class TransactionShard:
         self.first_alarm = min(self._alarms[0][0] if self._alarms else NEVER, self._expiry_check_at)
         return None if self.first_alarm == NEVER else self.first_alarm
 
-    def on_deadline(self, now: int) -> Effects:
+    def on_deadline(self, now: int) -> TransactionEffects:
         """Do everything that is due. Afterwards `next_deadline()` is later than `now`."""
-        effects = Effects()
+        effects = TransactionEffects()
         due = set()
         while self._alarms and self._alarms[0][0] <= now:
             due.add(self._take_alarm())
@@ -323,10 +335,10 @@ class TransactionShard:
         self.next_deadline()
         return effects
 
-    def _time_out(self, transactional_id: str, now: int, effects: Effects) -> None:
+    def _time_out(self, transactional_id: str, now: int, effects: TransactionEffects) -> None:
         found = self.entries.get(transactional_id, _NOTHING)
         if not found.has_timed_out(now):
-            if found.state is ONGOING:  # it began after that of the alarm
+            if found.state is ONGOING:  # the alarm was set for an earlier transaction
                 self._arm(transactional_id, found)
             return
         try:
@@ -338,7 +350,7 @@ class TransactionShard:
         effects.events.append(TransactionTimedOut(transactional_id, *ids))
         self._write(transactional_id, fenced, effects)
 
-    def _expire(self, now: int, effects: Effects) -> None:
+    def _expire(self, now: int, effects: TransactionEffects) -> None:
         for transactional_id, entry in list(self.entries.items()):
             if entry.has_expired(self.config.transactional_id_expiration_ms, now):
                 effects.events.append(TransactionalIdExpired(transactional_id))
@@ -346,7 +358,7 @@ class TransactionShard:
 
 
 RETRY_MS = 1_000
-"""How long to wait for a producer id where there is none."""
+"""How long to wait before asking for a producer id again."""
 
 _NOTHING = Transaction(-1, -1, 0, 0)
 
@@ -356,7 +368,7 @@ def fenced_error(error: ErrorCode, version: int, known_since: int) -> ErrorCode:
     return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED and version < known_since else error
 
 
-def spoiled(answer: Any, error: ErrorCode) -> Any:
+def error_for_lost(answer: Any, error: ErrorCode) -> Any:
     """The answer to send instead of one whose records were lost."""
     if isinstance(answer, Markers):
         return MarkersLost(answer.transactional_id)

@@ -65,7 +65,7 @@ def test_deleting_takes_pending_offsets_along() -> None:
     shard.apply_transactional(P1, commits(0, 5))
     result, effects = shard.delete_group("g")
     assert (result.error_code, len(effects.records)) == (0, 2)
-    assert not shard.pending.places()
+    assert not shard.pending.open_keys()
     shard.end_transaction(P1, True)
     assert offset(shard) == (-1, "NONE")
 

@@ -1,4 +1,4 @@
-"""Error answers: to a request whose shard is not here, and instead of an answer whose records were lost."""
+"""Error responses: to a request whose shard is not here, and instead of an answer whose records were lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def not_joined(error: ErrorCode, member_id: str) -> JoinGroupResponse:
     return JoinGroupResponse(0, error, -1, None, "", "", False, member_id)  # positional arguments take half the time
 
 
-def refused(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -> Struct:
+def error_response(request: GroupRequest | OffsetFetchRequestGroup, error: ErrorCode) -> Struct:
     """The answer to a request whose shard is not here."""
     match request:
         case OffsetCommitRequest():
@@ -105,7 +105,7 @@ def _not_granted(granted: Granted, error: ErrorCode) -> OffsetCommitResponse:
     return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(granted.topic, granted.topic_id, partitions)])
 
 
-_SPOILED: dict[type[Any], Callable[[Any, ErrorCode], Struct]] = {
+_ERRORS_FOR_LOST: dict[type[Any], Callable[[Any, ErrorCode], Struct]] = {
     JoinGroupResponse: lambda answer, error: not_joined(error, answer.member_id),
     SyncGroupResponse: lambda _, error: SyncGroupResponse(error_code=error),
     LeaveGroupResponse: lambda _, error: LeaveGroupResponse(error_code=error),
@@ -117,7 +117,7 @@ _SPOILED: dict[type[Any], Callable[[Any, ErrorCode], Struct]] = {
 }
 
 
-def spoiled(answer: Any, error: ErrorCode) -> Any:
+def error_for_lost(answer: Any, error: ErrorCode) -> Any:
     """The answer to send instead of one whose records were lost. May modify `answer`."""
     if isinstance(answer, ErrorCode):
         return error
@@ -128,4 +128,4 @@ def spoiled(answer: Any, error: ErrorCode) -> Any:
         if isinstance(answer, OffsetFetchResponseGroup):
             answer.error_code = error
         return answer
-    return _SPOILED[type(answer)](answer, error)
+    return _ERRORS_FOR_LOST[type(answer)](answer, error)

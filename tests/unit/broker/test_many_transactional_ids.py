@@ -1,0 +1,87 @@
+"""Requests about very many transactional ids are handled a slice at a time, and answered as those about few."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.broker.broker import Broker
+from muster.coordinator.transactions.entry import ONGOING, Transaction
+from muster.coordinator.transactions.shard import IDS_AT_A_TIME
+from muster.errors import ErrorCode
+from muster.protocol import transaction_messages as t
+from tests.support import brokers
+from tests.support.brokers import RawClient
+
+NAMES = [f"id-{number}" for number in range(3 * IDS_AT_A_TIME)]
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker with many transactional ids, all of them in one slot."""
+    async with brokers.running(tmp_path / "data", {"transaction.state.log.num.partitions": 1}) as found:
+        assert found.transactions.ensure()
+        [served] = found.transactions.runtime._served.values()
+        for producer_id, name in enumerate(NAMES):
+            served.shard.entries[name] = Transaction(producer_id, 0, 1_000, found._clock(), ONGOING)
+        yield found
+
+
+async def ask(broker: Broker, request: Any, version: int) -> Any:
+    with RawClient(broker.bootstrap) as client:
+        return await brokers.in_thread(client.ask, request, version)
+
+
+async def test_all_are_listed_with_other_requests_in_between(broker: Broker) -> None:
+    answer = await ask(broker, t.ListTransactionsRequest(), 1)
+    assert [each.transactional_id for each in answer.transaction_states] == NAMES
+    answers: list[Any] = []
+    steps = broker.transactions.runtime.list_transactions(t.ListTransactionsRequest(), answers.append)
+    for _ in range(3):
+        next(steps)
+        assert answers == []
+    list(steps)
+    assert len(answers) == 1
+
+
+async def test_a_shard_that_is_dropped_meanwhile_adds_no_ids(broker: Broker) -> None:
+    answers: list[Any] = []
+    runtime = broker.transactions.runtime
+    steps = runtime.list_transactions(t.ListTransactionsRequest(), answers.append)
+    next(steps)
+    runtime.unload_all()
+    list(steps)
+    assert (answers[0].error_code, answers[0].transaction_states) == (ErrorCode.NONE, [])
+
+
+async def test_all_are_described_some_at_a_time(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    runtime = broker.transactions.runtime
+    describe = runtime.describe
+
+    def note(request: t.DescribeTransactionsRequest, reply: Any) -> None:
+        seen.append(len(request.transactional_ids))
+        describe(request, reply)
+
+    monkeypatch.setattr(runtime, "describe", note)
+    answer = await ask(broker, t.DescribeTransactionsRequest(NAMES), 0)
+    assert [each.transactional_id for each in answer.transaction_states] == NAMES
+    assert max(seen) < IDS_AT_A_TIME
+    assert sum(seen) == len(NAMES)
+
+
+async def test_ids_are_counted_with_other_requests_in_between(broker: Broker) -> None:
+    steps = broker.transactions.runtime.count()
+    slices = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            states, unmarked = end.value
+            break
+        slices += 1
+    assert (states["Ongoing"], unmarked) == (len(NAMES), 0)
+    assert slices >= 3
