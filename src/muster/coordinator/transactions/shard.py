@@ -1,7 +1,7 @@
 """One shard: the transactional ids that hash to one partition of `__transaction_state`.
 
-A shard is used by one thread. Each handler takes a request, a ticket and the time, and returns effects whose records are
-already applied. `replay` on an empty shard, record by record, and then `loaded`, restore it from its log.
+A shard is used by one thread. Each handler takes a request, a ticket and the time, and returns effects whose records
+are already applied. `replay` on an empty shard, record by record, and then `loaded`, restore it from its log.
 
 A decision to commit or abort is a record and, once that is durable, `Markers` for the sender of markers, which is
 simply the ticket of another reply. The sender reports which partitions have theirs (`marked`); the last one completes
