@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.broker.broker import Broker
+from muster.coordinator.shards.served_shard import ServedShard
 from muster.coordinator.transactions.entry import ONGOING, Transaction
 from muster.coordinator.transactions.shard import IDS_AT_A_TIME
 from muster.errors import ErrorCode
@@ -24,7 +25,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """A broker with many transactional ids, all of them in one slot."""
     async with brokers.running(tmp_path / "data", {"transaction.state.log.num.partitions": 1}) as found:
         assert found.transactions.ensure()
-        [served] = found.transactions.runtime._served.values()
+        served = found.transactions.runtime._serve(0)
+        assert isinstance(served, ServedShard)
         for producer_id, name in enumerate(NAMES):
             served.shard.entries[name] = Transaction(producer_id, 0, 1_000, found._clock(), ONGOING)
         yield found

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from muster.broker.links.links import Links, Purpose
-from muster.broker.net.slices import Slices
+from muster.broker.net.calls import at_once
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.places import Places
 from muster.coordinator.parts import Gather
@@ -119,14 +119,12 @@ class HangingTransactions:
         self._links = links
         self._runtime = runtime
         self._abort = abort
-        self._slices = Slices(self._loop)
         self._is_due = self._is_stopped = False
         self._epochs: list[int] = []
 
     def stop(self) -> None:
         """Stop looking."""
         self._is_stopped = True
-        self._slices.stop()
 
     def coordinators_changed(self) -> None:
         """Look again if a coordinator has changed, or has started under a new epoch."""
@@ -187,7 +185,7 @@ class HangingTransactions:
 
     def _ask_here(self, request: Request[Any], done: Callable[[Any], None]) -> None:
         if isinstance(request, ListTransactionsRequest):
-            self._slices.add(self._runtime.list_transactions(request, done), wanted=lambda: True)
+            at_once(self._runtime.list_transactions(request, done))
         elif isinstance(request, DescribeTransactionsRequest):
             self._runtime.describe(request, done)
 
