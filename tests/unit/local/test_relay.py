@@ -113,14 +113,13 @@ def test_its_end_ends_connections_held_or_not(pair: tuple[Relay, socket.socket, 
     near.sendall(b"a")
     assert exactly(far, 1) == b"a"
     relay.hold()
-    before = threading.active_count()
+    threads = [thread for thread in threading.enumerate() if thread.name == "muster-relay"]
+    assert threads
     relay.close()
     assert near.recv(1) == b""
     assert far.recv(1) == b""
-    for thread in threading.enumerate():
-        if thread.name == "muster-relay":
-            thread.join(120)
-            assert not thread.is_alive()
-    assert threading.active_count() < before
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", relay.port))
