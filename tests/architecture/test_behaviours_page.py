@@ -1,4 +1,5 @@
-"""docs/reference/behaviours.md names files, code and tests: all of them are there, and no id is left out."""
+"""docs/reference/behaviours.md names files, code and tests: all of them are there, and no id is left out. So does the
+table of Kafka's rules in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "behaviours.md").read_text()
+MAP = (ROOT / "docs" / "architecture.md").read_text()
 SIZES = {"Z": 6, "A": 7, "J": 9, "C": 8, "H": 7, "O": 4, "P": 1}
 IDS = [f"{letter}{number}" for letter, size in SIZES.items() for number in range(1, size + 1)]
 MISSING = re.compile(r"\b(?:not (?:\w+ )?yet|in part|is missing)\b", re.IGNORECASE)
 ENTRY = re.compile(r"^\*\*([A-Z]\d)\. .*?(?=^\*\*[A-Z]\d\. |^## |\Z)", re.MULTILINE | re.DOTALL)
 POINTER = re.compile(r"`((?:src|tests|tools|docs)/[\w/.-]+)(?:::(\w+))?`")
+RULE = re.compile(r"`([\w/]+\.py)::(\w+)`")
 ENTRIES = {found[1]: found[0] for found in ENTRY.finditer(PAGE)}
 
 
@@ -37,6 +40,13 @@ def test_what_the_page_names_is_there() -> None:
     assert len(pointers) > 100
     assert sorted(path for path, _ in pointers if not (ROOT / path).is_file()) == []
     assert sorted(f"{path}::{name}" for path, name in pointers if name and name not in names(ROOT / path)) == []
+
+
+def test_the_rules_of_kafka_are_where_the_map_says() -> None:
+    pointers = set(RULE.findall(MAP))
+    assert len(pointers) > 20
+    source = ROOT / "src" / "muster"
+    assert sorted(f"{path}::{name}" for path, name in pointers if name not in names(source / path)) == []
 
 
 @pytest.mark.parametrize("identifier", IDS)
