@@ -479,7 +479,7 @@ async def test_a_client_of_the_control_port_that_goes_away_leaves_no_traceback(
 
 
 def test_the_control_port_serves_other_languages() -> None:
-    """As docs/testing.md shows it with curl: the line that names the port, and a fault."""
+    """As docs/reference/test-broker.md shows it with curl: the line that names the port, and a fault."""
     with muster.testing.kafka() as kafka:
         address, token = kafka.brokers[0].control()  # type: ignore[attr-defined]
         url = f"http://{address}/faults"

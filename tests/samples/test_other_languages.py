@@ -14,7 +14,7 @@ from muster.testing.backends import TestBroker
 from tests.support import peers
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "testing_other_languages"
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "test-broker.md"
 GO = Path(__file__).parent / "go"
 """Which franz-go the test in Go is built with."""
 

@@ -223,7 +223,7 @@ def test_the_clusters_test_of_the_page_about_tests(place: Place, java: str) -> N
 def test_a_broker_for_tests_in_another_language(place: Place) -> None:
     require("curl", shutil.which("curl"), "Debian: apt-get install curl")
     place.redirect(8474, free_ports(1)[0])
-    shown = sample("testing.md", "$ muster test-broker")
+    shown = sample("test-broker.md", "$ muster test-broker")
     start, export, *asks = shown.commands
     told = place.wait_for(place.start(*shlex.split(start)), r"(?m)^control on ")
     place.environment["TOKEN"] = told.split()[-1]

@@ -173,7 +173,7 @@ class Control:
                 return self._taped.status()
             case "DELETE", "replay":
                 return self._taped.end_replay()
-        raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/testing.md")
+        raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/reference/test-broker.md")
 
     def _of_faults(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
         match method, *path:
@@ -192,7 +192,7 @@ class Control:
                 self._fault(name)
                 self._tape_release(name)
                 return {"released": self._interposer.release(name)}
-        raise UnknownError(f"{method} /faults/{'/'.join(path)} is not a command: see docs/testing.md")
+        raise UnknownError(f"{method} /faults/{'/'.join(path)} is not a command: see docs/reference/test-broker.md")
 
     def _add_fault(self, values: Mapping[str, Any]) -> Rule:
         rule = self._plan.add(values)
@@ -231,7 +231,7 @@ class Control:
                 return self.view(group)
             case "POST", group, what:
                 return self._disturb(group, what, **body)
-        raise UnknownError(f"{method} /groups/{'/'.join(path)} is not a command: see docs/testing.md")
+        raise UnknownError(f"{method} /groups/{'/'.join(path)} is not a command: see docs/reference/test-broker.md")
 
     def _members(self) -> list[tuple[ClassicGroup, ClassicMember]]:
         groups = [group for shard in self._broker.groups.runtime.shards() for group in shard.groups.values()]

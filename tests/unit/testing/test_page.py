@@ -1,4 +1,4 @@
-"""docs/testing.md names the fixtures, options, effects, fields, waits and commands that there are."""
+"""docs/testing.md names the fixtures, options, effects, fields and waits that there are, test-broker.md the commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from muster import MusterError
 from muster.testing import Kafka, conditions, control, pytest_plugin
 from muster.testing.rules import EFFECTS, Rule
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "testing.md").read_text()
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = "".join((DOCS / name).read_text() for name in ("testing.md", "reference/test-broker.md"))
 
 
 def rows(head: str) -> list[list[str]]:
