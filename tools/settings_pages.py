@@ -24,14 +24,14 @@ Names, units and defaults are Apache Kafka's where Kafka has the setting. *Unuse
 and shown, so that tools which set it work, but changes nothing here. `python -m tools.settings_pages` writes this page
 from the tables that broker and clients read; a test checks that it is up to date.
 
-A name that does not exist is refused, with the nearest one that does.
+An unknown name is refused; the error suggests the nearest known one.
 
 ## The broker
 
 The sources of a value, from the weakest to the strongest: the default; the file of `--config`, in TOML, with quoted
 keys in its table `[broker]` (`"num.partitions" = 3`); the environment, `MUSTER_` and the name in capitals with
-underscores (`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`; for a setting with a *d*
-behind its name what it is given while the broker runs (`kafka-configs`, AlterConfigs), which holds at once, and again
+underscores (`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`. Settings marked *d* are
+dynamic: a value that is set while the broker runs (`kafka-configs`, AlterConfigs) overrides all of these, immediately and
 after a restart.
 
 """
@@ -44,9 +44,8 @@ COORDINATOR = """
 TOPICS = """
 ## Topics
 
-A topic gets its settings when it is created (`muster topics create flights --config retention.ms=60000`), and may get
-others at any time, which hold at once. A setting that it is not given has the value of the broker's setting in the last
-column.
+Settings of a topic are set when it is created (`muster topics create flights --config retention.ms=60000`) or later, and
+apply immediately. A setting that is not set on the topic has the value of the broker's setting in the last column.
 
 """
 
