@@ -12,7 +12,7 @@ from muster import AsyncConcurrentConsumer, ConsumerRecord, PoisonRecordError, R
 
 
 async def ask_service(flight: dict[str, Any]) -> bool:
-    """Stands for a request over the network."""
+    """A placeholder for a request over the network."""
     await asyncio.sleep(0.1)
     return bool(flight["delay"] > 0)
 

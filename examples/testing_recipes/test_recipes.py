@@ -1,4 +1,4 @@
-"""Things that go wrong with a Kafka consumer or producer, each as a test: copy the one that you need.
+"""What can go wrong with a Kafka consumer or producer, each case as a test: copy the one that you need.
 
 They need `pip install 'muster-kafka[testing]' confluent-kafka`, and nothing that runs. `muster_broker` is a fixture of
 muster's pytest plugin. The consumers here are muster's or confluent-kafka's; to the broker all clients are alike.
@@ -245,7 +245,7 @@ def test_a_producer_whose_answer_was_lost_writes_once(muster_broker: Kafka) -> N
 
 
 def test_a_consumer_outlives_its_broker(tmp_path: Path) -> None:
-    """A broker of the test's own, which can be killed without harm to the tests beside it."""
+    """A broker for one test, which can be killed without an effect on other tests."""
     handled: list[bytes | None] = []
     with Kafka(folder=tmp_path) as kafka:
         topic = kafka.topic(records=[b"before"])
@@ -278,7 +278,7 @@ def test_a_reader_that_retention_has_passed_starts_at_the_oldest_record(muster_b
 
 
 def test_a_dead_member_s_partitions_move_when_its_session_ends(muster_broker: Kafka) -> None:
-    """45 seconds in no time: the clock of the groups is the test's."""
+    """45 seconds in no time: the test advances the groups' clock."""
     kafka = muster_broker
     topic = kafka.topic(partitions=2)
     dead = Consumer(
@@ -326,7 +326,7 @@ def test_what_went_wrong_on_tuesday_goes_right_now(tmp_path: Path) -> None:
 
 
 def transactional(kafka: Kafka, transactional_id: str) -> confluent_kafka.Producer:
-    """A producer whose records count when it says so."""
+    """A transactional producer, ready to begin a transaction."""
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": transactional_id})
     producer.init_transactions(30)
     return producer
@@ -361,7 +361,7 @@ def test_an_aborted_transaction_is_not_seen(muster_broker: Kafka) -> None:
 
 
 def test_a_producer_that_comes_back_too_late_is_fenced(muster_broker: Kafka) -> None:
-    """A program that was paused for long, while another took over its transactional.id."""
+    """A program that was paused while another one took over its transactional.id."""
     kafka = muster_broker
     topic = kafka.topic()
     zombie = transactional(kafka, topic)
@@ -418,7 +418,7 @@ def test_each_order_is_billed_once_whatever_answers_are_lost(muster_broker: Kafk
 
 
 def test_a_job_that_another_has_replaced_bills_nothing(muster_broker: Kafka) -> None:
-    """A program that was paused for long: the platform has started another one meanwhile."""
+    """A program that was paused; meanwhile the platform has started another one."""
     kafka = muster_broker
     orders, bills = kafka.topic(records=[b"1", b"2"]), kafka.topic()
     with pytest.raises(KafkaError) as replaced:

@@ -1,4 +1,4 @@
-"""The service as a program: its HTTP face, and the thread that reads orders.
+"""The service as a program: its HTTP API, and the thread that reads orders.
 
 uvicorn --factory billing.app:from_environment
 """
@@ -34,7 +34,7 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it reads orders no longer."""
+        """Whether it has stopped reading orders."""
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the order in hand, commit, and leave the group. After 30 s the worker is left to itself."""
+        """Finish the current order, commit, and leave the group. Wait for that at most 30 s."""
         self.stopping.set()
         if self._thread.ident is not None:
             self._thread.join(30)
@@ -56,7 +56,7 @@ class Worker:
 
 
 def application(worker: Worker, store: Store) -> FastAPI:
-    """The HTTP face. Its worker runs as long as it does."""
+    """The HTTP API. Its worker runs as long as it does."""
 
     @asynccontextmanager
     async def working(app: FastAPI) -> AsyncIterator[None]:
@@ -68,7 +68,7 @@ def application(worker: Worker, store: Store) -> FastAPI:
 
     @app.get("/health")
     def health() -> dict[str, str]:
-        """503 when the worker has ended: the orchestrator then starts the service again."""
+        """503 when the worker has ended, so that the orchestrator restarts the service."""
         if worker.has_ended:
             raise HTTPException(503, f"orders are not read: {worker.error!r}")
         return {"status": "ok"}
@@ -88,7 +88,7 @@ def application(worker: Worker, store: Store) -> FastAPI:
 
 
 def from_environment() -> FastAPI:
-    """The service, as it is set up by environment variables."""
+    """The service, configured by environment variables."""
     environment = os.environ
     settings = Settings(bootstrap=environment.get("KAFKA_BOOTSTRAP", "localhost:9092"))
     store = Store(Path(environment.get("BILLING_DATABASE", "billing.db")))

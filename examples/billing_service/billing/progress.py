@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from billing.service import Record
 
 Partition = tuple[str, int]
-"""A topic, and the number of its partition. The clients' own `TopicPartition` are such tuples too, but for one."""
+"""A topic, and the number of its partition. The `TopicPartition` of all these clients but one is such a tuple, too."""
 
 
 class Progress:

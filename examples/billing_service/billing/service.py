@@ -1,4 +1,4 @@
-"""What the service does with one record. It knows nothing of Kafka's clients."""
+"""What the service does with one record. It is independent of the Kafka client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Settings:
 
 
 class Record(Protocol):
-    """A record of the orders; those of most clients are like this."""
+    """A record of the orders topic, as most clients have it."""
 
     @property
     def topic(self) -> str: ...
@@ -102,12 +102,12 @@ class Billing:
                     raise
 
     def _invoice(self, order: Order) -> Message:
-        """The same for an order that comes again: its invoice may not have been written the first time."""
+        """The same for an order that is delivered again: its invoice may not have been written the first time."""
         value = json.dumps({"order": order.id, "customer": order.customer, "cents": order.cents}).encode()
         return Message(self._settings.invoices, order.id.encode(), value, [])
 
     def _dead_letter(self, record: Record, error: Exception) -> Message:
-        """The record as it came, with the reason and its place in headers."""
+        """The record unchanged, with the reason and its place in headers."""
         place = f"{record.topic}/{record.partition}@{record.offset}"
         headers = [*record.headers, ("error", str(error).encode()), ("from", place.encode())]
         return Message(self._settings.dead_letters, record.key, record.value, headers)
