@@ -31,8 +31,8 @@ An unknown name is refused; the error suggests the nearest known one.
 The sources of a value, from the weakest to the strongest: the default; the file of `--config`, in TOML, with quoted
 keys in its table `[broker]` (`"num.partitions" = 3`); the environment, `MUSTER_` and the name in capitals with
 underscores (`MUSTER_NUM_PARTITIONS=3`); `-o num.partitions=3`; the flags of `muster serve`. Settings marked *d* are
-dynamic: a value that is set while the broker runs (`kafka-configs`, AlterConfigs) overrides all of these, immediately and
-after a restart.
+dynamic: a value that is set while the broker runs (`kafka-configs`, AlterConfigs) overrides all of these, immediately
+and after a restart.
 
 """
 
@@ -44,8 +44,8 @@ COORDINATOR = """
 TOPICS = """
 ## Topics
 
-Settings of a topic are set when it is created (`muster topics create flights --config retention.ms=60000`) or later, and
-apply immediately. A setting that is not set on the topic has the value of the broker's setting in the last column.
+Settings of a topic are set when it is created (`muster topics create flights --config retention.ms=60000`) or later,
+and apply immediately. A setting that is not set on the topic has the value of the broker's setting in the last column.
 
 """
 

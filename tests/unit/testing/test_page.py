@@ -1,4 +1,4 @@
-"""docs/testing.md names the fixtures, options, effects, fields and waits that there are, test-broker.md the commands."""
+"""docs/testing.md names the fixtures, options, effects, fields and waits there are; test-broker.md the commands."""
 
 from __future__ import annotations
 
