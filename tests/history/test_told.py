@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from muster.history.findings import findings
-from muster.history.findings.view import View
+from muster.history.findings.view import GroupView
 from muster.history.model import Finding
 from muster.history.report import by_group
 from tests.history.verdicts import files, history_of, limits_of, load
@@ -53,7 +53,7 @@ def told(kept: Mapping[str, Any]) -> Iterator[Finding]:
     rebalances, notes = by_group(rows.rebalances), by_group(rows.notes)
     for group, generations in by_group(rows.generations).items():
         own = (rebalances.get(group, []), notes.get(group, []))
-        yield from findings([View(group, generations, *own, [], end_ms, limits_of(kept))])
+        yield from findings([GroupView(group, generations, *own, [], end_ms, limits_of(kept))])
 
 
 def well() -> list[str]:

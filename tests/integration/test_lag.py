@@ -231,7 +231,7 @@ def test_what_cannot_be_done_is_told_in_a_sentence(words: tuple[str, ...], sente
 def test_a_group_that_is_not_there(tmp_path: Path) -> None:
     with beside(tmp_path) as bootstrap:
         done = lag(bootstrap, "--group", "none")
-        assert (done.returncode, done.stderr) == (1, "muster: there is no group none\n")
+        assert (done.returncode, done.stderr) == (1, "muster: group none does not exist\n")
 
 
 def test_groups_of_the_spark_sink_are_left_out_unless_they_are_named(shared_muster: BrokerProcess) -> None:
@@ -241,7 +241,7 @@ def test_groups_of_the_spark_sink_are_left_out_unless_they_are_named(shared_must
         place = TopicPartition(topic, 0)
         for group, metadata in ((f"{name}-0", "muster-sink:7"), (f"{name}-1", "")):
             admin.alter_consumer_group_offsets(group, {place: OffsetAndMetadata(0, metadata=metadata)})
-        every = {each.group for each in LagWatch(admin).look().groups}
+        every = {each.group for each in LagWatch(admin).poll().groups}
         assert f"{name}-1" in every
         assert f"{name}-0" not in every
-        assert [each.group for each in LagWatch(admin, [f"{name}-0"]).look().groups] == [f"{name}-0"]
+        assert [each.group for each in LagWatch(admin, [f"{name}-0"]).poll().groups] == [f"{name}-0"]

@@ -76,7 +76,7 @@ def by_muster_lag(bootstrap: str, group: str) -> Told:
 def by_metrics(bootstrap: str, group: str) -> Told:
     """Only partitions with a lag are there."""
     with Admin(bootstrap_servers=bootstrap) as admin:
-        pages = {family.name: family for family in families(LagWatch(admin, [group]).look())}
+        pages = {family.name: family for family in families(LagWatch(admin, [group]).poll())}
     return {
         (labels["topic"], int(labels["partition"])): int(value)
         for labels, value in pages["kafka_consumergroup_lag"].samples

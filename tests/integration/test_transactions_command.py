@@ -25,7 +25,7 @@ from muster.client.config import ClientConfig
 from muster.client.core.admin.transactions import AbortTransactionSpec, TransactionDescription
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import AdminError, ErrorCode, KafkaError
-from muster.history.doctor import Asked, at_folder
+from muster.history.doctor import Selection, read_folder
 from muster.history.model import Lag, Limits
 from muster.history.rows import to_table
 from muster.model import TopicPartition
@@ -300,7 +300,7 @@ def test_the_doctor_says_which_transaction_a_group_waits_for(world: World, muste
         rule: each["advice"] for rule, each in found.items() if rule.endswith("_transaction")
     }
 
-    in_folder = {each.rule: each for each in at_folder([world.data], Asked(["readers"])).report().findings}
+    in_folder = {each.rule: each for each in read_folder([world.data], Selection(["readers"])).report().findings}
     assert in_folder.keys() == found.keys()
     for rule in ("hanging_transaction", "open_transaction"):
         told = (in_folder[rule].sentence, found[rule]["sentence"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.history.findings import View, findings
+from muster.history.findings import GroupView, findings
 from muster.history.model import Alternative, Cause, Change, Generation, GroupKind, Lag, Member, Moved, Place, Rebalance
 from muster.history.report import Report
 
@@ -124,8 +124,8 @@ def sample() -> Report:
     ]
     lag.append(Lag("loader", "orders", 0, until_ms, 100, until_ms, 0, 100, 0, True, 0, 0, None))
     views = [
-        View("orders-app", generations, rebalances, [], lag[:8], until_ms),
-        View("steady", [steady], [], [], [], until_ms),
+        GroupView("orders-app", generations, rebalances, [], lag[:8], until_ms),
+        GroupView("steady", [steady], [], [], [], until_ms),
     ]
     kinds = {"orders-app": GroupKind.CLASSIC, "steady": GroupKind.CLASSIC, "loader": GroupKind.OFFSETS_ONLY}
     return Report(

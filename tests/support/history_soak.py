@@ -20,7 +20,7 @@ from muster.client.admin.admin import Admin
 from muster.client.plain.cluster import connect, disconnect
 from muster.history.model import Limits
 from muster.history.sources.cluster_limits import limits_of
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark import history
 from muster.spark.history.source import take_options

@@ -16,15 +16,15 @@ from muster.history.model import Lag, Limits
 from muster.history.rows import from_table
 from muster.history.sources.lag_samples import lag_samples
 from muster.history.sources.live import LiveTopic, ReaderConfig
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.spark.history.folding import KINDS
 from tests.support.history_schedules import ROWS, Tables
 
 
 def at_once(bootstrap: str, limits: Limits) -> Tables:
     """What the small engine makes of the topic."""
-    config, remarks = ReaderConfig(bootstrap_servers=(bootstrap,)), Remarks()
+    config, remarks = ReaderConfig(bootstrap_servers=(bootstrap,)), ReaderWarnings()
     now_ms = time.time_ns() // 1_000_000
     with Admin(bootstrap_servers=bootstrap) as admin:
         found = engine.read_history(LiveTopic(admin, config, OFFSETS_TOPIC, remarks), limits, None, now_ms)

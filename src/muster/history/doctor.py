@@ -14,7 +14,7 @@ from typing import Protocol
 
 from muster.client.admin.admin import Admin
 from muster.errors import KafkaError, MusterError
-from muster.history.engine import History, events_of, read_history, report
+from muster.history.engine import GroupHistory, events_of, read_history, report
 from muster.history.event_history import history_of
 from muster.history.lag.rows import Committed
 from muster.history.model import GroupKind, Lag, LagSample, Limits, TopicPartition
@@ -27,9 +27,9 @@ from muster.history.sources.folder_logs import FolderLog, folder_logs, open_in_f
 from muster.history.sources.lag_samples import lag_samples, over_time
 from muster.history.sources.live import LiveTopic, ReaderConfig, TopicRefusedError
 from muster.history.sources.open_transactions import oldest_open
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.history.sources.reading import Topic
-from muster.history.sources.remarks import Remarks
 
 SAMPLE_MS = 30_000
 """How long groups are watched if their history may not be read."""
@@ -38,7 +38,7 @@ _UNKNOWN_MS = -1
 
 
 class Notify(Protocol):
-    """Receives a sentence about what takes long."""
+    """Receives a sentence about something that takes long."""
 
     def __call__(self, sentence: str, /) -> None: ...
 
@@ -48,7 +48,7 @@ class HistoryEngine(Protocol):
 
     def __call__(
         self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
-    ) -> History: ...
+    ) -> GroupHistory: ...
 
 
 class NoSuchGroupError(MusterError):
@@ -56,24 +56,24 @@ class NoSuchGroupError(MusterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What to read."""
+class Selection:
+    """Which groups to report on, and since when."""
 
     groups: Collection[str] = ()
     """Empty: all."""
-    back_ms: int | None = None
+    lookback_ms: int | None = None
     """Only what happened in this time before the end; None: everything that was read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HistoryReading:
     """Everything that was read, before the report is made."""
 
-    asked: Asked
+    selection: Selection
     where: str
     until_ms: int
-    history: History
-    remarks: Remarks
+    history: GroupHistory
+    warnings: ReaderWarnings
     limits: Limits = field(default_factory=Limits)
     samples: Sequence[LagSample] = ()
     over_time: Sequence[Lag] = ()
@@ -82,97 +82,97 @@ class Look:
     def report(self, *, with_events: bool = True) -> Report:
         """The report. Without events every cause is inferred from the records, even if the broker recorded it."""
         events = self.events if with_events else ()
-        back_ms = self.asked.back_ms
-        since_ms = None if back_ms is None else self.until_ms - back_ms
-        given = (self.samples, events, self.limits, since_ms, self.over_time)
-        made = report(self.history, self.where, self.until_ms, *given)
-        made.warnings = [*self.remarks.sentences(), *made.warnings]
-        return made.of_groups(self.asked.groups) if self.asked.groups else made
+        lookback_ms = self.selection.lookback_ms
+        since_ms = None if lookback_ms is None else self.until_ms - lookback_ms
+        inputs = (self.samples, events, self.limits, since_ms, self.over_time)
+        made = report(self.history, self.where, self.until_ms, *inputs)
+        made.warnings = [*self.warnings.sentences(), *made.warnings]
+        return made.of_groups(self.selection.groups) if self.selection.groups else made
 
 
-def at_cluster(
+def read_cluster(
     admin: Admin,
     config: ReaderConfig,
-    asked: Asked,
+    selection: Selection,
     sample_ms: int | None,
     notify: Notify,
     engine: HistoryEngine = read_history,
-) -> Look:
+) -> HistoryReading:
     """Read a cluster's history. If it may not be read, or `sample_ms` is given, watch the groups instead.
 
     Raises:
         NoSuchGroupError: one of the groups does not exist.
-        MusterError: the cluster cannot be reached, or its answers are of no use.
+        MusterError: the cluster cannot be reached, or its answers are unusable.
     """
-    remarks, groups = Remarks(), asked.groups
-    limits = limits_of(admin, remarks)
-    if asked.back_ms is not None:
-        limits = replace(limits, since_ms=_now_ms() - asked.back_ms)
-    found: History | None = None
+    warnings, groups = ReaderWarnings(), selection.groups
+    limits = limits_of(admin, warnings)
+    if selection.lookback_ms is not None:
+        limits = replace(limits, since_ms=_now_ms() - selection.lookback_ms)
+    found: GroupHistory | None = None
     if sample_ms is None:
         try:
-            topic = LiveTopic(admin, config, OFFSETS_TOPIC, remarks, groups)
+            topic = LiveTopic(admin, config, OFFSETS_TOPIC, warnings, groups)
             found = engine(topic, limits, groups or None, _now_ms())
         except TopicRefusedError as error:
-            found = _without_records(admin, config, groups, error, remarks, notify)
+            found = _without_records(admin, config, groups, error, warnings, notify)
     if found is None:
-        found = sample(admin, groups, sample_ms or SAMPLE_MS, remarks)
-    events = _events(admin, config, remarks, groups)
+        found = sample(admin, groups, sample_ms or SAMPLE_MS, warnings)
+    events = _events(admin, config, warnings, groups)
     if sample_ms is None:
-        _add_groups_of_events(admin, found, events, remarks)
+        _add_groups_of_events(admin, found, events, warnings)
     where = f"the cluster at {','.join(config.bootstrap_servers)}"
-    _leave_out_sinks(found, groups, remarks)
+    _leave_out_sinks(found, groups, warnings)
     if not found.kinds.keys() >= set(groups):
-        _check(groups, found, where, _listed_groups(admin))
+        _check_exist(groups, found, where, _listed_groups(admin))
     now_ms = _now_ms()
-    samples = lag_samples(admin, config, found.committed, now_ms, remarks)
-    behind = over_time(config, found.past, now_ms, samples, remarks)
-    limits = replace(limits, open_transactions=oldest_open(admin, _behind(found, samples), now_ms, remarks))
-    return Look(asked, where, now_ms, found, remarks, limits, samples, behind, events)
+    samples = lag_samples(admin, config, found.committed, now_ms, warnings)
+    behind = over_time(config, found.timeline, now_ms, samples, warnings)
+    limits = replace(limits, open_transactions=oldest_open(admin, _behind(found, samples), now_ms, warnings))
+    return HistoryReading(selection, where, now_ms, found, warnings, limits, samples, behind, events)
 
 
-def at_folder(paths: Sequence[Path], asked: Asked, engine: HistoryEngine = read_history) -> Look:
+def read_folder(paths: Sequence[Path], selection: Selection, engine: HistoryEngine = read_history) -> HistoryReading:
     """Read the history in a broker's folders.
 
     Raises:
         NoSuchGroupError: one of the groups does not exist.
         MusterError: there is no readable log.
     """
-    remarks = Remarks()
+    warnings = ReaderWarnings()
     try:
-        topic, events_topic = (FolderTopic(paths, name, remarks) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
+        topic, events_topic = (FolderTopic(paths, name, warnings) for name in (OFFSETS_TOPIC, EVENTS_TOPIC))
     except OSError as error:
         raise MusterError(f"{error.filename}: {error.strerror or error}") from error
     if not any(source.is_named or any(source.records.values()) for source in (topic, events_topic)):
         raise missing(paths, OFFSETS_TOPIC)
     limits = Limits()
-    found = engine(topic, limits, asked.groups or None, None)
-    events = events_of(events_topic, asked.groups)
-    found.add(history_of(events, found.kinds, remarks))
-    _leave_out_sinks(found, asked.groups, remarks)
+    found = engine(topic, limits, selection.groups or None, None)
+    events = events_of(events_topic, selection.groups)
+    found.add(history_of(events, found.kinds, warnings))
+    _leave_out_sinks(found, selection.groups, warnings)
     where = ", ".join(map(str, paths))
-    _check(asked.groups, found, where)
+    _check_exist(selection.groups, found, where)
     until_ms = _now_ms() if found.until_ms is None else found.until_ms
-    logs = folder_logs(paths, {place for own in found.committed.values() for place in own}, remarks)
-    samples = _samples_in(logs, found, until_ms, remarks)
-    limits = replace(limits, open_transactions=open_in_folder(paths, logs, until_ms, remarks))
-    return Look(asked, where, until_ms, found, remarks, limits, samples, events=events)
+    logs = folder_logs(paths, {place for own in found.committed.values() for place in own}, warnings)
+    samples = _samples_in(logs, found, until_ms, warnings)
+    limits = replace(limits, open_transactions=open_in_folder(paths, logs, until_ms, warnings))
+    return HistoryReading(selection, where, until_ms, found, warnings, limits, samples, events=events)
 
 
-def _leave_out_sinks(found: History, named: Collection[str], remarks: Remarks) -> None:
+def _leave_out_sinks(found: GroupHistory, named: Collection[str], warnings: ReaderWarnings) -> None:
     found.leave_out_sinks(named)
     for group in sorted(set(named)):
         if found.kinds.get(group) is GroupKind.SINK:
-            remarks.add(
+            warnings.add(
                 f"in group {group} a task of muster's Spark sink marks which batches it has written: no records are "
                 "read with it, so it has no lag and no findings"
             )
 
 
 def _samples_in(
-    logs: Mapping[TopicPartition, FolderLog], found: History, at_ms: int, remarks: Remarks
+    logs: Mapping[TopicPartition, FolderLog], found: GroupHistory, at_ms: int, warnings: ReaderWarnings
 ) -> list[LagSample]:
-    """The lag by the ends of the logs in a folder. Where a group has committed more than there is, it is not known."""
+    """The lag by the ends of the logs in a folder. It is not known where a group has committed beyond such an end."""
     samples, absent, shorter = [], set[TopicPartition](), set[TopicPartition]()
     for group, own in sorted(found.committed.items()):
         for place, committed in sorted(own.items()):
@@ -184,20 +184,20 @@ def _samples_in(
             else:
                 samples.append(LagSample(at_ms, group, *place, log.start, log.end))
     if not samples:
-        remarks.add("the lag is not known: the logs of other topics are not in the folder")
+        warnings.add("the lag is not known: the logs of other topics are not in the folder")
         return []
-    remarks.add("the lag is that of this broker's replicas, in offsets, at the ends of their logs in the folder")
+    warnings.add("the lag is that of this broker's replicas, in offsets, at the ends of their logs in the folder")
     if absent:
-        remarks.add(f"the lag of {count(len(absent), 'partition')} is not known: the folder does not have the logs")
+        warnings.add(f"the lag of {count(len(absent), 'partition')} is not known: the folder does not have the logs")
     if shorter:
-        remarks.add(
+        warnings.add(
             f"the lag of {count(len(shorter), 'partition')} is not known: the logs end before what groups have "
             "committed, as in an older copy, or in a replica that lags behind"
         )
     return samples
 
 
-def _behind(found: History, samples: Iterable[LagSample]) -> dict[TopicPartition, int]:
+def _behind(found: GroupHistory, samples: Iterable[LagSample]) -> dict[TopicPartition, int]:
     """The ends of the partitions in which a group is behind."""
     return {
         place: each.log_end_offset
@@ -211,24 +211,26 @@ def _without_records(
     config: ReaderConfig,
     groups: Collection[str],
     why: TopicRefusedError,
-    remarks: Remarks,
+    warnings: ReaderWarnings,
     notify: Notify,
-) -> History | None:
+) -> GroupHistory | None:
     """An empty history if no group needs to be watched, otherwise None."""
-    remarks.add(str(why))
+    warnings.add(str(why))
     if not admin.list_consumer_groups():
-        return History()  # the topic is created with the first group
-    if _events(admin, config, remarks, groups):
-        return History()  # the groups are stored elsewhere, and the brokers' events report on them
+        return GroupHistory()  # the topic is created with the first group
+    if _events(admin, config, warnings, groups):
+        return GroupHistory()  # the groups are stored elsewhere, and the brokers' events report on them
     notify(f"{why}: watching the groups for {SAMPLE_MS // 1000} s instead (--sample sets how long)")
     return None
 
 
-def _add_groups_of_events(admin: Admin, found: History, events: Sequence[object], remarks: Remarks) -> None:
+def _add_groups_of_events(
+    admin: Admin, found: GroupHistory, events: Sequence[object], warnings: ReaderWarnings
+) -> None:
     """Add the groups that have events but no records, with their committed offsets."""
-    added = history_of(events, found.kinds, remarks)
+    added = history_of(events, found.kinds, warnings)
     for group in sorted(added.kinds):
-        offsets = offsets_of(admin, group, remarks) or {}
+        offsets = offsets_of(admin, group, warnings) or {}
         added.committed[group] = {
             (place.topic, place.partition): Committed(position.offset, _UNKNOWN_MS)
             for place, position in offsets.items()
@@ -240,12 +242,12 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _events(admin: Admin, config: ReaderConfig, remarks: Remarks, groups: Collection[str]) -> list[object]:
+def _events(admin: Admin, config: ReaderConfig, warnings: ReaderWarnings, groups: Collection[str]) -> list[object]:
     try:
-        topic = LiveTopic(admin, config, EVENTS_TOPIC, remarks)
+        topic = LiveTopic(admin, config, EVENTS_TOPIC, warnings)
         if topic.is_internal:
             return events_of(topic, groups)
-        remarks.add(f"the topic {EVENTS_TOPIC} was created by a user, so the causes in it are ignored")
+        warnings.add(f"the topic {EVENTS_TOPIC} was created by a user, so the causes in it are ignored")
         return []
     except (TopicRefusedError, KafkaError):
         return []  # Apache Kafka has no such topic
@@ -258,7 +260,7 @@ def _listed_groups(admin: Admin) -> list[str]:
         return []
 
 
-def _check(groups: Collection[str], found: History, where: str, others: Iterable[str] = ()) -> None:
+def _check_exist(groups: Collection[str], found: GroupHistory, where: str, others: Iterable[str] = ()) -> None:
     known = {*found.kinds, *others}
     for group in groups:
         if group not in found.kinds:

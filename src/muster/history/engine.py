@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from muster.history.entries.chunks import chunks, no_commits
 from muster.history.entries.decode import BROKEN, decode
-from muster.history.findings import View, findings
-from muster.history.lag.over_time import Past
+from muster.history.findings import GroupView, findings
+from muster.history.lag.over_time import CommitTimeline
 from muster.history.lag.rows import CommitSeries, CommittedOf, expiry_state, lag_rows
 from muster.history.model import (
     LAST_MS,
@@ -45,20 +45,20 @@ PIECE_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
-class History:
+class GroupHistory:
     """The contents of `__consumer_offsets`."""
 
     rows: Rows = field(default_factory=Rows)
     committed: CommittedOf = field(default_factory=dict)
     kinds: dict[str, GroupKind] = field(default_factory=dict)
-    past: Past = field(default_factory=Past)
+    timeline: CommitTimeline = field(default_factory=CommitTimeline)
     """The committed offsets over time."""
     counts: Counts = field(default_factory=dict)
     from_ms: int | None = None
     until_ms: int | None = None
     """The times of the first and the latest record."""
 
-    def add(self, other: History) -> None:
+    def add(self, other: GroupHistory) -> None:
         """Add the history of other groups."""
         self.rows.extend(other.rows)
         self.committed |= other.committed
@@ -74,17 +74,17 @@ class History:
         rows.rebalances = [row for row in rows.rebalances if row.group not in sinks]
         rows.notes = [row for row in rows.notes if row.group not in sinks]
         self.committed = {group: own for group, own in self.committed.items() if group not in sinks}
-        self.past.leave_out(sinks)
+        self.timeline.leave_out(sinks)
         self.kinds = {group: kind for group, kind in self.kinds.items() if group not in sinks or group in named}
 
 
-def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
+def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> GroupHistory:
     """Read all partitions of a source, and close what is open at the end.
 
     `now_ms` is when a log that is still being written was read; None: the log ends with its latest record. If `groups`
     is given, only the names of other groups are kept.
     """
-    found = History(past=Past(limits.since_ms))
+    found = GroupHistory(timeline=CommitTimeline(limits.since_ms))
     for _, batches in side_by_side(topic, list(topic.records)):
         _Partition(found, limits, groups).read(batches, now_ms)
     return found
@@ -93,7 +93,7 @@ def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, n
 class _Partition:
     """One pass over one log partition."""
 
-    def __init__(self, found: History, limits: Limits, groups: Collection[str] | None) -> None:
+    def __init__(self, found: GroupHistory, limits: Limits, groups: Collection[str] | None) -> None:
         self._found, self._limits = found, limits
         self._groups = None if groups is None else pa.array(sorted(groups), pa.string())
         self._states: dict[str, ReplayedState] = {}
@@ -142,7 +142,7 @@ class _Partition:
 
     def _note_commits(self, group: str, commits: Commits) -> None:
         if commits.names:
-            self._found.past.add(group, commits)
+            self._found.timeline.add(group, commits)
             earlier = self._found.committed.get(group)
             self._found.committed[group] = CommitSeries(commits, earlier).latest()
 
@@ -171,7 +171,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def report(
-    found: History,
+    found: GroupHistory,
     source: str,
     until_ms: int,
     samples: Iterable[LagSample] = (),
@@ -219,13 +219,13 @@ def _lag(
     return found
 
 
-def _views(made: Report, limits: Limits) -> Iterator[View]:
+def _views(made: Report, limits: Limits) -> Iterator[GroupView]:
     """Each group's rows."""
     generations, rebalances = by_group(made.generations), by_group(made.rebalances)
     notes, lag = by_group(made.notes), by_group(made.lag)
     for group in made.kinds:
         own = (generations.get(group, []), rebalances.get(group, []), notes.get(group, []), lag.get(group, []))
-        yield View(group, *own, made.until_ms, limits)
+        yield GroupView(group, *own, made.until_ms, limits)
 
 
 def _not_decoded(counts: Counts) -> list[str]:
@@ -242,7 +242,7 @@ def _not_decoded(counts: Counts) -> list[str]:
 
 
 def events_of(topic: Topic, groups: Collection[str] = ()) -> list[Any]:
-    """The values of `__group_events`, decoded; what is no JSON is passed over. A record's key is its group's name."""
+    """The values of `__group_events`, decoded, without those that are not JSON. A record's key is its group's name."""
     wanted = pa.array([group.encode("utf-8", "replace") for group in groups], pa.binary())
     found = []
     for _, batches in side_by_side(topic, list(topic.records)):

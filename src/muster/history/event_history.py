@@ -16,19 +16,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from muster.history.engine import History, read_history
-from muster.history.entries.synthetic_records import WrittenDown
+from muster.history.engine import GroupHistory, read_history
+from muster.history.entries.synthetic_records import SyntheticRecords
 from muster.history.model import Limits, Rebalance
 from muster.history.rules.event_explanations import EVENTS
 from muster.history.rules.event_rebalances import Label, Telling, events_by_group
-from muster.history.sources.remarks import Remarks
+from muster.history.rules.wording import count
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
 
 Event = Mapping[str, Any]
 
-_GOES = frozenset({"MemberLeft", "MemberExpired"})
+_DEPARTURES = frozenset({"MemberLeft", "MemberExpired"})
 _SESSION = "no heartbeat within its session timeout"
 """The kind of a MemberExpired whose timeout is the session timeout."""
 _UNKNOWN_MS = 0
@@ -38,26 +39,26 @@ _Rebalance = tuple[int, int]
 """The resulting generation, and its time."""
 
 
-def history_of(events: Iterable[Any], known: Iterable[str], remarks: Remarks) -> History:
+def history_of(events: Iterable[Any], known: Iterable[str], warnings: ReaderWarnings) -> GroupHistory:
     """The history of groups other than the known ones, from events."""
     left_out = frozenset(known)
-    written = WrittenDown()
+    written = SyntheticRecords()
     groups: dict[str, ToldGroup] = {}
     for group, own in events_by_group(events).items():
         if group not in left_out and group == _text({"name": group}, "name"):
-            told = groups[group] = ToldGroup(group)
-            told.take(own, written, is_last=True)
-            if told.is_incomplete:
-                remarks.add(f"events of group {group} are missing, so some of its members are not known by name")
+            replayed = groups[group] = ToldGroup(group)
+            replayed.take(own, written, is_last=True)
+            if replayed.is_incomplete:
+                warnings.add(f"events of group {group} are missing, so some of its members are not known by name")
     found = read_history(written, Limits(), None, None)
     if not found.kinds:
-        return History()
+        return GroupHistory()
     found.counts = {}
     found.rows.rebalances = [each for row in found.rows.rebalances for each in groups[row.group].rows([row])]
-    remarks.add(
-        f"{len(found.kinds)} group(s) have no records in the log (as when groups are kept in ZooKeeper): their history "
-        "is from the brokers' events, which contain causes and durations, but not subscriptions, owned partitions, "
-        "which partitions moved or how long they were stopped"
+    warnings.add(
+        f"the log has no records of {count(len(found.kinds), 'group')} (as when groups are kept in ZooKeeper): their "
+        "history is from the brokers' events, which contain causes and durations, but not subscriptions, owned "
+        "partitions, which partitions moved or how long they were stopped"
     )
     return found
 
@@ -77,11 +78,11 @@ class ToldGroup:
     _generation: int | None = None
     _written: int = 0
 
-    def take(self, events: Sequence[Event], written: WrittenDown, *, is_last: bool = False) -> None:
+    def take(self, events: Sequence[Event], written: SyntheticRecords, *, is_last: bool = False) -> None:
         """Write the generations in these events, which follow all events taken before."""
         if self._roster is None:
             events = _without_a_begun_rebalance(events)
-            self._roster = dict.fromkeys(_there_before(events))
+            self._roster = dict.fromkeys(_initial_members(events))
         fresh = _named(events)
         self._named |= fresh
         found = self._telling.labels(events)
@@ -89,7 +90,7 @@ class ToldGroup:
         for label in [*found, *(self._telling.rest() if is_last or not self.is_rebalancing else ())]:
             self._rebalance(label, written) if label.rebalanced else self._seen(label, written)
         if not self.is_rebalancing:
-            kept = {*self._there, *fresh, *map(_member_of, self._telling.waiting)}
+            kept = {*self._current_members, *fresh, *map(_member_of, self._telling.waiting)}
             self._named = {each: known for each, known in self._named.items() if each in kept}
 
     @property
@@ -101,8 +102,8 @@ class ToldGroup:
         """The rows of this group that led to a generation: the others are the state when events began."""
         return [replace(row, source=EVENTS) for row in rows if (row.generation, row.at_ms) in self.began]
 
-    def _rebalance(self, label: Label, written: WrittenDown) -> None:
-        roster = self._there
+    def _rebalance(self, label: Label, written: SyntheticRecords) -> None:
+        roster = self._current_members
         first = next(event for event in label.events if event.get("event") == "RebalanceStarted")
         if self._generation is None and first.get("state") == "Stable":
             before = dict(roster)
@@ -117,25 +118,25 @@ class ToldGroup:
             self._write(written, label.generation, label.finished_ms, _number(label.members), protocol, leader)
             self.began.add((label.generation, label.finished_ms))
 
-    def _seen(self, label: Label, written: WrittenDown) -> None:
+    def _seen(self, label: Label, written: SyntheticRecords) -> None:
         """A static member was replaced, or another coordinator loaded the group: there was no rebalance."""
         is_takeover = label.members is None
         self._apply(label.events)
         if label.generation is None:
             return
         if is_takeover or self._generation != label.generation:
-            members = len(self._there) if is_takeover else _number(label.members)
+            members = len(self._current_members) if is_takeover else _number(label.members)
             self._write(written, label.generation, label.started_ms, members)
         if is_takeover:
             self.began.add((label.generation, label.started_ms))
 
     @property
-    def _there(self) -> dict[str, None]:
+    def _current_members(self) -> dict[str, None]:
         assert self._roster is not None
         return self._roster
 
     def _apply(self, events: Iterable[Event]) -> None:
-        roster = self._there
+        roster = self._current_members
         for event in events:
             member = _member_of(event)
             if not member:
@@ -145,12 +146,12 @@ class ToldGroup:
             kind = event.get("event")
             if kind == "MemberFenced":
                 roster[_text(event, "new_member_id")] = None
-            elif _comes(event) or (was_there and kind not in _GOES):
+            elif _is_join(event) or (was_there and kind not in _DEPARTURES):
                 roster[member] = None
 
     def _write(
         self,
-        written: WrittenDown,
+        written: SyntheticRecords,
         generation: object,
         at_ms: int,
         count: int,
@@ -160,14 +161,14 @@ class ToldGroup:
         if not isinstance(generation, int) or not 0 <= generation < 1 << 31:
             return
         self._settle(count)
-        members = [self._named.get(member) or _member(member) for member in sorted(self._there)]
+        members = [self._named.get(member) or _member(member) for member in sorted(self._current_members)]
         value = GroupMetadataValue("consumer", generation, protocol, leader, -1, members)
         written.write(GroupMetadataRecord(GroupMetadataKey(self.group), value), at_ms, self._written)
         self._generation, self._written = generation, self._written + 1
 
     def _settle(self, count: int) -> None:
         """Adjust the members to this number."""
-        roster = self._there
+        roster = self._current_members
         self.is_incomplete |= len(roster) != count
         for member in [*roster][: max(0, len(roster) - count)]:
             del roster[member]
@@ -186,7 +187,7 @@ def _without_a_begun_rebalance(events: Sequence[Event]) -> Sequence[Event]:
     return events
 
 
-def _there_before(events: Iterable[Event]) -> list[str]:
+def _initial_members(events: Iterable[Event]) -> list[str]:
     """The members that are named before an event says that they joined."""
     came: set[str] = set()
     before: dict[str, None] = {}
@@ -194,14 +195,14 @@ def _there_before(events: Iterable[Event]) -> list[str]:
         kind, member = event.get("event"), _member_of(event)
         if kind == "MemberFenced":
             came.add(_text(event, "new_member_id"))
-        if _comes(event):
+        if _is_join(event):
             came.add(member)
         elif member and member not in came:
             before[member] = None
     return [*before]
 
 
-def _comes(event: Event) -> bool:
+def _is_join(event: Event) -> bool:
     return event.get("event") == "MemberJoined" or event.get("cause") == "member joined"
 
 

@@ -75,7 +75,7 @@ class Entry(NamedTuple):
 
 
 class How(IntEnum):
-    """How an offset was committed, as far as the header of its record batch tells."""
+    """How an offset was committed, as far as the header of its record batch shows."""
 
     UNKNOWN = -1
     """The header was not read: the admin API or a broker's event reported the offset, or an older version of muster

@@ -84,7 +84,7 @@ class GroupSummary:
     last_rebalance_ms: int | None
 
     @property
-    def speaks(self) -> str:
+    def protocol_label(self) -> str:
         """Its protocol, with the protocol type if the members are not consumers."""
         other = self.protocol_type not in ("", "consumer", self.kind.value)
         return f"{self.kind.value} ({self.protocol_type})" if other else self.kind.value

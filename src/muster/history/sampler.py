@@ -1,6 +1,6 @@
 """Polls groups through the admin API, for clusters where `__consumer_offsets` may not be read.
 
-What is seen is converted to the records that the coordinator would have written: a generation when the members or their
+The results are converted to the records that the coordinator would have written: a generation when the members or their
 partitions change, a commit when an offset does. So the same rules make the same tables. A warning states what they
 cannot know: the time before, intermediate changes between two polls, and the members' timeouts.
 """
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription, GroupListing, MemberDescription
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
-from muster.history.engine import History, read_history
-from muster.history.entries.synthetic_records import WrittenDown
+from muster.history.engine import GroupHistory, read_history
+from muster.history.entries.synthetic_records import SyntheticRecords
 from muster.history.model import GroupKind, Limits, Rebalance
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord
 from muster.protocol.messages import (
@@ -30,7 +30,7 @@ from muster.protocol.messages import (
 from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
 
 INTERVAL_MS = 1_000
-SURE = 0.6
+SAMPLED_CONFIDENCE = 0.6
 """The factor for the confidence of a cause that is inferred from polls instead of records."""
 
 _SESSION_MS, _POLL_MS = 45_000, 300_000
@@ -42,8 +42,8 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @dataclass(slots=True)
-class _Seen:
-    """A group as it was last seen at rest."""
+class _GroupAtRest:
+    """A group as of the last poll that found it at rest."""
 
     signature: object = None
     generation: int = 0
@@ -54,14 +54,14 @@ class _Seen:
     """It existed at the very first poll: its state did not begin then."""
 
 
-class SeenRecords(WrittenDown):
-    """What has been seen so far, as the records of a log."""
+class SampledRecords(SyntheticRecords):
+    """What polling has shown so far, as the records of a log."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._groups: dict[str, _Seen] = {}
-        self._has_looked = False
-        self._found: dict[str, int] = {}
+        self._groups: dict[str, _GroupAtRest] = {}
+        self._has_polled = False
+        self._initial_generations: dict[str, int] = {}
         """The generations that groups already had when they were first seen at rest."""
 
     @property
@@ -71,14 +71,14 @@ class SeenRecords(WrittenDown):
 
     def began(self, row: Rebalance) -> bool:
         """Whether a rebalance was seen, as opposed to the one that led to the state in which a group was first seen."""
-        return row.previous_generation is not None or self._found.get(row.group) != row.generation
+        return row.previous_generation is not None or self._initial_generations.get(row.group) != row.generation
 
-    def see(self, group: GroupDescription, offsets: Offsets, at_ms: int) -> None:
+    def add_poll(self, group: GroupDescription, offsets: Offsets, at_ms: int) -> None:
         """Record one poll of a group."""
-        seen = self._groups.setdefault(group.group_id, _Seen(was_there=not self._has_looked))
+        seen = self._groups.setdefault(group.group_id, _GroupAtRest(was_there=not self._has_polled))
         if group.epoch is not None:
             seen.kind = GroupKind.CONSUMER
-        self._see_offsets(group.group_id, seen, offsets, at_ms)
+        self._add_offsets(group.group_id, seen, offsets, at_ms)
         if group.state not in _AT_REST:
             seen.unrest_ms = seen.unrest_ms or at_ms
             return
@@ -86,20 +86,20 @@ class SeenRecords(WrittenDown):
         if signature != seen.signature or seen.unrest_ms is not None:
             seen.generation = group.epoch if group.epoch is not None else seen.generation + 1
             self.write(_generation(group, seen, at_ms), at_ms)
-            if seen.was_there and group.group_id not in self._found:
-                self._found[group.group_id] = seen.generation
+            if seen.was_there and group.group_id not in self._initial_generations:
+                self._initial_generations[group.group_id] = seen.generation
         seen.signature, seen.unrest_ms = signature, None
 
-    def lose(self, groups: Collection[str], at_ms: int) -> None:
+    def set_existing(self, groups: Collection[str], at_ms: int) -> None:
         """Record which groups exist now; the others are gone."""
-        self._has_looked = True
+        self._has_polled = True
         for group, seen in self._groups.items():
             if group not in groups and seen.signature is not None:
-                self._see_offsets(group, seen, {}, at_ms)
+                self._add_offsets(group, seen, {}, at_ms)
                 self.write(GroupMetadataRecord(GroupMetadataKey(group), None), at_ms)
                 seen.signature = None
 
-    def _see_offsets(self, group: str, seen: _Seen, offsets: Offsets, at_ms: int) -> None:
+    def _add_offsets(self, group: str, seen: _GroupAtRest, offsets: Offsets, at_ms: int) -> None:
         for place, position in offsets.items():
             if seen.offsets.get(place) != position:
                 value = OffsetCommitValue(position.offset, position.leader_epoch, position.metadata, at_ms)
@@ -109,7 +109,7 @@ class SeenRecords(WrittenDown):
         seen.offsets = dict(offsets)
 
 
-def _generation(group: GroupDescription, seen: _Seen, at_ms: int) -> GroupMetadataRecord:
+def _generation(group: GroupDescription, seen: _GroupAtRest, at_ms: int) -> GroupMetadataRecord:
     return GroupMetadataRecord(
         GroupMetadataKey(group.group_id),
         GroupMetadataValue(
@@ -139,29 +139,29 @@ def _member(member: MemberDescription) -> MemberMetadata:
 # --- polling ---------------------------------------------------------------------------------------------------------
 
 
-def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Remarks) -> History:
+def sample(admin: Admin, groups: Collection[str], duration_ms: int, warnings: ReaderWarnings) -> GroupHistory:
     """Poll groups for this long; all of them if none is named.
 
     Raises:
         KafkaTimeoutError: no broker answers.
-        KafkaError: the cluster does not even list its groups.
+        KafkaError: the groups cannot be listed.
     """
-    watch, others = SeenRecords(), dict[str, GroupKind]()
+    watch, others = SampledRecords(), dict[str, GroupKind]()
     until = time.monotonic() + duration_ms / 1000
     while True:
         begun = time.monotonic()
-        _look(admin, watch, groups, others, remarks)
+        _poll(admin, watch, groups, others, warnings)
         pause = min(begun + INTERVAL_MS / 1000, until) - time.monotonic()
         if time.monotonic() >= until:
             break
         time.sleep(max(0.0, pause))
     now_ms = time.time_ns() // 1_000_000
     found = read_history(watch, Limits(), None, now_ms)
-    _soften(found, watch)
+    _mark_as_sampled(found, watch)
     sinks = {group: kind for group, kind in found.kinds.items() if kind is GroupKind.SINK}
     found.kinds = {**others, **found.kinds, **watch.kinds, **sinks}
     found.counts = {}
-    remarks.add(
+    warnings.add(
         f"observed by polling the admin API about every {INTERVAL_MS} ms for {duration_ms / 1000:g} s: nothing before "
         "that is known; of several changes between two polls only the last is seen; times are those of the polls; "
         "classic generations are counted from 1; causes are less certain, as members' timeouts are not known"
@@ -169,53 +169,53 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, remarks: Rem
     return found
 
 
-def _look(
-    admin: Admin, watch: SeenRecords, groups: Collection[str], others: dict[str, GroupKind], remarks: Remarks
+def _poll(
+    admin: Admin, watch: SampledRecords, groups: Collection[str], others: dict[str, GroupKind], warnings: ReaderWarnings
 ) -> None:
     listed = {one.group_id: one for one in admin.list_consumer_groups() if not groups or one.group_id in groups}
-    asked = []
+    to_describe = []
     for name, one in listed.items():
         if one.group_type.lower() in _KINDS:
             others[name] = _KINDS[one.group_type.lower()]
-            remarks.add(f"group {name} is a {one.group_type.lower()} group: its members are not read")
-        elif _speaks_of_offsets(one):
-            asked.append(name)
-    described = admin.describe_consumer_groups(asked, raise_errors=False)
+            warnings.add(f"group {name} is a {one.group_type.lower()} group: its members are not read")
+        elif _is_consumer_group(one):
+            to_describe.append(name)
+    described = admin.describe_consumer_groups(to_describe, raise_errors=False)
     there = set()
     for name, answer in described.items():
         if isinstance(answer, GroupDescription):
-            offsets = offsets_of(admin, name, remarks)
+            offsets = offsets_of(admin, name, warnings)
             if offsets is not None:
-                watch.see(answer, offsets, time.time_ns() // 1_000_000)
+                watch.add_poll(answer, offsets, time.time_ns() // 1_000_000)
             there.add(name)
         elif answer.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-            remarks.add(f"group {name} cannot be described: {answer.code.name}")
+            warnings.add(f"group {name} cannot be described: {answer.code.name}")
             there.add(name)
-    watch.lose(there, time.time_ns() // 1_000_000)
+    watch.set_existing(there, time.time_ns() // 1_000_000)
 
 
-def _speaks_of_offsets(one: GroupListing) -> bool:
+def _is_consumer_group(one: GroupListing) -> bool:
     return one.protocol_type in ("consumer", "")
 
 
-def offsets_of(admin: Admin, group: str, remarks: Remarks) -> Offsets | None:
+def offsets_of(admin: Admin, group: str, warnings: ReaderWarnings) -> Offsets | None:
     """A group's committed offsets; None if they are not available this time."""
     try:
         answers = admin.list_consumer_group_offsets(group, raise_errors=False)
     except KafkaTimeoutError:
         raise
     except KafkaError as error:
-        remarks.add(f"the offsets of group {group} cannot be read: {error.code.name}")
+        warnings.add(f"the offsets of group {group} cannot be read: {error.code.name}")
         return {} if error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED else None
     return {place: found for place, found in answers.items() if not isinstance(found, KafkaError)}
 
 
-def _soften(found: History, watch: SeenRecords) -> None:
+def _mark_as_sampled(found: GroupHistory, watch: SampledRecords) -> None:
     """Mark each row as sampled, with less confidence, and drop those that no poll has shown."""
     rows, kinds = found.rows, watch.kinds
     rows.generations = [replace(row, kind=kinds.get(row.group, row.kind)) for row in rows.generations]
     rows.rebalances = [
-        replace(row, confidence=round(SURE * row.confidence, 3), source="samples")
+        replace(row, confidence=round(SAMPLED_CONFIDENCE * row.confidence, 3), source="samples")
         for row in rows.rebalances
         if watch.began(row)
     ]

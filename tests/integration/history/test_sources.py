@@ -24,10 +24,10 @@ from muster.client.core.admin.admin import (
 from muster.client.plain.cluster import connect, disconnect
 from muster.client.plain.fetch import FetchSettings
 from muster.history import engine
-from muster.history.doctor import Asked, at_cluster
+from muster.history.doctor import Selection, read_cluster
 from muster.history.entries.chunks import no_commits
 from muster.history.entries.decode import decode
-from muster.history.lag.over_time import Asked as AskedEnds
+from muster.history.lag.over_time import EndLookups
 from muster.history.lag.rows import CommitSeries, Committed, ExpiryState, lag_rows
 from muster.history.model import Cause, GroupKind, Lag, Limits
 from muster.history.rows import DAY_MS, from_table
@@ -35,8 +35,8 @@ from muster.history.sources.cluster_limits import limits_of
 from muster.history.sources.folder import FolderTopic
 from muster.history.sources.lag_samples import ends_over_time, lag_samples
 from muster.history.sources.live import LiveTopic, ReaderConfig, TopicRefusedError
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.history.tables import LAG, RAW
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.history import lags
@@ -60,7 +60,7 @@ def config(bootstrap):
 
 def live(bootstrap, group):
     """What the cluster's records say of a group, which is bound to have some, and the readers' remarks."""
-    remarks = Remarks()
+    remarks = ReaderWarnings()
     with Admin(bootstrap_servers=bootstrap) as admin:
         topic = LiveTopic(admin, config(bootstrap), OFFSETS_TOPIC, remarks, {group})
         return engine.read_history(topic, LIMITS, {group}, int(time.time() * 1000)), remarks.sentences()
@@ -132,7 +132,7 @@ def test_a_sink_that_marks_what_it_has_written_is_not_a_group_that_lags(cluster)
                 admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): position})
 
         def found_in(*groups):
-            report = at_cluster(admin, config(cluster.bootstrap), Asked(groups), None, print).report()
+            report = read_cluster(admin, config(cluster.bootstrap), Selection(groups), None, print).report()
             tables = (report.findings, report.lag, report.notes, report.generations, report.lag_over_time)
             return report, {row.group for rows in tables for row in rows}
 
@@ -172,15 +172,15 @@ def test_every_source_says_which_offsets_were_committed_in_transactions(request,
     expected = [(3, True), (30, False), (4, True), (40, False)]
 
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
-        live_topic = LiveTopic(admin, config(broker.bootstrap), OFFSETS_TOPIC, Remarks(), {group})
+        live_topic = LiveTopic(admin, config(broker.bootstrap), OFFSETS_TOPIC, ReaderWarnings(), {group})
         (own,) = live_topic.records
         assert how_committed(live_topic, group) == expected
     data = broker.folder / "data" if kind == "kafka" else broker.folder
-    in_folder = FolderTopic([data / f"{OFFSETS_TOPIC}-{own}"], OFFSETS_TOPIC, Remarks())
+    in_folder = FolderTopic([data / f"{OFFSETS_TOPIC}-{own}"], OFFSETS_TOPIC, ReaderWarnings())
     assert how_committed(in_folder, group) == expected
     for file in (data / f"{OFFSETS_TOPIC}-{own}").glob("*.log"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert how_committed(FolderTopic([tmp_path], OFFSETS_TOPIC, Remarks()), group) == expected
+    assert how_committed(FolderTopic([tmp_path], OFFSETS_TOPIC, ReaderWarnings()), group) == expected
     assert by_spark(group, **{"kafka.bootstrap.servers": broker.bootstrap}) == expected
 
 
@@ -207,7 +207,7 @@ def test_commits_of_a_transaction_count_once_it_is_committed(kafka_broker):
     # Two records and two markers are in the log: behind offset 0 there are two records, of which one was aborted.
     with Admin(bootstrap_servers=kafka_broker.bootstrap) as admin:
         committed = {group: {(topic, 0): Committed(0, 0)}, "up to the end": {(topic, 0): Committed(4, 0)}}
-        samples = lag_samples(admin, config(kafka_broker.bootstrap), committed, 5, Remarks())
+        samples = lag_samples(admin, config(kafka_broker.bootstrap), committed, 5, ReaderWarnings())
     assert [(sample.log_end_offset, sample.records) for sample in samples] == [(4, 2), (4, 0)]
     assert samples[0].oldest_ms is not None
     assert by_tasks(kafka_broker.bootstrap, committed, 400) == small(committed, samples)
@@ -215,7 +215,7 @@ def test_commits_of_a_transaction_count_once_it_is_committed(kafka_broker):
     assert (uncounted.lag_records, uncounted.is_exact, uncounted.lag_ms) == (4, False, None)
     assert at_its_end == small(committed, samples)[1]
 
-    folder = FolderTopic([kafka_broker.folder / "data"], OFFSETS_TOPIC, Remarks())
+    folder = FolderTopic([kafka_broker.folder / "data"], OFFSETS_TOPIC, ReaderWarnings())
     in_folder = engine.read_history(folder, LIMITS, {group}, None)
     assert in_folder.committed[group] == found.committed[group]
 
@@ -226,7 +226,7 @@ def test_a_folder_of_muster_says_what_the_broker_does(muster_process):
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): 4})
     running, _ = live(bootstrap, group)
-    folder = FolderTopic([muster_process.folder], OFFSETS_TOPIC, Remarks())
+    folder = FolderTopic([muster_process.folder], OFFSETS_TOPIC, ReaderWarnings())
     in_use = engine.read_history(folder, LIMITS, None, None)
     assert in_use.committed[group] == running.committed[group]
 
@@ -234,7 +234,7 @@ def test_a_folder_of_muster_says_what_the_broker_does(muster_process):
 def test_lag_is_told_of_what_can_be_reached(cluster):
     topic, group = cluster.topic(2), fresh("lag")
     cluster.produce(topic, 10, partitions=2)
-    remarks = Remarks()
+    remarks = ReaderWarnings()
     committed = {
         group: {(topic, 0): Committed(2, 0), (topic, 1): Committed(5, 0), ("gone-" + topic, 0): Committed(0, 0)}
     }
@@ -251,7 +251,7 @@ def test_lag_is_told_of_what_can_be_reached(cluster):
 def test_where_logs_ended_is_told_by_time(cluster):
     topic = cluster.topic(2)
     cluster.produce(topic, 10, partitions=2)  # at 1, 2, … 10 seconds
-    asked = AskedEnds([(topic, 0), ("gone-" + topic, 0), (topic, 1)], [1, 4_500, 10_001], 0)
+    asked = EndLookups([(topic, 0), ("gone-" + topic, 0), (topic, 1)], [1, 4_500, 10_001], 0)
     settings = config(cluster.bootstrap).fetching()
     try:
         assert ends_over_time(connect(settings.client), asked) == {(topic, 0): [0, 2, 5], (topic, 1): [0, 2, 5]}
@@ -264,7 +264,7 @@ def test_a_topic_that_is_not_there_is_refused(cluster):
         Admin(bootstrap_servers=cluster.bootstrap) as admin,
         pytest.raises(TopicRefusedError, match="does not exist yet"),
     ):
-        LiveTopic(admin, config(cluster.bootstrap), fresh("nothing"), Remarks())
+        LiveTopic(admin, config(cluster.bootstrap), fresh("nothing"), ReaderWarnings())
 
 
 def test_a_group_of_kip_848_is_described_and_its_epochs_are_read(kafka_broker):
@@ -319,7 +319,7 @@ def test_a_topic_of_events_that_a_user_has_made_is_not_believed(kafka_broker):
         try:
             producer.produce(EVENTS_TOPIC, b'{"v":1,"event":"RebalanceStarted","at_ms":1,"group_id":"g"}')
             assert producer.flush(PATIENCE_S) == 0
-            found = at_cluster(admin, config(kafka_broker.bootstrap), Asked({group}), None, print)
+            found = read_cluster(admin, config(kafka_broker.bootstrap), Selection({group}), None, print)
         finally:
             admin.delete_topics([EVENTS_TOPIC])
     assert found.events == []

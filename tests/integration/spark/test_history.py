@@ -18,7 +18,7 @@ from muster.errors import ConfigError, MusterError
 from muster.history import engine
 from muster.history.entries.chunks import chunks
 from muster.history.entries.decode import decode
-from muster.history.lag.over_time import Past, lag_over_time, places_of, plan
+from muster.history.lag.over_time import CommitTimeline, committed_partitions, lag_over_time, plan_lookups
 from muster.history.model import Generation, GroupKind, Lag, Limits, Rows
 from muster.history.model import Place as RecordPlace
 from muster.history.rows import from_table, to_table
@@ -29,8 +29,8 @@ from muster.history.show.json_report import as_json
 from muster.history.show.page import render
 from muster.history.sources.lag_samples import ends_over_time, lag_samples
 from muster.history.sources.live import LiveTopic, ReaderConfig
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.spark import history
 from muster.spark.history.compaction import NEW, OLD, Compaction, replace
 from muster.spark.history.folding import KINDS, OUTPUT_DDL, SCHEMAS, STANDS
@@ -73,14 +73,14 @@ def small(records, events, end_ms):
 
 def past_lag(bootstrap, records, end_ms):
     """The lag over time as it is found in one process."""
-    past = Past()
+    past = CommitTimeline()
     for partition in range(PARTITIONS):
         own = [record for record in records if record.partition == partition]
         for chunk in chunks(decode(history_topic.raw(own)).entries, None):
             past.add(chunk.group, chunk.commits)
     settings, _ = take_options({"bootstrap": bootstrap}, streaming=False)
     cluster = connect(settings.fetch_settings().client)
-    asked = plan(places_of(past), past.times(end_ms))
+    asked = plan_lookups(committed_partitions(past), past.times(end_ms))
     try:
         return lag_over_time(past, asked.times, ends_over_time(cluster, asked))
     finally:
@@ -160,8 +160,8 @@ def same_report_from_both_engines(spark, broker, end_ms):
     """What `muster doctor` says is the same by either engine, to the last digit."""
     config, limits = ReaderConfig(bootstrap_servers=(broker.bootstrap,)), Limits()
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
-        found = engine.read_history(LiveTopic(admin, config, OFFSETS_TOPIC, Remarks()), limits, None, end_ms)
-        samples = lag_samples(admin, config, found.committed, end_ms, Remarks())
+        found = engine.read_history(LiveTopic(admin, config, OFFSETS_TOPIC, ReaderWarnings()), limits, None, end_ms)
+        samples = lag_samples(admin, config, found.committed, end_ms, ReaderWarnings())
     by_spark = history.whole(spark, bootstrap=broker.bootstrap, limits=limits, now_ms=end_ms)
     one, other = (engine.report(each, "here", end_ms, samples) for each in (found, by_spark))
     assert as_json(one)["rebalances"]

@@ -18,7 +18,7 @@ from muster.client.core.admin.admin import NewTopic
 from muster.client.plain.cluster import disconnect
 from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError
-from muster.history.sources.raw import EVENTS_TOPIC
+from muster.history.sources.raw_records import EVENTS_TOPIC
 from muster.protocol.group_partitions import group_partition
 from muster.spark.history.packed import IN_COUNTS, IN_ENTRIES, IN_EVENTS, IN_TICK, SLOTS, from_bytes, slot_of
 from muster.spark.history.source import (

@@ -207,7 +207,7 @@ def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spa
     def look(frame, batch):
         frame.count()
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            [group] = LagWatch(admin, [cluster.group]).look().groups
+            [group] = LagWatch(admin, [cluster.group]).poll().groups
         by_muster_lag[batch] = {part.place: part.lag for part in group.partitions}
 
     def page():

@@ -16,7 +16,7 @@ from muster.client.admin.admin import Admin
 from muster.client.consumer.consumer import Consumer
 from muster.client.core.admin.admin import NewTopic
 from muster.client.producer.producer import Producer
-from muster.history.doctor import Asked, at_cluster, at_folder
+from muster.history.doctor import Selection, read_cluster, read_folder
 from muster.history.model import Cause
 from muster.history.report import Report
 from muster.history.sources.live import ReaderConfig
@@ -61,7 +61,7 @@ def look(cluster: Cluster) -> Report:
         raise WatchingError(sentence)
 
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        return at_cluster(admin, config, Asked(), None, tell).report()
+        return read_cluster(admin, config, Selection(), None, tell).report()
 
 
 def is_told(cluster: Cluster) -> bool:
@@ -117,7 +117,7 @@ def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(
     }
     for broker in cluster.brokers.values():
         broker.stop()
-    filed = at_folder([broker.folder for broker in cluster.brokers.values()], Asked()).report()
+    filed = read_folder([broker.folder for broker in cluster.brokers.values()], Selection()).report()
     assert [row for row in filed.rebalances if row.at_ms <= live.until_ms] == live.rebalances
     assert causes(filed)[-1] is Cause.LEFT
 

@@ -15,7 +15,7 @@ import pytest
 
 from muster.cli.main import main
 from muster.history.sources.live import ReaderConfig
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.protocol.records.record_batch import BatchBuilder
 
 CORPUS = Path(__file__).parents[2] / "history" / "corpus"

@@ -10,7 +10,7 @@ from muster.client.core.admin.admin import ClusterDescription
 from muster.errors import KafkaTimeoutError, UnsupportedVersionError
 from muster.history.model import Limits
 from muster.history.sources.cluster_limits import limits_of
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.model import Node
 
 
@@ -44,7 +44,7 @@ class Untold:
     ],
 )
 def test_the_usual_limits_stand_for_what_is_not_known(error: Exception, old: bool, remarks: int) -> None:
-    said = Remarks()
+    said = ReaderWarnings()
     admin: Any = Untold(error, old)
     assert limits_of(admin, said) == Limits()
     assert len(said.sentences()) == remarks

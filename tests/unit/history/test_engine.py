@@ -27,7 +27,7 @@ def source(names: list[str], rows: int = 1000) -> Source:
     return Source({number: records(name) for number, name in enumerate(names)}, rows)
 
 
-def whole() -> engine.History:
+def whole() -> engine.GroupHistory:
     return engine.read_history(source(NAMES), LIMITS, None, None)
 
 
@@ -106,7 +106,7 @@ def test_the_brokers_word_replaces_what_was_inferred_which_is_kept_beside_it():
     assert (row.cause, row.confidence, row.source) == (Cause.LEFT, 1.0, "events")
     assert (row.duration_ms, row.duration_is, row.alternatives) == (1010, "exact", ())
     assert row.evidence == (
-        "The broker reports: left by client, with the reason: bye; during it also joined.",
+        "The broker reports: left by client, with the reason: bye; during the rebalance also: joined.",
         "From the records alone it would be session_expired (confidence 0.60).",
     )
 

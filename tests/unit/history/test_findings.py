@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.history.findings import RULES, findings
-from muster.history.findings.view import View, absences
+from muster.history.findings.view import GroupView, absences
 from muster.history.model import (
     Alternative,
     Cause,
@@ -90,9 +90,11 @@ def note(kind: str, offset: int, previous: int, is_transactional: bool | None = 
     return CommitNote("g", "orders", 0, NOW_MS - HOUR_MS, kind, offset, previous, is_transactional)
 
 
-def view(*rebalances: Rebalance, latest: Generation | None = None, **lists: Any) -> View:
+def view(*rebalances: Rebalance, latest: Generation | None = None, **lists: Any) -> GroupView:
     usual: dict[str, Any] = {"generations": [latest] if latest else [], "notes": [], "lag": []}
-    return View("g", rebalances=sorted(rebalances, key=lambda each: each.at_ms), now_ms=NOW_MS, **{**usual, **lists})
+    return GroupView(
+        "g", rebalances=sorted(rebalances, key=lambda each: each.at_ms), now_ms=NOW_MS, **{**usual, **lists}
+    )
 
 
 def times(number: int, cause: Cause, every_ms: int, **fields: Any) -> list[Rebalance]:
@@ -481,7 +483,7 @@ def restless(until_ago_ms: int) -> list[Rebalance]:
         (view(*restless(9 * 60_000)[:9], latest=COOPERATIVE), []),
     ],
 )
-def test_a_group_that_has_come_to_rest_is_not_called_restless(each: View, said: list[str]) -> None:
+def test_a_group_that_has_come_to_rest_is_not_called_restless(each: GroupView, said: list[str]) -> None:
     assert [found.rule for found in findings([each])] == said
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from muster.history import tables
 from muster.history.sources import segments
 from muster.history.sources.folder import FolderTopic, NotALogError, missing
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import HEADER_SIZE, BatchBuilder
 from tests.support.scale import examples
@@ -49,7 +49,7 @@ def in_folder(root: Path, *batches: bytes, partition: int = 0, name: str = FIRST
 
 
 def read(*paths: Path, topic: str = OFFSETS_TOPIC) -> tuple[dict[int, list[tuple[int, bytes]]], list[str]]:
-    remarks = Remarks()
+    remarks = ReaderWarnings()
     found = FolderTopic(paths, topic, remarks)
     rows: dict[int, list[Any]] = {}
     for partition in found.records:
@@ -60,7 +60,7 @@ def read(*paths: Path, topic: str = OFFSETS_TOPIC) -> tuple[dict[int, list[tuple
 
 def test_a_row_has_all_that_the_log_says(tmp_path: Path):
     in_folder(tmp_path, batch(5, b"a", None, epoch=9), of(7, b"c", 1), marker(8, COMMIT, 1), partition=7)
-    found = FolderTopic([tmp_path], OFFSETS_TOPIC, Remarks())
+    found = FolderTopic([tmp_path], OFFSETS_TOPIC, ReaderWarnings())
     rows = [row for part in found.read(7) for row in part.to_pylist()]
     assert [tuple(row.values()) for row in rows] == [
         (7, 5, 1005, 9, b"key", b"a", False),
@@ -254,7 +254,7 @@ def test_whatever_the_damage_what_is_read_is_what_was_written(tmp_path_factory: 
 def test_a_segment_that_is_gone_or_shorter_meanwhile_is_said(tmp_path: Path):
     one = in_folder(tmp_path, batch(0, b"a"), batch(1, b"b"))
     in_folder(tmp_path, batch(2, b"c"), name="00000000000000000002.log")
-    remarks = Remarks()
+    remarks = ReaderWarnings()
     found = FolderTopic([tmp_path], OFFSETS_TOPIC, remarks)
     (one / FIRST).write_bytes(batch(0, b"a"))
     (one / "00000000000000000002.log").unlink()

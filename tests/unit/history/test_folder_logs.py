@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.history.doctor import Asked, at_folder
+from muster.history.doctor import Selection, read_folder
 from muster.history.model import OpenTransaction
 from muster.history.sources.folder_logs import FolderLog, folder_logs, open_in_folder
-from muster.history.sources.raw import OFFSETS_TOPIC
-from muster.history.sources.remarks import Remarks
-from muster.history.sources.segments import Opened
+from muster.history.sources.raw_records import OFFSETS_TOPIC
+from muster.history.sources.reader_warnings import ReaderWarnings
+from muster.history.sources.segments import OpenedTransaction
 from muster.protocol.group_records import OffsetCommitRecord, encode_record
 from muster.protocol.messages import OffsetCommitKey, OffsetCommitValue
 from muster.protocol.records.producer_snapshots import SnapshotEntry, encode_snapshot
@@ -59,7 +59,7 @@ def state(root: Path, partition: int, *records: tuple[str, int, int | None, bool
 
 
 def logs(root: Path) -> dict[tuple[str, int], FolderLog]:
-    return folder_logs([root], [T0, ("t", 1), ("another", 0)], Remarks())
+    return folder_logs([root], [T0, ("t", 1), ("another", 0)], ReaderWarnings())
 
 
 # ------------------------------------------------------------------------------------------------------------- one log
@@ -68,7 +68,7 @@ def logs(root: Path) -> dict[tuple[str, int], FolderLog]:
 def test_a_log_has_its_bounds_and_its_open_transactions(tmp_path: Path) -> None:
     log_of(tmp_path, batch(3, b"a", b"b"), of(5, b"c", 7), of(6, b"d", 8), marker(7, COMMIT, 8), base=3)
     log_of(tmp_path, of(8, b"e", 7), base=8)
-    assert logs(tmp_path) == {T0: FolderLog(3, 9, {7: Opened(5, 0, 1008)}, 1008)}
+    assert logs(tmp_path) == {T0: FolderLog(3, 9, {7: OpenedTransaction(5, 0, 1008)}, 1008)}
 
 
 def test_an_empty_segment_says_where_the_log_ends(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_snapshot_has_what_segments_no_longer_have(tmp_path: Path) -> None:
     """Retention deletes segments that an open transaction begins in, as long as it does not end."""
     folder = log_of(tmp_path, batch(90, b"a"), marker(91, ABORT, 8), base=90)
     snapshot(folder, 90, (7, 3, 40), (8, 0, 60), (9, 1, -1))
-    assert logs(tmp_path) == {T0: FolderLog(90, 92, {7: Opened(40, 3, 1_500)}, 1_500)}
+    assert logs(tmp_path) == {T0: FolderLog(90, 92, {7: OpenedTransaction(40, 3, 1_500)}, 1_500)}
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:9] + b"\xff" + data[10:], lambda _: b""])
@@ -149,7 +149,7 @@ def test_a_transaction_hangs_if_its_coordinator_surely_does_not_have_it(tmp_path
     log_of(tmp_path, of(0, b"a", 7), of(1, b"b", 7))
     for partition, records in states.items():
         state(tmp_path, partition, *records)
-    remarks = Remarks()
+    remarks = ReaderWarnings()
     found = open_in_folder([tmp_path], logs(tmp_path), now_ms, remarks)
     assert found == {T0: OpenTransaction(0, 0, 7, 0, name, 1001, hangs)}
     assert bool(remarks.sentences()) == (name is None and not hangs)
@@ -157,7 +157,7 @@ def test_a_transaction_hangs_if_its_coordinator_surely_does_not_have_it(tmp_path
 
 def test_the_oldest_of_several_transactions_is_reported(tmp_path: Path) -> None:
     log_of(tmp_path, of(0, b"a", 7), of(1, b"b", 8), marker(2, COMMIT, 7), of(3, b"c", 7))
-    (found,) = open_in_folder([tmp_path], logs(tmp_path), 5, Remarks()).values()
+    (found,) = open_in_folder([tmp_path], logs(tmp_path), 5, ReaderWarnings()).values()
     assert (found.producer_id, found.start_offset, found.last_stable_offset) == (8, 1, 1)
 
 
@@ -165,7 +165,7 @@ def test_no_time_but_that_of_the_logs_counts(tmp_path: Path) -> None:
     """A folder that was copied an hour ago, a second after the transaction began."""
     log_of(tmp_path, of(0, b"a", 7))
     state(tmp_path, 0, ("orders", 7, COMPLETE, False))
-    assert [each.hangs for each in open_in_folder([tmp_path], logs(tmp_path), 0, Remarks()).values()] == [False]
+    assert [each.hangs for each in open_in_folder([tmp_path], logs(tmp_path), 0, ReaderWarnings()).values()] == [False]
 
 
 # ------------------------------------------------------------------------------------------------------- the report
@@ -184,7 +184,7 @@ def test_the_doctor_knows_the_lag_of_the_partitions_in_the_folder(tmp_path: Path
     log_of(tmp_path, committed(("t", 0, 2), ("t", 1, 5), ("u", 0, 1)), partition=f"{OFFSETS_TOPIC}-0")
     log_of(tmp_path, batch(1, b"a", b"b", b"c"), base=1)
     log_of(tmp_path, batch(0, b"a"), partition="t-1")
-    report = at_folder([tmp_path], Asked()).report()
+    report = read_folder([tmp_path], Selection()).report()
     assert [(row.topic, row.partition, row.log_start_offset, row.lag_records, row.is_exact) for row in report.lag] == [
         ("t", 0, 1, 2, False)
     ]
@@ -198,6 +198,6 @@ def test_the_doctor_names_the_transaction_that_a_group_waits_for(tmp_path: Path)
     log_of(tmp_path, committed(("t", 0, 1)), partition=f"{OFFSETS_TOPIC}-0")
     log_of(tmp_path, batch(0, b"a"), of(1, b"b", 7), batch(2, b"c"))
     state(tmp_path, 0, ("orders", 7, ONGOING, True))
-    (finding,) = at_folder([tmp_path], Asked()).report().findings
+    (finding,) = read_folder([tmp_path], Selection()).report().findings
     assert finding.rule == "open_transaction"
     assert "2 offsets from 1 on wait for a transaction of orders (producer 7, epoch 0)" in finding.sentence

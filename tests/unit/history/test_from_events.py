@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from muster.history.engine import History, report
+from muster.history.engine import GroupHistory, report
 from muster.history.event_history import history_of
 from muster.history.model import Cause, GroupKind
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.protocol.group_records import GroupMetadataRecord
 from tests.support.scale import examples
 from tests.support.told_group import Told
@@ -19,8 +19,8 @@ LONG: dict[str, Any] = {"session_timeout_ms": 300_000}
 NAMES = "abcd"
 
 
-def told(group: Told, *, since: int = 0) -> History:
-    return history_of(group.written[since:], (), Remarks())
+def told(group: Told, *, since: int = 0) -> GroupHistory:
+    return history_of(group.written[since:], (), ReaderWarnings())
 
 
 def in_the_log(group: Told) -> list[tuple[int, set[str]]]:
@@ -29,7 +29,7 @@ def in_the_log(group: Told) -> list[tuple[int, set[str]]]:
     return [(value.generation, {member.member_id for member in value.members}) for value in values]
 
 
-def generations(found: History) -> list[tuple[int, set[str]]]:
+def generations(found: GroupHistory) -> list[tuple[int, set[str]]]:
     return [(row.generation, {member.member_id for member in row.members}) for row in found.rows.generations]
 
 
@@ -135,7 +135,7 @@ def test_a_group_that_was_there_before_is_not_a_rebalance_and_its_unnamed_member
     group = Told().stable_with("a", "b", "c")
     since = len(group.written)
     group.leave("c").join("a").join("b").sync_all()
-    remarks = Remarks()
+    remarks = ReaderWarnings()
     found = history_of(group.written[since:], (), remarks)
     (row,) = found.rows.rebalances
     assert (row.previous_generation, row.generation, row.members_before, row.members_after) == (1, 2, 3, 2)
@@ -152,7 +152,7 @@ def test_a_coordinator_that_took_a_group_over_is_not_a_rebalance() -> None:
 
 def test_known_groups_are_left_out_and_strange_values_pass() -> None:
     group = Told().stable_with("a")
-    assert history_of(group.written, ["g"], Remarks()).kinds == {}
+    assert history_of(group.written, ["g"], ReaderWarnings()).kinds == {}
     strange: list[Any] = [
         None,
         {"v": 1, "at_ms": 5, "event": "RebalanceStarted", "group_id": "s"},
@@ -161,5 +161,5 @@ def test_known_groups_are_left_out_and_strange_values_pass() -> None:
         {"v": 1, "at_ms": 8, "event": "MemberJoined", "group_id": "\ud800", "member_id": "\ud800", "client_host": "h"},
         {"v": 1, "at_ms": 9, "event": "GroupLoaded", "group_id": "\ud800", "generation_id": 4, "members": 1},
     ]
-    found = history_of([*group.written, *strange], (), Remarks())
+    found = history_of([*group.written, *strange], (), ReaderWarnings())
     assert [row.generation for row in found.rows.rebalances if row.group == "g"] == [1]

@@ -11,16 +11,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from muster.cli.observe import lag as command
 from muster.history.lag.groups import (
-    MOST_SEEN,
-    Ends,
+    MOST_SNAPSHOTS,
     GroupLag,
     LagSnapshot,
+    LogEndTimes,
     PartitionLag,
     as_json,
     families,
-    untimed,
-    wanted,
+    first_unread_offsets,
     with_seconds,
+    without_seconds,
 )
 from muster.metrics import exposition
 from muster.metrics.families import value_of
@@ -37,46 +37,46 @@ def look(*parts: PartitionLag, at_ms: int = 10_000, state: str = "Stable") -> La
     return LagSnapshot(at_ms, 5, 3, [GroupLag("g", state, 2, parts)])
 
 
-def seconds(ends: Ends, *parts: PartitionLag, at_ms: int = 10_000) -> list[float | None]:
+def seconds(ends: LogEndTimes, *parts: PartitionLag, at_ms: int = 10_000) -> list[float | None]:
     (group,) = with_seconds(look(*parts, at_ms=at_ms), ends).groups
     return [one.seconds for one in group.partitions]
 
 
 def test_the_time_of_an_offset_is_on_the_line_between_two_looks() -> None:
-    ends = Ends()
-    ends.see({PLACE: 100}, 1_000)
-    ends.see({PLACE: 200}, 2_000)
-    ends.see({PLACE: 200}, 3_000)
-    ends.see({PLACE: 210}, 4_000)
+    ends = LogEndTimes()
+    ends.add({PLACE: 100}, 1_000)
+    ends.add({PLACE: 200}, 2_000)
+    ends.add({PLACE: 200}, 3_000)
+    ends.add({PLACE: 210}, 4_000)
     told = {offset: ends.written_ms(PLACE, offset) for offset in (99, 100, 150, 199, 200, 205, 209, 210)}
     assert told == {99: None, 100: 1_000, 150: 1_500, 199: 1_990, 200: 3_000, 205: 3_500, 209: 3_900, 210: None}
     assert ends.written_ms(OTHER, 0) is None
 
 
 def test_a_log_that_rests_takes_no_room() -> None:
-    ends = Ends()
+    ends = LogEndTimes()
     for second in range(1_000):
-        ends.see({PLACE: 7}, second)
-    ends.see({PLACE: 8}, 1_000)
+        ends.add({PLACE: 7}, second)
+    ends.add({PLACE: 8}, 1_000)
     assert ends.written_ms(PLACE, 7) == 999
-    assert len(ends._seen[PLACE]) == 3
+    assert len(ends._ends[PLACE]) == 3
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5_000)), min_size=2, max_size=MOST_SEEN * 3))
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5_000)), min_size=2, max_size=MOST_SNAPSHOTS * 3))
 def test_the_time_of_an_offset_lies_between_looks(steps: list[tuple[int, int]]) -> None:
     """Also when older looks were forgotten: an offset's time is between those of looks around it, and rises."""
-    ends, end, at_ms, looks = Ends(), 0, 0, []
+    ends, end, at_ms, looks = LogEndTimes(), 0, 0, []
     for more, later in steps:
         end, at_ms = end + more, at_ms + later
-        ends.see({PLACE: end}, at_ms)
+        ends.add({PLACE: end}, at_ms)
         looks.append((end, at_ms))
-    assert len(ends._seen[PLACE]) <= MOST_SEEN
+    assert len(ends._ends[PLACE]) <= MOST_SNAPSHOTS
     first, last = looks[0], looks[-1]
     times = [ends.written_ms(PLACE, offset) for offset in range(first[0], last[0])]
     assert None not in times
     assert times == sorted(times)  # type: ignore[type-var]
     assert all(first[1] <= time <= last[1] for time in times)  # type: ignore[operator]
-    if len(steps) <= MOST_SEEN:
+    if len(steps) <= MOST_SNAPSHOTS:
         for offset, time in zip(range(first[0], last[0]), times, strict=True):
             before = max(at for end, at in looks if end <= offset)
             after = min(at for end, at in looks if end > offset)
@@ -86,19 +86,19 @@ def test_the_time_of_an_offset_lies_between_looks(steps: list[tuple[int, int]]) 
 @pytest.mark.parametrize("second", [(90, 2_000), (110, 500)])
 def test_another_log_of_that_name_begins_anew(second: tuple[int, int]) -> None:
     """It is shorter; or the clock was set back."""
-    ends = Ends()
-    ends.see({PLACE: 100}, 1_000)
-    ends.known(PLACE, 50, 300)
-    ends.known(OTHER, 50, 300)
-    ends.see({PLACE: second[0]}, second[1])
+    ends = LogEndTimes()
+    ends.add({PLACE: 100}, 1_000)
+    ends.set_time(PLACE, 50, 300)
+    ends.set_time(OTHER, 50, 300)
+    ends.add({PLACE: second[0]}, second[1])
     assert ends.written_ms(PLACE, 50) is None
     assert ends.written_ms(OTHER, 50) == 300
 
 
 def test_seconds_of_a_group() -> None:
-    ends = Ends()
-    ends.see({PLACE: 100, OTHER: 100}, 1_000)
-    ends.see({PLACE: 200, OTHER: 100}, 9_000)
+    ends = LogEndTimes()
+    ends.add({PLACE: 100, OTHER: 100}, 1_000)
+    ends.add({PLACE: 200, OTHER: 100}, 9_000)
     found = seconds(ends, part(150, 200), part(100, 100, number=1), part(105, 100, number=1), part(None, 100, number=1))
     assert found == [5.0, 0.0, 0.0, None]
     assert seconds(ends, part(50, 200)) == [None]
@@ -107,18 +107,18 @@ def test_seconds_of_a_group() -> None:
 
 
 def test_records_are_read_only_where_no_look_tells() -> None:
-    ends = Ends()
-    ends.see({PLACE: 100}, 1_000)
-    ends.see({PLACE: 200}, 2_000)
+    ends = LogEndTimes()
+    ends.add({PLACE: 100}, 1_000)
+    ends.add({PLACE: 200}, 2_000)
     seen = look(part(50, 200), part(150, 200), part(200, 200), part(None, 200), part(7, 7, start=7))
-    assert untimed(seen, ends) == {PLACE: {50: 200}}
-    ends.known(PLACE, 50, 400)
-    assert untimed(seen, ends) == {}
+    assert without_seconds(seen, ends) == {PLACE: {50: 200}}
+    ends.set_time(PLACE, 50, 400)
+    assert without_seconds(seen, ends) == {}
     assert seconds(ends, part(50, 200)) == [9.6]
-    ends.keep(wanted(look(part(60, 200))))
-    assert untimed(seen, ends) == {PLACE: {50: 200}}
-    assert untimed(look(part(5, 200, start=20)), ends) == {PLACE: {20: 200}}
-    assert untimed(look(part(5, 200, start=200)), ends) == {}, "nothing is left to be read"
+    ends.keep_times(first_unread_offsets(look(part(60, 200))))
+    assert without_seconds(seen, ends) == {PLACE: {50: 200}}
+    assert without_seconds(look(part(5, 200, start=20)), ends) == {PLACE: {20: 200}}
+    assert without_seconds(look(part(5, 200, start=200)), ends) == {}, "nothing is left to be read"
 
 
 def told() -> LagSnapshot:

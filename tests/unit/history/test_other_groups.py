@@ -34,7 +34,7 @@ def report() -> Report:
 
 def test_each_is_named(report):
     found = {each.group.rpartition(".")[0]: each for each in summaries(report)}
-    assert {name: (each.kind, each.protocol_type, each.speaks) for name, each in found.items()} == GROUPS
+    assert {name: (each.kind, each.protocol_type, each.protocol_label) for name, each in found.items()} == GROUPS
     told = {each["group"].rpartition(".")[0]: each for each in as_json(report)["groups"]}
     assert {name: (each["kind"], each["protocol_type"]) for name, each in told.items()} == {
         name: of[:2] for name, of in GROUPS.items()
@@ -62,6 +62,6 @@ def test_rebalances_of_members_without_topics_have_causes(report):
 def test_the_printed_report_and_the_page_name_them(report, capsys):
     print_report(report)
     printed, page = capsys.readouterr().out, render(report)
-    for _, _, speaks in GROUPS.values():
-        assert speaks in printed
-        assert speaks in page
+    for _, _, protocol_label in GROUPS.values():
+        assert protocol_label in printed
+        assert protocol_label in page

@@ -7,16 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from muster.history.engine import History, read_history
+from muster.history.engine import GroupHistory, read_history
 from muster.history.entries.chunks import chunks
 from muster.history.entries.decode import decode
-from muster.history.entries.synthetic_records import WrittenDown
+from muster.history.entries.synthetic_records import SyntheticRecords
 from muster.history.model import GroupKind, Limits
 from muster.history.rules import fold as rules
 from muster.history.sink_groups import is_of_sink
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from muster.spark.history.folding import PAST, STANDS, fold_in_order
+from muster.spark.history.folding import STANDS, TIMELINE, fold_in_order
 from muster.spark.history.packed import PACKED
 from muster.spark.history.source import decoded
 from muster.spark.history.whole import collected
@@ -89,9 +89,9 @@ def test_the_latest_offset_of_a_group_without_members_decides(log: GroupLog, kin
 # --------------------------------------------------------------------------------------------------- what is made of it
 
 
-def written() -> WrittenDown:
+def written() -> SyntheticRecords:
     """Two groups that commit alike, one of them with a sink's marks."""
-    found = WrittenDown()
+    found = SyntheticRecords()
     for group, metadata in ((OF_SINK, MARK), (PLAIN, "")):
         found.write(
             GroupMetadataRecord(GroupMetadataKey(group), GroupMetadataValue("", 0, None, None, -1, [])), BEGIN_MS
@@ -103,7 +103,7 @@ def written() -> WrittenDown:
     return found
 
 
-def by_small_engine() -> History:
+def by_small_engine() -> GroupHistory:
     return read_history(written(), Limits(), None, LATER_MS)
 
 
@@ -113,9 +113,9 @@ def packed_output() -> list[tuple[str, bytes]]:
     return [(row["name"], row["data"]) for out in fold_in_order(Limits(), LATER_MS)(batches) for row in out.to_pylist()]
 
 
-def groups_of(found: History) -> set[str]:
+def groups_of(found: GroupHistory) -> set[str]:
     rows: list[Any] = [*found.rows.generations, *found.rows.rebalances, *found.rows.notes]
-    return {row.group for row in rows} | set(found.committed) | set(found.past.kept)
+    return {row.group for row in rows} | set(found.committed) | set(found.timeline.commits)
 
 
 @pytest.mark.parametrize("by", [by_small_engine, lambda: collected(packed_output())], ids=["small", "spark"])
@@ -133,14 +133,14 @@ def test_both_engines_leave_them_out_but_for_the_kind_of_those_that_are_named(by
 
 
 def test_the_tables_in_spark_have_no_rows_of_them() -> None:
-    found = collected(row for row in packed_output() if row[0] not in (STANDS, PAST))
+    found = collected(row for row in packed_output() if row[0] not in (STANDS, TIMELINE))
     assert groups_of(found) == {PLAIN}
-    (past,) = [collected([row]).past for row in packed_output() if row[0] == PAST]
-    assert set(past.kept) == {PLAIN}
+    (past,) = [collected([row]).timeline for row in packed_output() if row[0] == TIMELINE]
+    assert set(past.commits) == {PLAIN}
 
 
 def test_past_commits_of_groups_that_are_left_out_no_longer_count() -> None:
-    found = by_small_engine().past
+    found = by_small_engine().timeline
     before = found._size
     found.leave_out([OF_SINK])
     assert found._size == before // 2

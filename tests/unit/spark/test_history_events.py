@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.errors import ErrorCode, KafkaConnectionError, KafkaError
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP
 from muster.spark.history.events import look, tasks_of

@@ -25,7 +25,7 @@ from muster.history.rules import fold as rules
 from muster.history.rules.event_explanations import explained
 from muster.history.rules.event_rebalances import by_group
 from muster.spark.history.buckets import Stand
-from muster.spark.history.folding import KINDS, OPEN, PAST, SCHEMAS, STANDS, fold_in_order, fold_on, unpack
+from muster.spark.history.folding import KINDS, OPEN, SCHEMAS, STANDS, TIMELINE, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import (
     IN_COUNTS,
     PACKED,
@@ -117,7 +117,7 @@ def in_batch(
 def tables(told: Iterator[tuple[str, bytes]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, data in told:
-        if name in (STANDS, PAST):
+        if name in (STANDS, TIMELINE):
             continue
         kind = KINDS.get(name.removeprefix(OPEN))
         rows = from_bytes(data).to_pylist() if kind is None else from_table(kind, from_bytes(data))

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from muster.client.plain.cluster import disconnect
 from muster.errors import ConfigError, KafkaConnectionError
-from muster.history.sources.raw import OFFSETS_TOPIC
+from muster.history.sources.raw_records import OFFSETS_TOPIC
 from muster.model import TopicPartition
 from muster.spark.history.source import (
     CLOCK_MS,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from muster.history.engine import report
 from muster.history.event_history import history_of
 from muster.history.model import Limits
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.spark.history.folding import STANDS, fold_in_order
 from muster.spark.history.packed import IN_EVENTS_ONLY, PACKED, pack_events
 from tests.support.history_topic import Written, raw, told
@@ -37,7 +37,7 @@ def packed(events: list[tuple[int, Written]]) -> list[dict[str, Any]]:
 def expected(events: list[Written]) -> dict[str, list[Any]]:
     in_order = sorted(events, key=lambda event: event.partition)  # as a topic is read
     values = [json.loads(event.value or b"") for event in in_order]
-    made = report(history_of(values, (), Remarks()), "", 0, events=values)
+    made = report(history_of(values, (), ReaderWarnings()), "", 0, events=values)
     return {name: ordered(getattr(made, name)) for name in TABLES}
 
 

@@ -139,11 +139,11 @@ def _look(arguments: argparse.Namespace) -> Report:
     from muster.history import doctor as look
     from muster.history.sources.live import ReaderConfig
 
-    asked = look.Asked(frozenset(arguments.group), arguments.since)
+    selection = look.Selection(frozenset(arguments.group), arguments.since)
     if arguments.folders:
         folders = [Path(folder) for folder in arguments.folders]
         only = arguments.folders[0] if len(folders) == 1 else None
-        return look.at_folder(folders, asked, _engine(arguments, folder=only)).report()
+        return look.read_folder(folders, selection, _engine(arguments, folder=only)).report()
     timeout_ms = arguments.timeout_ms
     # If a broker does not answer, this leaves time to ask another, or for its partitions to get another leader.
     settings = {"default.api.timeout.ms": timeout_ms, "request.timeout.ms": max(1, timeout_ms // 3)}
@@ -152,7 +152,7 @@ def _look(arguments: argparse.Namespace) -> Report:
     engine = _engine(arguments, bootstrap=arguments.bootstrap, options=spark_options(arguments))
     set_up_log(arguments)
     with reaching(arguments.bootstrap), Admin(asdict(config.narrowed(AdminConfig))) as admin:
-        return look.at_cluster(admin, config, asked, arguments.sample, _notify, engine).report()
+        return look.read_cluster(admin, config, selection, arguments.sample, _notify, engine).report()
 
 
 def _engine(arguments: argparse.Namespace, **source: Any) -> HistoryEngine:

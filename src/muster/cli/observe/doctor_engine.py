@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from muster.cli.observe.spark_tools import QUIET, spark_tools
 from muster.history.doctor import Notify
-from muster.history.engine import History, read_history
+from muster.history.engine import GroupHistory, read_history
 from muster.history.model import Limits
 from muster.history.sources.reading import Topic
 
@@ -31,7 +31,9 @@ class Chosen:
     folder: str | None = None
     """A folder to read instead of a cluster; only the small engine reads several."""
 
-    def __call__(self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /) -> History:
+    def __call__(
+        self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
+    ) -> GroupHistory:
         if not self._takes_spark(sum(topic.records.values())):
             return read_history(topic, limits, groups, now_ms)
         return self._by_spark(limits, groups, now_ms)
@@ -49,12 +51,12 @@ class Chosen:
         )
         return False
 
-    def _by_spark(self, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> History:
+    def _by_spark(self, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> GroupHistory:
         """The same history, read by Spark."""
         by_spark, session, said = spark_tools()
         spark = session("muster doctor", **QUIET)
         try:
-            found: History = said(
+            found: GroupHistory = said(
                 lambda: by_spark.whole(
                     spark,
                     bootstrap=self.bootstrap,

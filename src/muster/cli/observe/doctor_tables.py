@@ -64,7 +64,7 @@ def _groups(console: Console, report: Report) -> None:
     rows = [
         (
             shortened(group.group),
-            shortened(group.speaks),
+            shortened(group.protocol_label),
             str(group.members),
             str(group.rebalances),
             "-" if group.last_rebalance_ms is None else _at(group.last_rebalance_ms),

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.follow:
             return _follow(watch, arguments)
         with reaching(arguments.bootstrap):
-            return _show(watch.look(), arguments)
+            return _show(watch.poll(), arguments)
 
 
 # --- printed ---------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def _follow(watch: LagWatch, arguments: argparse.Namespace) -> int:
     """Repeat until Ctrl-C. A failure is reported once, until a reading succeeds again."""
     failing = _Failing(arguments.interval)
     with reaching(arguments.bootstrap):
-        look: LagSnapshot | None = watch.look()
+        look: LagSnapshot | None = watch.poll()
     while True:
         begun = time.monotonic()
         if look is not None:
@@ -143,7 +143,7 @@ class _Failing:
     def look(self, watch: LagWatch) -> LagSnapshot | None:
         """One reading; None if it failed."""
         try:
-            found = watch.look()
+            found = watch.poll()
         except MusterError as error:
             self.count, self.why = self.count + 1, str(error)
             if self.count == 1:

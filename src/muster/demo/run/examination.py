@@ -89,7 +89,7 @@ def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Ex
     lines of JSON."""
     config = ReaderConfig.of(way.settings(), client_id="muster-demo")
     with Admin(asdict(config.narrowed(AdminConfig))) as admin:
-        seen = look.at_cluster(admin, config, look.Asked(list(groups)), None, _unheard)
+        seen = look.read_cluster(admin, config, look.Selection(list(groups)), None, _unheard)
     report, inferred = seen.report(), seen.report(with_events=False)
     spark = read_rows(tables.read_text(encoding="utf-8").splitlines())
     reported = [row for row in spark if row.source == "events"]

@@ -55,7 +55,7 @@ _OFFSET_KINDS = (RecordKind.LEGACY_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 _EXPIRING, _COMPACT = 1, 4
 _TOPIC_ID = 1, 0, 16
 """One tagged field, its tag, its size."""
-_SAME = {
+_UNCHANGED_COLUMNS = {
     "log_partition": "partition",
     "log_offset": "offset",
     "timestamp_ms": "timestamp_ms",
@@ -64,14 +64,14 @@ _SAME = {
 """Columns that entries take over unchanged."""
 
 
-class Decoded(NamedTuple):
+class DecodedLog(NamedTuple):
     """The contents of a stretch of the log: `entries` has the schema ENTRIES, in log order."""
 
     entries: pa.Table
     counts: Counts
 
 
-def decode(raw: pa.Table | pa.RecordBatch) -> Decoded:
+def decode(raw: pa.Table | pa.RecordBatch) -> DecodedLog:
     """Decode rows of the schema RAW, in log order within each partition of the topic."""
     counts: _Counter = Counter()
     parts = [_decode_batch(batch, counts) for batch in _batches(raw)]
@@ -79,7 +79,7 @@ def decode(raw: pa.Table | pa.RecordBatch) -> Decoded:
     for (kind, version), number in counts.items():
         place = ("no kind" if kind == _NO_KIND else kind_name(kind)), version
         named[place] = named.get(place, 0) + number
-    return Decoded(pa.Table.from_batches(parts, ENTRIES), named)
+    return DecodedLog(pa.Table.from_batches(parts, ENTRIES), named)
 
 
 def _batches(raw: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -95,7 +95,7 @@ def _decode_batch(batch: pa.RecordBatch, counts: _Counter) -> pa.RecordBatch:
     known = np.zeros(batch.num_rows, bool)
     known[commits.rows] = commits.known
     others = np.flatnonzero(~is_commit)
-    known[others] = _look_at_others(batch, others, keys, counts)
+    known[others] = _count_others(batch, others, keys, counts)
     entries = _entries(batch, keys, is_commit, commits)
     return entries if known.all() else entries.filter(pa.array(known))
 
@@ -106,7 +106,7 @@ def _count_commits(kinds: Int64s, versions: Int64s, counts: _Counter) -> None:
         counts[place >> 16, (place & 0xFFFF) + BROKEN] += number
 
 
-def _look_at_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _Counter) -> list[bool]:
+def _count_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _Counter) -> list[bool]:
     """Count the records that are not commits, or have a broken key; returns which of them are entries."""
     found, classes, codes = [], dict[int, type[Any]](), keys.codes[rows]
     columns = rows.tolist(), codes.tolist(), keys.kind[codes].tolist(), keys.has_group[codes].tolist()
@@ -164,7 +164,7 @@ def _version(value: bytes | None) -> int:
 def _entries(batch: pa.RecordBatch, keys: _Keys, is_commit: Flags, commits: _Commits) -> pa.RecordBatch:
     """All rows as entries; those that are not entries are filtered out afterwards."""
     codes = _places(keys.codes)
-    columns = {name: batch.column(column) for name, column in _SAME.items()}
+    columns = {name: batch.column(column) for name, column in _UNCHANGED_COLUMNS.items()}
     columns |= {name: column.take(codes) for name, column in keys.columns.items()}
     columns |= commits.columns(batch.num_rows)
     columns["is_transactional"] = batch.column("is_transactional")

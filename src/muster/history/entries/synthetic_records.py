@@ -10,7 +10,7 @@ from muster.history.tables import RAW
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, encode_record
 
 
-class WrittenDown:
+class SyntheticRecords:
     """Synthetic records as a topic with one partition: a source for the engine."""
 
     def __init__(self) -> None:

@@ -17,15 +17,15 @@ from typing import TypeAlias
 
 from muster.history.findings import offsets as offset_findings
 from muster.history.findings import rebalances as rebalance_findings
-from muster.history.findings.view import Said, View, stopped_ms, times
+from muster.history.findings.view import GroupView, RuleResult, stopped_ms, times
 from muster.history.model import Finding
 from muster.history.rules.wording import duration, listed
 
-__all__ = ["RULES", "Rule", "View", "findings"]
+__all__ = ["RULES", "GroupView", "Rule", "findings"]
 
 _DAY_MS = 86_400_000
 
-Rule: TypeAlias = Callable[[View], Said | None]
+Rule: TypeAlias = Callable[[GroupView], RuleResult | None]
 
 RULES: tuple[Rule, ...] = (*rebalance_findings.RULES, *offset_findings.RULES)
 """If several rules report the same rebalances, the first one carries their cost."""
@@ -34,17 +34,17 @@ _HOW = frozenset({"never_at_rest", "stops_the_world", "needless_moves"})
 """Findings about how a group rebalances."""
 
 
-def findings(views: Iterable[View]) -> list[Finding]:
+def findings(views: Iterable[GroupView]) -> list[Finding]:
     """The findings about these groups, the group with the most costly finding first. Within a group, why it rebalances
     comes before how it does: the latter makes each rebalance more expensive, but is not what triggers it."""
     found = [finding for view in views for finding in _of_group(view)]
-    dearest: dict[str, int] = {}
+    highest_cost: dict[str, int] = {}
     for each in found:
-        dearest[each.group] = max(each.stopped_partition_ms, dearest.get(each.group, 0))
+        highest_cost[each.group] = max(each.stopped_partition_ms, highest_cost.get(each.group, 0))
     return sorted(
         found,
         key=lambda each: (
-            -dearest[each.group],
+            -highest_cost[each.group],
             each.group,
             each.rule in _HOW,
             -each.stopped_partition_ms,
@@ -53,45 +53,45 @@ def findings(views: Iterable[View]) -> list[Finding]:
     )
 
 
-def _of_group(view: View) -> list[Finding]:
+def _of_group(view: GroupView) -> list[Finding]:
     found = []
     counted: dict[int, str] = {}
     """The rule under which a rebalance's cost is counted, by the row's `id`."""
     for rule in RULES:
-        said = rule(view)
-        if said is None or (
-            said.is_last_resort and 2 * sum(id(each) in counted for each in said.seen) > len(said.seen)
+        result = rule(view)
+        if result is None or (
+            result.is_last_resort and 2 * sum(id(each) in counted for each in result.seen) > len(result.seen)
         ):
             continue
-        found.append(_finding(view, said, counted))
-        for each in (*said.seen, *said.back):
-            counted.setdefault(id(each), said.rule)
+        found.append(_finding(view, result, counted))
+        for each in (*result.seen, *result.back):
+            counted.setdefault(id(each), result.rule)
     return found
 
 
-def _finding(view: View, said: Said, counted: dict[int, str]) -> Finding:
-    if not said.seen:
-        cost, since_ms = said.stopped_partition_ms, said.since_ms
+def _finding(view: GroupView, result: RuleResult, counted: dict[int, str]) -> Finding:
+    if not result.seen:
+        cost, since_ms = result.stopped_partition_ms, result.since_ms
         until_ms = since_ms  # a lasting state has no rate
-        sentence = f"{said.what}."
+        sentence = f"{result.what}."
     else:
-        since_ms, until_ms = said.seen[0].at_ms, said.seen[-1].at_ms
-        whole = [*said.seen, *said.back]
+        since_ms, until_ms = result.seen[0].at_ms, result.seen[-1].at_ms
+        whole = [*result.seen, *result.back]
         cost = stopped_ms(each for each in whole if id(each) not in counted)
-        sentence = f"{said.what}: {times(view, said.seen)}{_stood_still(cost)}."
+        sentence = f"{result.what}: {times(view, result.seen)}{_stood_still(cost)}."
         others = {counted[id(each)]: None for each in whole if id(each) in counted and each.stopped}
         if others:
             sentence += f" {'More' if cost else 'The'} cost is counted under {listed(others)}."
-    if said.then:
-        sentence += f" {said.then}"
+    if result.then:
+        sentence += f" {result.then}"
     return Finding(
         group=view.group,
-        rule=said.rule,
+        rule=result.rule,
         since_ms=since_ms,
         sentence=sentence,
         stopped_partition_ms=cost,
         stopped_partition_ms_per_day=_a_day(cost, until_ms - since_ms, view.now_ms - since_ms),
-        advice=said.advice,
+        advice=result.advice,
     )
 
 

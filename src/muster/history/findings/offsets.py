@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from muster.history.findings.view import Said, View
+from muster.history.findings.view import GroupView, RuleResult
 from muster.history.model import CommitNote, Lag, Member, OpenTransaction, TopicPartition
 from muster.history.rules.wording import count, duration, listed, named
 
@@ -14,7 +14,7 @@ _STUCK_MS = 10 * 60_000
 _HANGING_MS = 2 * 60_000
 
 
-def lost_records(view: View) -> Said | None:
+def lost_records(view: GroupView) -> RuleResult | None:
     """Retention removed records before the group read them."""
     lost = [each for each in view.lag_now if each.lost_records]
     if not lost:
@@ -29,10 +29,10 @@ def lost_records(view: View) -> Said | None:
         "Raise the topic's retention.ms or retention.bytes, or the group's throughput; the removed records cannot be "
         "recovered."
     )
-    return Said("lost_records", what, advice, since_ms=worst.committed_ms)
+    return RuleResult("lost_records", what, advice, since_ms=worst.committed_ms)
 
 
-def beyond_the_end(view: View) -> Said | None:
+def beyond_the_end(view: GroupView) -> RuleResult | None:
     """Committed offsets beyond the end of the log: the topic was recreated, or its log truncated."""
     wrong = [each for each in view.lag_now if each.committed_offset > each.log_end_offset]
     if not wrong:
@@ -46,10 +46,10 @@ def beyond_the_end(view: View) -> Said | None:
         "Reset the group's offsets to where it should continue (kafka-consumer-groups --reset-offsets); otherwise its "
         "members apply auto.offset.reset, or wait until the log has grown past that offset and skip what came before."
     )
-    return Said("committed_beyond_end", what, advice, since_ms=worst.committed_ms)
+    return RuleResult("committed_beyond_end", what, advice, since_ms=worst.committed_ms)
 
 
-def stuck(view: View) -> Said | None:
+def stuck(view: GroupView) -> RuleResult | None:
     """Partitions that make no progress while others of the group do."""
     now, owners = view.lag_now, _owners(view)
     newest = max((each.committed_ms for each in now), default=0)
@@ -67,7 +67,7 @@ def stuck(view: View) -> Said | None:
         f"but no commits, while others are committed: {worst.topic}-{worst.partition}"
         f"{f' of {named(owner)}' if owner else ''} for {duration(longest)} (lag {worst.lag_records})"
     )
-    return Said(
+    return RuleResult(
         "stuck",
         what,
         _stuck_advice(worst, owner, has_members=bool(owners)),
@@ -76,7 +76,7 @@ def stuck(view: View) -> Said | None:
     )
 
 
-def _owners(view: View) -> dict[TopicPartition, Member]:
+def _owners(view: GroupView) -> dict[TopicPartition, Member]:
     """The current members by assigned partition."""
     latest = view.latest
     if latest is None or latest.ended_ms is not None:
@@ -116,7 +116,7 @@ def _stuck_advice(worst: Lag, owner: Member | None, *, has_members: bool) -> str
     )
 
 
-def offsets_expire(view: View) -> Said | None:
+def offsets_expire(view: GroupView) -> RuleResult | None:
     """Offsets that will soon expire, and with them the position to continue from."""
     soon = [
         each
@@ -135,10 +135,10 @@ def offsets_expire(view: View) -> Said | None:
         "Start a member or commit again before that; or raise offsets.retention.minutes on the brokers. A group "
         "without offsets starts by auto.offset.reset: it processes everything again, or skips records."
     )
-    return Said("offsets_expire", what, advice, since_ms=soon[0].committed_ms)
+    return RuleResult("offsets_expire", what, advice, since_ms=soon[0].committed_ms)
 
 
-def rewinds(view: View) -> Said | None:
+def rewinds(view: GroupView) -> RuleResult | None:
     """Offsets that were set back."""
     seen = [note for note in view.notes if note.kind == "rewind"]
     if not seen:
@@ -162,10 +162,10 @@ def rewinds(view: View) -> Said | None:
             "A producer that commits offsets in transactions without the group's metadata (KIP-447) may do so for a "
             "member that was removed: pass the metadata if the client can."
         )
-    return Said("rewinds", what, " ".join(advice), since_ms=seen[0].at_ms)
+    return RuleResult("rewinds", what, " ".join(advice), since_ms=seen[0].at_ms)
 
 
-def commits_by_others(view: View) -> Said | None:
+def commits_by_others(view: GroupView) -> RuleResult | None:
     """Offsets of partitions that no member owned: Kafka accepts them from members, in transactions, and from any
     client while the group is empty."""
     seen = [note for note in view.notes if note.kind == "non_member"]
@@ -184,7 +184,7 @@ def commits_by_others(view: View) -> Said | None:
             f"overwrite each other's offsets. Otherwise a member commits partitions that it does not own{others}."
         )
     what = f"Offsets were committed for partitions that no member owned{_in_transactions(seen)}: {places}"
-    return Said("commits_by_others", what, advice, since_ms=seen[0].at_ms)
+    return RuleResult("commits_by_others", what, advice, since_ms=seen[0].at_ms)
 
 
 def _in_transactions(seen: Sequence[CommitNote]) -> str:
@@ -197,7 +197,7 @@ def _in_transactions(seen: Sequence[CommitNote]) -> str:
     return ", in a transaction" if certain == 1 else ", all of them in transactions"
 
 
-def hanging_transaction(view: View) -> Said | None:
+def hanging_transaction(view: GroupView) -> RuleResult | None:
     """Transactions that hold up readers of committed records and that no coordinator will end."""
     found = [(row, each) for row, each in _with_open_transactions(view) if each.hangs]
     if not found:
@@ -207,7 +207,7 @@ def hanging_transaction(view: View) -> Said | None:
     ago = duration(max(view.now_ms - worst.last_timestamp_ms, 0))
     what = (
         f"A transaction hangs in {row.topic}-{row.partition}{more}: {_whose(worst)} opened it at offset "
-        f"{worst.start_offset}, its last batch was {ago} ago, and no coordinator has it. "
+        f"{worst.start_offset}, its last batch was {ago} ago, and no coordinator knows it. "
         f"Readers of committed records get nothing from offset {worst.last_stable_offset} on "
         f"({count(row.log_end_offset - worst.last_stable_offset, 'offset')})"
     )
@@ -215,11 +215,11 @@ def hanging_transaction(view: View) -> Said | None:
         f"End it: muster transactions abort --topic {row.topic} --partition {row.partition} --start-offset "
         f"{worst.start_offset} (docs/admin.md). kafka-transactions.sh has the same options."
     )
-    return Said("hanging_transaction", what, advice, since_ms=worst.last_timestamp_ms)
+    return RuleResult("hanging_transaction", what, advice, since_ms=worst.last_timestamp_ms)
 
 
-def open_transaction(view: View) -> Said | None:
-    """The group has read all that a reader of committed records may: the rest waits for a transaction."""
+def open_transaction(view: GroupView) -> RuleResult | None:
+    """The group has read everything that a reader of committed records can: the rest waits for a transaction."""
     found = [
         (row, each)
         for row, each in _with_open_transactions(view)
@@ -229,19 +229,20 @@ def open_transaction(view: View) -> Said | None:
         return None
     row, worst = max(found, key=lambda one: one[0].lag_records)
     what = (
-        f"The lag of {count(len(found), 'partition')} may be none of the group's: it has committed all before the last "
-        f"stable offset, most behind in {row.topic}-{row.partition}, where {count(row.lag_records, 'offset')} from "
-        f"{worst.last_stable_offset} on wait for a transaction of {_whose(worst)}"
+        f"The lag of {count(len(found), 'partition')} may not be the group's own: it has committed everything up to "
+        f"the last stable offset. In {row.topic}-{row.partition}, where the lag is largest, "
+        f"{count(row.lag_records, 'offset')} from {worst.last_stable_offset} on wait for a transaction of "
+        f"{_whose(worst)}"
     )
     advice = (
         "With isolation.level=read_committed this lag lasts until the transaction ends, by its producer or after its "
-        "transaction.timeout.ms: let the producer commit more often, or see why it is slow (muster transactions "
+        "transaction.timeout.ms: let the producer commit more often, or find out why it is slow (muster transactions "
         "describe). With read_uncommitted it is the group's own."
     )
-    return Said("open_transaction", what, advice, since_ms=worst.last_timestamp_ms)
+    return RuleResult("open_transaction", what, advice, since_ms=worst.last_timestamp_ms)
 
 
-def _with_open_transactions(view: View) -> list[tuple[Lag, OpenTransaction]]:
+def _with_open_transactions(view: GroupView) -> list[tuple[Lag, OpenTransaction]]:
     known = view.limits.open_transactions
     rows = ((row, known.get((row.topic, row.partition))) for row in view.lag_now)
     return [(row, each) for row, each in rows if each is not None]
@@ -252,7 +253,7 @@ def _whose(each: OpenTransaction) -> str:
     return producer if each.transactional_id is None else f"{each.transactional_id} ({producer})"
 
 
-RULES: tuple[Callable[[View], Said | None], ...] = (
+RULES: tuple[Callable[[GroupView], RuleResult | None], ...] = (
     lost_records,
     beyond_the_end,
     stuck,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from muster.history.findings.view import Absence, Said, View, absences, distinct, gone, returns, rounds, went
+from muster.history.findings.view import Absence, GroupView, RuleResult, absences, distinct, gone, returns, rounds, went
 from muster.history.model import Cause, Generation, Member, Pattern, Rebalance
 from muster.history.rules.departures import BROKER_LOG
 from muster.history.rules.wording import count, duration, listed, settings_value
@@ -46,7 +46,7 @@ _APART_MS = 60_000
 # ---------------------------------------------------------------------------------------------- why: two groups in one
 
 
-def shared_group_id(view: View) -> Said | None:
+def shared_group_id(view: GroupView) -> RuleResult | None:
     """Several applications use one group id: each rebalances with the others, for topics that it does not read."""
     found: list[_Application] = []
     shared: set[int] = set()
@@ -61,7 +61,7 @@ def shared_group_id(view: View) -> Said | None:
     if not found or apart_ms < _APART_MS or 2 * apart_ms < whole_ms:
         return None  # as when one program replaces another
     who = "; ".join(f"{distinct(members)} to {listed(sorted(topics))}" for members, topics in found[:_OFTEN])
-    return Said(
+    return RuleResult(
         "shared_group_id",
         f"{count(len(found), 'application')} with no topic in common share this group id ({who}), so each rebalances "
         "whenever a member of another joins or leaves",
@@ -91,7 +91,7 @@ def _applications(each: Generation) -> list[_Application]:
 # ------------------------------------------------------------------------------------------- why: members that leave
 
 
-def poll_interval_exceeded(view: View) -> Said | None:
+def poll_interval_exceeded(view: GroupView) -> RuleResult | None:
     """Handlers take longer than max.poll.interval.ms, so members leave and come back."""
     seen = view.of(Cause.POLL_INTERVAL_EXCEEDED)
     if not seen:
@@ -99,7 +99,7 @@ def poll_interval_exceeded(view: View) -> Said | None:
     away = absences(view, seen)
     limit = max((each.member.rebalance_timeout_ms or 0 for each in away), default=0)
     allowed = f" ({duration(limit)})" if limit else ""
-    return Said(
+    return RuleResult(
         "poll_interval_exceeded",
         f"{_likely(seen)}{distinct(each.member for each in away)} did not poll within max.poll.interval.ms{allowed} "
         "and had to leave",
@@ -143,7 +143,7 @@ def _poll_advice(away: Sequence[Absence], limit_ms: int) -> str:
     return f"Set max.poll.interval.ms above the handler's longest time, for example to {value}; or {others}"
 
 
-def session_expired(view: View) -> Said | None:
+def session_expired(view: GroupView) -> RuleResult | None:
     """Members disappeared without leaving the group: killed, paused, or disconnected."""
     seen = [row for row in view.of(Cause.SESSION_EXPIRED) if not _is_static_stop(row)]
     if not seen:
@@ -168,7 +168,7 @@ def session_expired(view: View) -> Said | None:
             "Check whether the processes were killed (out of memory, kill -9 by a deploy that does not wait) or "
             "paused. Close consumers on SIGTERM: a member that leaves hands over its partitions immediately."
         )
-    return Said(
+    return RuleResult(
         "session_expired",
         f"{_likely(seen)}{distinct(members)} stopped heartbeating and expired{where}",
         advice,
@@ -179,14 +179,14 @@ def session_expired(view: View) -> Said | None:
     )
 
 
-def members_vanish(view: View) -> Said | None:
+def members_vanish(view: GroupView) -> RuleResult | None:
     """Members disappear for no visible reason and come back, perhaps a crash loop in a group with no traffic. Those
     that do not return may have been scaled in."""
     away = [each for each in absences(view, view.of(Cause.MEMBER_GONE)) if each.back is not None]
     seen = list({id(each.went): each.went for each in away}.values())
     if len(seen) < _OFTEN:
         return None
-    return Said(
+    return RuleResult(
         "members_vanish",
         f"Members disappear and come back, and the records do not show why ({distinct(each.member for each in away)})",
         f"Check {BROKER_LOG}. If they expire, the processes die or hang: look for kills (out of memory, kill -9), and "
@@ -218,7 +218,7 @@ def _is_static_stop(row: Rebalance) -> bool:
     return (row.is_stop or not row.members_after) and bool(members) and all(each.instance_id for each in members)
 
 
-def _session_ms(view: View, members: Iterable[Member]) -> int:
+def _session_ms(view: GroupView, members: Iterable[Member]) -> int:
     """The shortest session timeout of these members; 0 if not known. KIP-848 members have that of their group."""
     known = [member.session_timeout_ms for member in members if member.session_timeout_ms]
     if not known and view.is_modern:
@@ -227,12 +227,12 @@ def _session_ms(view: View, members: Iterable[Member]) -> int:
     return min(known, default=0)
 
 
-def _session_setting(view: View) -> str:
+def _session_setting(view: GroupView) -> str:
     """The setting that holds the members' session timeout."""
     return "consumer.session.timeout.ms of the group" if view.is_modern else "session.timeout.ms"
 
 
-def rolling_restart(view: View) -> Said | None:
+def rolling_restart(view: GroupView) -> RuleResult | None:
     """Deploys that move every partition although the members come back."""
     seen = view.part_of(Pattern.ROLLING_RESTART)
     if len(rounds(seen)) < 2:
@@ -251,10 +251,12 @@ def rolling_restart(view: View) -> Said | None:
             "Give each member a group.instance.id that survives the restart (a StatefulSet's pod name) and "
             f"{above}: a deploy then causes no rebalance."
         )
-    return Said("rolling_restart", "The group was restarted member by member and rebalanced each time", advice, seen)
+    return RuleResult(
+        "rolling_restart", "The group was restarted member by member and rebalanced each time", advice, seen
+    )
 
 
-def _restarted_ms(view: View, found: Absence) -> int:
+def _restarted_ms(view: GroupView, found: Absence) -> int:
     """From when a member stopped until it was back: one that did not leave stayed a member until its session
     expired."""
     if found.back is None or found.back is found.went:
@@ -275,7 +277,7 @@ _WHY_IT_LEAVES: dict[Cause, str] = {
 }
 
 
-def flapping(view: View) -> Said | None:
+def flapping(view: GroupView) -> RuleResult | None:
     """One member keeps joining and leaving."""
     seen = view.part_of(Pattern.FLAPPING)
     if not seen:
@@ -296,7 +298,7 @@ def flapping(view: View) -> Said | None:
         what = "and each time the whole group rebalances"
         then = f"Stop {it} until that is fixed: every member rebalances because of {it}."
     advice = f"Check {them} first: {_why_it_leaves(seen)}. {then}"
-    return Said("flapping", f"{who} again and again, {what}", advice, seen)
+    return RuleResult("flapping", f"{who} again and again, {what}", advice, seen)
 
 
 def _why_it_leaves(seen: Sequence[Rebalance]) -> str:
@@ -313,7 +315,7 @@ def _why_it_leaves(seen: Sequence[Rebalance]) -> str:
     return "it crashes and is restarted, or its handler is too slow"
 
 
-def instance_id_contested(view: View) -> Said | None:
+def instance_id_contested(view: GroupView) -> RuleResult | None:
     """Processes with the same instance id fence one another: nothing rebalances, and no records get processed."""
     taken: dict[str, list[int]] = {}
     for row in view.rebalances:
@@ -329,7 +331,7 @@ def instance_id_contested(view: View) -> Said | None:
         return None
     worst = max(often, key=lambda each: len(often[each]))
     span = duration(often[worst][-1] - often[worst][0])
-    return Said(
+    return RuleResult(
         "instance_id_contested",
         "A static member was replaced repeatedly by a process with the same group.instance.id "
         f"({listed(sorted(often))}): {worst} {count(len(often[worst]), 'time')} within {span}",
@@ -339,7 +341,7 @@ def instance_id_contested(view: View) -> Said | None:
     )
 
 
-def departures(view: View) -> Said | None:
+def departures(view: GroupView) -> RuleResult | None:
     """Members leave and join so often that it is costly: an autoscaler, short-lived jobs."""
     seen = [row for row in view.within if row.cause in (Cause.LEFT, Cause.JOINED) and row.pattern is None]
     number = len(rounds(seen))
@@ -362,7 +364,7 @@ def departures(view: View) -> Said | None:
             "If a deploy or a supervisor restarts them, find out why; if an autoscaler does, make it wait longer "
             f"between steps than a rebalance takes.{_gentler(view)}"
         )
-    return Said(
+    return RuleResult(
         "members_come_and_go",
         f"Members come and go: {len(joined)} joined and {len(left)} left ({distinct([*joined, *left])})",
         advice,
@@ -370,7 +372,7 @@ def departures(view: View) -> Said | None:
     )
 
 
-def _gentler(view: View) -> str:
+def _gentler(view: GroupView) -> str:
     """A protocol that stops fewer partitions in a rebalance than the group's current one; "" if there is none."""
     if view.is_modern:
         return ""
@@ -394,7 +396,7 @@ def _joins_at_once(rebalances: Sequence[Rebalance]) -> int:
     )
 
 
-def leader_rejoins(view: View) -> Said | None:
+def leader_rejoins(view: GroupView) -> RuleResult | None:
     """Rebalances in which no member joined or left."""
     seen = view.of(Cause.LEADER_REJOINED, Cause.SUBSCRIPTION_CHANGED)
     if len(rounds(seen)) < _OFTEN or _are_workers(view):
@@ -414,22 +416,22 @@ def leader_rejoins(view: View) -> Said | None:
             "Members change their subscriptions. If two versions of a program subscribe to different topics in one "
             "group, give each its own group.id."
         )
-    return Said("rejoins", "Members rejoined although none joined or left the group", advice, seen)
+    return RuleResult("rejoins", "Members rejoined although none joined or left the group", advice, seen)
 
 
-def _are_workers(view: View) -> bool:
+def _are_workers(view: GroupView) -> bool:
     """Members that are not consumers, such as Kafka Connect's workers: these rejoin for each change of a connector, and
     to hand over its tasks."""
     return any(each.members and each.protocol_type != "consumer" for each in view.generations)
 
 
-def _agree(view: View) -> bool:
+def _agree(view: GroupView) -> bool:
     """Whether the latest members all subscribe to the same topics."""
     latest = next((each for each in reversed(view.generations) if each.members), None)
     return latest is not None and len({frozenset(member.topics) for member in latest.members}) == 1
 
 
-def coordinator_moves(view: View) -> Said | None:
+def coordinator_moves(view: GroupView) -> RuleResult | None:
     """The broker that coordinates the group changes often."""
     seen = view.of(Cause.COORDINATOR_MOVED)
     if not seen:
@@ -438,7 +440,7 @@ def coordinator_moves(view: View) -> Said | None:
         f"Members that find the new coordinator within {_session_setting(view)} keep their partitions. If brokers were "
         f"restarted one by one, set it above the time a restart takes; {_USUAL_SESSION_MS} is the default."
     )
-    return Said(
+    return RuleResult(
         "coordinator_moved", "The group's coordinator moved to another broker, and a rebalance followed", advice, seen
     )
 
@@ -446,7 +448,7 @@ def coordinator_moves(view: View) -> Said | None:
 # ------------------------------------------------------------------------------------------------ how it rebalances
 
 
-def never_at_rest(view: View) -> Said | None:
+def never_at_rest(view: GroupView) -> RuleResult | None:
     """A group that keeps rebalancing up to now."""
     seen = _restless(rounds(view.real), view.now_ms)
     gaps = sorted(later.at_ms - earlier.at_ms for earlier, later in pairwise(seen))
@@ -468,7 +470,7 @@ def never_at_rest(view: View) -> Said | None:
         f"Start with the most frequent cause, {causes.most_common(1)[0][0]}; the other rebalances often follow from "
         "it: a member that waits for a rebalance neither commits nor polls."
     )
-    return Said("never_at_rest", what, advice, seen, by, is_last_resort=True)
+    return RuleResult("never_at_rest", what, advice, seen, by, is_last_resort=True)
 
 
 def _restless(rebalances: Sequence[Rebalance], now_ms: int) -> list[Rebalance]:
@@ -482,7 +484,7 @@ def _restless(rebalances: Sequence[Rebalance], now_ms: int) -> list[Rebalance]:
     return found[::-1]
 
 
-def held_up(view: View) -> Said | None:
+def held_up(view: GroupView) -> RuleResult | None:
     """Rebalances in which all members waited until a busy one polled."""
     seen = [row for row in view.real if row.waited_for]
     if not seen:
@@ -490,26 +492,26 @@ def held_up(view: View) -> Said | None:
     members = [member for row in seen for member in row.waited_for]
     longest = max(seen, key=lambda row: row.waited_ms or 0)
     queries = [member for member in members if member.client_id == _QUERY]
-    said = []
+    parts = []
     if len(queries) < len(members):
-        said.append(
+        parts.append(
             "A member rejoins when it next polls, and all others wait for it: lower its max.poll.records, so that one "
             "poll's records are handled in a few seconds."
         )
     if queries:
-        said.append(
+        parts.append(
             "A Spark query rejoins when its batch is finished: lower its maxOffsetsPerTrigger, so that a batch takes a "
             "few seconds; its drain.timeout bounds the wait."
         )
-    advice = f"{' '.join(said)}{_gentler(view)}"
+    advice = f"{' '.join(parts)}{_gentler(view)}"
     what = (
         f"Members waited in a rebalance for {distinct(members)}, busy handling records, for up to "
         f"{duration(longest.waited_ms or 0)}"
     )
-    return Said("held_up", what, advice, seen)
+    return RuleResult("held_up", what, advice, seen)
 
 
-def stops_the_world(view: View) -> Said | None:
+def stops_the_world(view: GroupView) -> RuleResult | None:
     """An eager assignor stops partitions that do not move."""
     latest = view.latest
     seen = view.within
@@ -529,10 +531,10 @@ def stops_the_world(view: View) -> Said | None:
         "cooperative-sticky alone), or group.protocol=consumer on Kafka 4.0 and newer: partitions that stay are not "
         "stopped."
     )
-    return Said("stops_the_world", what, advice, seen, then)
+    return RuleResult("stops_the_world", what, advice, seen, then)
 
 
-def _is_unrest(view: View) -> bool:
+def _is_unrest(view: GroupView) -> bool:
     """Whether a complete group keeps rebalancing: while a group grows, how it rebalances costs little."""
     rebalances = [row for row in rounds(view.within) if not _is_growth(row)]
     return len(rebalances) >= _OFTEN
@@ -542,7 +544,7 @@ def _is_growth(row: Rebalance) -> bool:
     return row.cause is Cause.JOINED and row.pattern is None and not went(row)
 
 
-def needless_moves(view: View) -> Said | None:
+def needless_moves(view: GroupView) -> RuleResult | None:
     """Partitions move although their owner stays."""
     moves = sum(each.moved for each in view.real)
     needless = sum(each.moved_needlessly for each in view.real)
@@ -556,10 +558,12 @@ def needless_moves(view: View) -> Said | None:
     )
     better = "Set group.remote.assignor to uniform" if view.is_modern else "Use cooperative-sticky"
     advice = f"{better}, which keeps partitions with their members where possible; caches and state then stay warm."
-    return Said("needless_moves", f"The assignor {view.assignor!r} moves partitions needlessly", advice, seen, then)
+    return RuleResult(
+        "needless_moves", f"The assignor {view.assignor!r} moves partitions needlessly", advice, seen, then
+    )
 
 
-def session_above_poll_interval(view: View) -> Said | None:
+def session_above_poll_interval(view: GroupView) -> RuleResult | None:
     """A dead member is detected later than a slow one."""
     latest = view.latest
     wrong = [
@@ -575,10 +579,10 @@ def session_above_poll_interval(view: View) -> Said | None:
         f"max.poll.interval.ms {member.rebalance_timeout_ms}: a dead process is detected later than a slow handler"
     )
     advice = f"Set session.timeout.ms below max.poll.interval.ms; the defaults are {_USUAL_SESSION_MS} and 300000."
-    return Said("session_above_poll_interval", what, advice, since_ms=latest.started_ms)
+    return RuleResult("session_above_poll_interval", what, advice, since_ms=latest.started_ms)
 
 
-RULES: tuple[Callable[[View], Said | None], ...] = (
+RULES: tuple[Callable[[GroupView], RuleResult | None], ...] = (
     shared_group_id,
     poll_interval_exceeded,
     session_expired,

@@ -13,7 +13,7 @@ from muster.history.rules.wording import count, duration, listed, named
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class GroupView:
     """One group's rows, each list in order of time, and the end of the history."""
 
     group: str
@@ -64,7 +64,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RuleResult:
     """A rule's result. Its sentence is `what`; how often, when and at what cost, if it is about rebalances; `then`."""
 
     rule: str
@@ -113,7 +113,7 @@ def went(row: Rebalance) -> list[Member]:
     return [*row.left, *(change.before for change in row.replaced if change.before is not None)]
 
 
-def absences(view: View, seen: Iterable[Rebalance]) -> list[Absence]:
+def absences(view: GroupView, seen: Iterable[Rebalance]) -> list[Absence]:
     """The members that left in these rebalances, and when they returned."""
     arrivals = _Arrivals(view.real)
     found: list[Absence] = []
@@ -152,7 +152,7 @@ class _Arrivals:
         return came[0] if came else None
 
 
-def returns(view: View, away: Iterable[Absence]) -> list[Rebalance]:
+def returns(view: GroupView, away: Iterable[Absence]) -> list[Rebalance]:
     """The rebalances in which nothing happened except that these members returned."""
     back: dict[int, int] = {}
     for each in away:
@@ -176,7 +176,7 @@ def rounds(rebalances: Iterable[Rebalance]) -> list[Rebalance]:
     return [each for each in rebalances if each.phase == 1 and not each.is_takeover]
 
 
-def times(view: View, seen: Sequence[Rebalance]) -> str:
+def times(view: GroupView, seen: Sequence[Rebalance]) -> str:
     """`3 times within 2.0 h, the last 25.0 min ago`."""
     first, last = seen[0].at_ms, seen[-1].at_ms
     ago = f"{duration(view.now_ms - last)} ago" if view.now_ms - last >= 1_000 else "just now"

@@ -1,8 +1,9 @@
 """The current lag of groups: what `muster lag` shows, as values and rules, without I/O.
 
 The lag in seconds is the age of the first uncommitted record. Successive snapshots show a log's end passing more
-offsets, and so about when the record at each offset was written: `Ends` keeps them and interpolates between two. What
-was written before the first snapshot cannot be dated this way; `known` takes the timestamp of a record that was read.
+offsets, and so about when the record at each offset was written: `LogEndTimes` keeps them and interpolates between two.
+What was written before the first snapshot cannot be dated this way; `set_time` takes the timestamp of a record that was
+read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from muster.history.lag import first_unread, lag, total
 from muster.metrics.families import Family, gauge
 from muster.model import TopicPartition
 
-MOST_SEEN = 120
+MOST_SNAPSHOTS = 120
 """Snapshots kept of a partition; beyond that, every second one of the older half is dropped."""
 
 
@@ -63,7 +64,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class LagSnapshot:
-    """The lag of all groups at one time. `remarks` say what could not be read."""
+    """The lag of all groups at one time. `remarks` are sentences about what could not be read."""
 
     at_ms: int
     took_ms: int = 0
@@ -75,59 +76,59 @@ class LagSnapshot:
 # --- seconds ---------------------------------------------------------------------------------------------------------
 
 
-class Ends:
+class LogEndTimes:
     """Where logs ended at each snapshot, and so when the record at an offset was written."""
 
     def __init__(self) -> None:
-        self._seen: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self._ends: dict[TopicPartition, list[tuple[int, int]]] = {}
         """(end offset, time) pairs of each partition, both increasing."""
-        self._known: dict[tuple[TopicPartition, int], int] = {}
+        self._times: dict[tuple[TopicPartition, int], int] = {}
 
-    def see(self, ends: Mapping[TopicPartition, int], at_ms: int) -> None:
+    def add(self, ends: Mapping[TopicPartition, int], at_ms: int) -> None:
         """Add a snapshot. Partitions that it lacks are kept: their leader may be away only for a while."""
         for place, end in ends.items():
-            seen = self._seen.setdefault(place, [])
+            seen = self._ends.setdefault(place, [])
             if seen and (end < seen[-1][0] or at_ms < seen[-1][1]):
                 seen.clear()  # the topic was recreated, or its log truncated
-                self._known = {key: at for key, at in self._known.items() if key[0] != place}
+                self._times = {key: at for key, at in self._times.items() if key[0] != place}
             if len(seen) > 1 and seen[-1][0] == seen[-2][0] == end:
                 seen.pop()  # for an idle log, the first and the last snapshot suffice
             seen.append((end, at_ms))
-            if len(seen) > MOST_SEEN:
+            if len(seen) > MOST_SNAPSHOTS:
                 half = len(seen) // 2
                 seen[1:half] = seen[1:half:2]
 
-    def known(self, place: TopicPartition, offset: int, at_ms: int) -> None:
-        """The record at this offset, or the first one after it, has this timestamp."""
-        self._known[place, offset] = at_ms
+    def set_time(self, place: TopicPartition, offset: int, at_ms: int) -> None:
+        """Set the timestamp of the record at this offset, or of the first one after it."""
+        self._times[place, offset] = at_ms
 
-    def keep(self, wanted: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Forget the `known` times of all other records."""
+    def keep_times(self, wanted: Iterable[tuple[TopicPartition, int]]) -> None:
+        """Forget the times of all other records."""
         kept = set(wanted)
-        self._known = {key: at for key, at in self._known.items() if key in kept}
+        self._times = {key: at for key, at in self._times.items() if key in kept}
 
     def written_ms(self, place: TopicPartition, offset: int) -> int | None:
         """About when the record at an offset was written; None if before the first snapshot, or not yet."""
-        seen = self._seen.get(place, ())
+        seen = self._ends.get(place, ())
         after = bisect_right(seen, offset, key=lambda one: one[0])
         if after == 0:
-            return self._known.get((place, offset))
+            return self._times.get((place, offset))
         if after == len(seen):
             return None
         (end, at_ms), (next_end, next_ms) = seen[after - 1], seen[after]
         return at_ms + (next_ms - at_ms) * (offset - end) // (next_end - end)
 
 
-def with_seconds(look: LagSnapshot, ends: Ends) -> LagSnapshot:
+def with_seconds(snapshot: LagSnapshot, ends: LogEndTimes) -> LagSnapshot:
     """The same snapshot with the lag in seconds, where known."""
-    return replace(look, groups=[_timed(group, ends, look.at_ms) for group in look.groups])
+    return replace(snapshot, groups=[_timed(group, ends, snapshot.at_ms) for group in snapshot.groups])
 
 
-def _timed(group: GroupLag, ends: Ends, at_ms: int) -> GroupLag:
+def _timed(group: GroupLag, ends: LogEndTimes, at_ms: int) -> GroupLag:
     return replace(group, partitions=[replace(part, seconds=_seconds(part, ends, at_ms)) for part in group.partitions])
 
 
-def _seconds(part: PartitionLag, ends: Ends, at_ms: int) -> float | None:
+def _seconds(part: PartitionLag, ends: LogEndTimes, at_ms: int) -> float | None:
     if part.lag is None or part.first_unread is None:
         return None
     if part.lag <= 0:
@@ -136,12 +137,12 @@ def _seconds(part: PartitionLag, ends: Ends, at_ms: int) -> float | None:
     return None if written is None else max(0.0, (at_ms - written) / 1_000)
 
 
-def untimed(look: LagSnapshot, ends: Ends) -> dict[TopicPartition, dict[int, int]]:
+def without_seconds(snapshot: LagSnapshot, ends: LogEndTimes) -> dict[TopicPartition, dict[int, int]]:
     """For partitions whose lag in seconds is not known: the offsets of records to read, and where the logs end."""
     found: dict[TopicPartition, dict[int, int]] = {}
-    for group in look.groups:
+    for group in snapshot.groups:
         for part in group.partitions:
-            if part.lag is None or part.lag <= 0 or _seconds(part, ends, look.at_ms) is not None:
+            if part.lag is None or part.lag <= 0 or _seconds(part, ends, snapshot.at_ms) is not None:
                 continue
             assert part.first_unread is not None
             assert part.log_end_offset is not None
@@ -150,9 +151,9 @@ def untimed(look: LagSnapshot, ends: Ends) -> dict[TopicPartition, dict[int, int
     return found
 
 
-def wanted(look: LagSnapshot) -> Iterable[tuple[TopicPartition, int]]:
+def first_unread_offsets(snapshot: LagSnapshot) -> Iterable[tuple[TopicPartition, int]]:
     """The records whose timestamps this snapshot needs."""
-    for group in look.groups:
+    for group in snapshot.groups:
         for part in group.partitions:
             if part.first_unread is not None:
                 yield part.place, part.first_unread
@@ -161,33 +162,33 @@ def wanted(look: LagSnapshot) -> Iterable[tuple[TopicPartition, int]]:
 # --- as families -----------------------------------------------------------------------------------------------------
 
 
-def families(look: LagSnapshot | None, *, failures: int = 0) -> list[Family]:
-    """What an exporter serves. None means that the cluster does not answer: old values are no longer served.
+def families(snapshot: LagSnapshot | None, *, failures: int = 0) -> list[Family]:
+    """What an exporter serves. None means that the cluster does not answer: the last values are not served again.
 
     Names are those of kafka_exporter; those in seconds follow kafka-lag-exporter where these fit."""
-    up = gauge("muster_lag_up", "1 while the cluster answers.").add(0 if look is None else 1)
-    failed = gauge("muster_lag_failed_looks", "Looks that have failed since the last that did not.").add(failures)
-    if look is None:
+    up = gauge("muster_lag_up", "1 while the cluster answers.").add(0 if snapshot is None else 1)
+    failed = gauge("muster_lag_failed_looks", "Readings that have failed since the last successful one.").add(failures)
+    if snapshot is None:
         return [up, failed]
     brokers = gauge("kafka_brokers", "Brokers of the cluster.")
-    if look.brokers is not None:
-        brokers.add(look.brokers)
+    if snapshot.brokers is not None:
+        brokers.add(snapshot.brokers)
     return [
         up,
         failed,
         brokers,
-        gauge("muster_lag_look_timestamp_seconds", "When the groups were looked at.").add(look.at_ms / 1_000),
-        gauge("muster_lag_look_duration_seconds", "How long that took.").add(look.took_ms / 1_000),
-        *_of_logs(look),
-        *_of_groups(look),
-        *_of_partitions(look),
+        gauge("muster_lag_look_timestamp_seconds", "When the lag was last read.").add(snapshot.at_ms / 1_000),
+        gauge("muster_lag_look_duration_seconds", "How long that reading took.").add(snapshot.took_ms / 1_000),
+        *_of_logs(snapshot),
+        *_of_groups(snapshot),
+        *_of_partitions(snapshot),
     ]
 
 
-def _of_logs(look: LagSnapshot) -> list[Family]:
-    end = gauge("kafka_topic_partition_current_offset", "Where a log ends, of partitions that groups read.")
-    start = gauge("kafka_topic_partition_oldest_offset", "Where a log begins, of partitions that groups read.")
-    found = {part.place: part for group in look.groups for part in group.partitions}
+def _of_logs(snapshot: LagSnapshot) -> list[Family]:
+    end = gauge("kafka_topic_partition_current_offset", "The end offset of a log, for partitions that groups read.")
+    start = gauge("kafka_topic_partition_oldest_offset", "The start offset of a log, for partitions that groups read.")
+    found = {part.place: part for group in snapshot.groups for part in group.partitions}
     for place, part in sorted(found.items()):
         labels = {"topic": place.topic, "partition": str(place.partition)}
         if part.log_end_offset is not None and part.log_start_offset is not None:
@@ -196,12 +197,12 @@ def _of_logs(look: LagSnapshot) -> list[Family]:
     return [end, start]
 
 
-def _of_groups(look: LagSnapshot) -> list[Family]:
+def _of_groups(snapshot: LagSnapshot) -> list[Family]:
     members = gauge("kafka_consumergroup_members", "Members of a group.")
     states = gauge("kafka_consumergroup_state", "Always 1; the group's state is a label.")
-    most = gauge("kafka_consumergroup_max_lag", "The largest lag of a group's partitions, in records.")
-    oldest = gauge("kafka_consumergroup_max_lag_seconds", "The same in seconds, of partitions of which it is known.")
-    for group in look.groups:
+    most = gauge("kafka_consumergroup_max_lag", "The largest lag among a group's partitions, in records.")
+    oldest = gauge("kafka_consumergroup_max_lag_seconds", "The same in seconds, among partitions where it is known.")
+    for group in snapshot.groups:
         members.add(group.members, consumergroup=group.group)
         states.add(1, consumergroup=group.group, state=group.state)
         lags = [part.lag for part in group.partitions if part.lag is not None]
@@ -213,14 +214,14 @@ def _of_groups(look: LagSnapshot) -> list[Family]:
     return [members, states, most, oldest]
 
 
-def _of_partitions(look: LagSnapshot) -> list[Family]:
+def _of_partitions(snapshot: LagSnapshot) -> list[Family]:
     start = "kafka_consumergroup_"
-    offset = gauge(f"{start}current_offset", "What a group has committed.")
-    offsets = gauge(f"{start}current_offset_sum", "The same, of all partitions of a topic.")
-    lag = gauge(f"{start}lag", "How far a group is behind the end of a log, in records.")
-    lags = gauge(f"{start}lag_sum", "The same, of all partitions of a topic; a negative lag counts as 0.")
-    seconds = gauge(f"{start}lag_seconds", "How long the first record that is not committed has been there.")
-    for group in look.groups:
+    offset = gauge(f"{start}current_offset", "The offset that a group has committed.")
+    offsets = gauge(f"{start}current_offset_sum", "The same, summed over the partitions of a topic.")
+    lag = gauge(f"{start}lag", "A group's lag in a partition, in records.")
+    lags = gauge(f"{start}lag_sum", "The same, summed over the partitions of a topic; a negative lag counts as 0.")
+    seconds = gauge(f"{start}lag_seconds", "The age of the first record that is not committed.")
+    for group in snapshot.groups:
         committed: dict[str, int] = {}
         behind: dict[str, list[int]] = {}
         for part in group.partitions:
@@ -240,11 +241,11 @@ def _of_partitions(look: LagSnapshot) -> list[Family]:
     return [offset, offsets, lag, lags, seconds]
 
 
-def as_json(look: LagSnapshot) -> dict[str, object]:
+def as_json(snapshot: LagSnapshot) -> dict[str, object]:
     """A snapshot as JSON."""
     return {
-        "at_ms": look.at_ms,
-        "brokers": look.brokers,
+        "at_ms": snapshot.at_ms,
+        "brokers": snapshot.brokers,
         "groups": [
             {
                 "group": group.group,
@@ -252,9 +253,9 @@ def as_json(look: LagSnapshot) -> dict[str, object]:
                 "members": group.members,
                 "partitions": [_part_as_json(part) for part in group.partitions],
             }
-            for group in look.groups
+            for group in snapshot.groups
         ],
-        "remarks": list(look.remarks),
+        "remarks": list(snapshot.remarks),
     }
 
 

@@ -26,14 +26,14 @@ STEPS = 128
 """The most steps of a history, which has at least half as many."""
 MINUTE_MS = 60_000
 MOST_KEPT = 2_000_000
-MOST_ASKED = 20_000
+MOST_LOOKUPS = 20_000
 """The most log ends to look up, over all partitions and times."""
 FEWEST_TIMES = 16
 """With too many partitions for this many times, some partitions are left out."""
 _DELETED = -1
 
 
-class Kept(NamedTuple):
+class StepCommit(NamedTuple):
     """The last commit of a step. The step's number is its end, in steps since the epoch."""
 
     step: int
@@ -41,12 +41,12 @@ class Kept(NamedTuple):
     commit_ms: int
 
 
-class Past:
-    """The commits of groups, one for each step."""
+class CommitTimeline:
+    """The commits of groups over time: for each partition the last one of each step."""
 
     def __init__(self, since_ms: int = 0) -> None:
         self.step_ms = MINUTE_MS
-        self.kept: dict[str, dict[TopicPartition, list[Kept]]] = {}
+        self.commits: dict[str, dict[TopicPartition, list[StepCommit]]] = {}
         self._since_ms = since_ms
         self._first_ms: int | None = None
         self._last_ms = 0
@@ -64,9 +64,9 @@ class Past:
         steps = -(-time_ms // self.step_ms)
         is_last = np.append((steps[1:] != steps[:-1]) | (partition[1:] != partition[:-1]), True)
         columns = (column[is_last].tolist() for column in (partition, steps, offset, commit_ms))
-        own = self.kept.setdefault(group, {})
+        own = self.commits.setdefault(group, {})
         for index, *found in zip(*columns, strict=True):
-            self._keep(own.setdefault(commits.names[index], []), Kept(*found))
+            self._keep(own.setdefault(commits.names[index], []), StepCommit(*found))
         while self._size > MOST_KEPT:
             self._coarsen()
 
@@ -78,7 +78,7 @@ class Past:
             self._coarsen()
         return self.step_ms
 
-    def merge(self, other: Past) -> None:
+    def merge(self, other: CommitTimeline) -> None:
         """Add the commits of other groups."""
         if other._first_ms is None:
             return
@@ -86,21 +86,21 @@ class Past:
         for one in (self, other):
             while one.step_ms < step_ms:
                 one._coarsen()
-        for group, own in other.kept.items():
-            self.kept.setdefault(group, {}).update(own)
+        for group, own in other.commits.items():
+            self.commits.setdefault(group, {}).update(own)
         self._size += other._size
         self._reach(other._first_ms, other._last_ms)
 
     def leave_out(self, groups: Iterable[str]) -> None:
         """Forget these groups."""
         for group in groups:
-            self._size -= sum(map(len, self.kept.pop(group, {}).values()))
+            self._size -= sum(map(len, self.commits.pop(group, {}).values()))
 
-    def only(self, place: TopicPartition) -> Past:
+    def only(self, place: TopicPartition) -> CommitTimeline:
         """The commits of one partition."""
-        found = Past(self._since_ms)
+        found = CommitTimeline(self._since_ms)
         found.step_ms, found._first_ms, found._last_ms = self.step_ms, self._first_ms, self._last_ms
-        found.kept = {group: {place: own[place]} for group, own in self.kept.items() if place in own}
+        found.commits = {group: {place: own[place]} for group, own in self.commits.items() if place in own}
         return found
 
     def _reach(self, first_ms: int, last_ms: int) -> None:
@@ -109,7 +109,7 @@ class Past:
         while self._last_ms - self._first_ms > STEPS * self.step_ms:
             self._coarsen()
 
-    def _keep(self, kept: list[Kept], found: Kept) -> None:
+    def _keep(self, kept: list[StepCommit], found: StepCommit) -> None:
         """Log order counts, not the clock: no commit belongs to an earlier step than the one before it."""
         if kept and kept[-1].step >= found.step:
             kept[-1] = found._replace(step=kept[-1].step)
@@ -120,9 +120,9 @@ class Past:
     def _coarsen(self) -> None:
         self.step_ms *= 2
         self._size = 0
-        for places in self.kept.values():
+        for places in self.commits.values():
             for name, kept in places.items():
-                thin: list[Kept] = []
+                thin: list[StepCommit] = []
                 places[name] = thin
                 for each in kept:
                     self._keep(thin, each._replace(step=-(-each.step // 2)))
@@ -136,9 +136,9 @@ class Past:
         return [step * self.step_ms for step in range(first, last + 1)]
 
 
-def committed_at(kept: Sequence[Kept], times: Sequence[int], step_ms: int) -> list[Kept | None]:
+def committed_at(kept: Sequence[StepCommit], times: Sequence[int], step_ms: int) -> list[StepCommit | None]:
     """What was committed at each of these increasing times; None: nothing."""
-    found: list[Kept | None] = []
+    found: list[StepCommit | None] = []
     at = 0
     for time in times:
         while at < len(kept) and kept[at].step * step_ms <= time:
@@ -148,7 +148,7 @@ def committed_at(kept: Sequence[Kept], times: Sequence[int], step_ms: int) -> li
     return found
 
 
-class Asked(NamedTuple):
+class EndLookups(NamedTuple):
     """The partitions and times for which to look up log ends."""
 
     places: list[TopicPartition]
@@ -156,42 +156,44 @@ class Asked(NamedTuple):
     left_out: int
 
 
-def places_of(past: Past, behind: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
+def committed_partitions(
+    timeline: CommitTimeline, behind: Mapping[TopicPartition, int] | None = None
+) -> list[TopicPartition]:
     """The committed partitions, those with the most lag first."""
     known = behind or {}
-    found = sorted({place for own in past.kept.values() for place in own})
+    found = sorted({place for own in timeline.commits.values() for place in own})
     return sorted(found, key=lambda each: -known.get(each, 0))
 
 
-def plan(places: Sequence[TopicPartition], times: Sequence[int], most: int = MOST_ASKED) -> Asked:
+def plan_lookups(places: Sequence[TopicPartition], times: Sequence[int], most: int = MOST_LOOKUPS) -> EndLookups:
     """What to look up in the cluster: fewer times if there are many partitions, and if these are still too many, not
     the last ones."""
     times = list(times)
     while len(times) >= 2 * FEWEST_TIMES and len(times) * len(places) > most:
         times = times[::-1][::2][::-1]
     taken = most // max(1, len(times))
-    return Asked(list(places[:taken]), times, max(0, len(places) - taken))
+    return EndLookups(list(places[:taken]), times, max(0, len(places) - taken))
 
 
-Ends = Mapping[TopicPartition, Sequence[int | None]]
+LogEnds = Mapping[TopicPartition, Sequence[int | None]]
 """Where logs ended at each of some times; None: not known."""
 
 
-def lag_over_time(past: Past, times: Sequence[int], ends: Ends) -> list[Lag]:
+def lag_over_time(timeline: CommitTimeline, times: Sequence[int], ends: LogEnds) -> list[Lag]:
     """The lag of each group at each of these times, by group, partition and time."""
     return [
         row
-        for group, own in sorted(past.kept.items())
+        for group, own in sorted(timeline.commits.items())
         for place, kept in sorted(own.items())
         if place in ends
-        for row in _rows(group, place, committed_at(kept, times, past.step_ms), times, ends[place])
+        for row in _rows(group, place, committed_at(kept, times, timeline.step_ms), times, ends[place])
     ]
 
 
 def _rows(
     group: str,
     place: TopicPartition,
-    committed: Iterable[Kept | None],
+    committed: Iterable[StepCommit | None],
     times: Sequence[int],
     ends: Sequence[int | None],
 ) -> Iterable[Lag]:

@@ -20,7 +20,7 @@ from muster.history.rules.group_state import (
     silences,
     stayed_moved_on_ms,
 )
-from muster.history.rules.pending import look_at_partitions, subscribed
+from muster.history.rules.pending import note_partition_changes, subscribed
 from muster.history.rules.rebalances import Difference, difference, owners, withheld
 from muster.history.rules.wording import listed
 
@@ -96,14 +96,14 @@ def _taken_over(state: ReplayedState, before: Generation, after: Generation, fou
 def _classic_rebalance(state: ReplayedState, case: Case) -> None:
     after, before, at_ms = case.after, case.before, case.at_ms
     case.differs = difference(before.members if before is not None else (), after.members)
-    look_at_partitions(case, state.counts)
-    _look_at_phase(state, case)
+    note_partition_changes(case, state.counts)
+    _note_phase(state, case)
     signs = {member.member_id: state.times.signs(member.assignment) for member in case.differs.gone}
     latest = max((each.last_ms for each in signs.values()), default=NEVER)
     case.departures = [
         _classic_departure(state, case, member, signs[member.member_id], latest) for member in case.differs.gone
     ]
-    _look_at_wait(state, case)
+    _note_wait(state, case)
     duration_ms, duration_is = _classic_duration(state, case)
     silent = silences(state, before, at_ms)
     add(state, case, duration_ms, duration_is, silent)
@@ -115,7 +115,7 @@ def _classic_rebalance(state: ReplayedState, case: Case) -> None:
         state.times.disown()
 
 
-def _look_at_phase(state: ReplayedState, case: Case) -> None:
+def _note_phase(state: ReplayedState, case: Case) -> None:
     assigned = {place for member in case.after.members for place in member.assignment}
     case.handed_out = state.withheld & assigned
     same = case.differs.same_members and bool(case.after.members) and case.before is not None
@@ -152,7 +152,7 @@ def _strange_topics(before: Generation | None, after: Generation) -> frozenset[s
     return frozenset((subscribed(before) if before is not None else set()) ^ subscribed(after)) - set(leader.topics)
 
 
-def _look_at_wait(state: ReplayedState, case: Case) -> None:
+def _note_wait(state: ReplayedState, case: Case) -> None:
     """Find out whether all waited for members that joined late.
 
     An eager member commits when it joins a rebalance, and then not until it has ended. So one that commits right before

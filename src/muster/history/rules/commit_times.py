@@ -327,7 +327,7 @@ class Stretches:
         found[numbers[::-1]] = times[::-1]
         return [(number, time) for number in awaited if 0 <= (time := int(found[number])) <= until_ms]
 
-    def got_on(self, first: int, end: int, until_ms: int, numbers: Sequence[int]) -> bool:
+    def has_progress(self, first: int, end: int, until_ms: int, numbers: Sequence[int]) -> bool:
         """Whether one of these partitions' columns has a commit of a new offset, no later than `until_ms`."""
         span = slice(first, end)
         other = (self._commits.offset[span] != self._previous[span]) & self._live[span]

@@ -206,12 +206,12 @@ def _rebalance(state: ReplayedState, earlier: OpenEpoch | None, epoch: OpenEpoch
         remember(state, before)
         return  # converted: the members and their partitions are the same
     if earlier is not None:
-        _look_at_metadata(state, earlier, epoch, case)
+        _note_metadata_changes(state, earlier, epoch, case)
     case.departures = [_departure(state, earlier, case, member) for member in case.differs.gone]
     add(state, case, None, "at least", silences(state, before, case.at_ms), is_open=True)
 
 
-def _look_at_metadata(state: ReplayedState, earlier: OpenEpoch, epoch: OpenEpoch, case: Case) -> None:
+def _note_metadata_changes(state: ReplayedState, earlier: OpenEpoch, epoch: OpenEpoch, case: Case) -> None:
     """Note what has changed about the topics that members subscribe to."""
     case.metadata_changed = epoch.metadata_hash != earlier.metadata_hash or epoch.regexes != earlier.regexes
     case.metadata_changed |= epoch.counts != earlier.counts

@@ -174,7 +174,7 @@ class _Silence:
         return self.ms <= self.gap_ms + self.slack_ms
 
     @property
-    def tells_little(self) -> bool:
+    def shows_little(self) -> bool:
         """The member's commits are further apart than the two timeouts."""
         return not self.is_regular and self.gap_ms >= abs(self.poll_ms - self.session_ms)
 
@@ -253,7 +253,7 @@ def _judge(found: Circumstances, silence: _Silence) -> _Judged:
     if silence.fits_session and silence.fits_poll:
         nearer_poll = abs(silence.ms - silence.poll_ms) < abs(silence.ms - silence.session_ms)
         first, second = (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
-        if nearer_poll and not (silence.tells_little and abs(silence.ms - silence.poll_ms) > 1_000):
+        if nearer_poll and not (silence.shows_little and abs(silence.ms - silence.poll_ms) > 1_000):
             first, second = second, first
         return first, 0.55 if silence.is_regular else 0.5, (Alternative(second, LATE_OR_DEAD), _LEFT)
     sure = silence.is_regular and not silence.at_rest

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from muster.history.model import Cause, Rebalance
-from muster.history.rules.event_rebalances import Label, Telling, is_told
+from muster.history.rules.event_rebalances import Label, Telling, is_known_event
 from muster.history.rules.query_batches import ABOUT
 
 EVENTS = "events"
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 def event_at(partition: int, offset: int, value: bytes | None) -> Event | None:
     """A record of `__group_events`; None if it is not an event of a group."""
     event = event_of(value)
-    return Event(event["at_ms"], partition, offset, event) if is_told(event) else None
+    return Event(event["at_ms"], partition, offset, event) if is_known_event(event) else None
 
 
 def event_of(value: bytes | None) -> Any:
@@ -65,8 +65,8 @@ class Heard:
     is_all: bool = False
     """The group has no other records: it is in no log."""
 
-    def hear(self, events: Iterable[Event]) -> None:
-        """More events, in any order."""
+    def add(self, events: Iterable[Event]) -> None:
+        """Add events, in any order."""
         self.waiting += events
         self.waiting.sort(key=lambda each: each[:3])
 
@@ -101,7 +101,7 @@ def _explained(row: Rebalance, labels: Sequence[Label]) -> Rebalance:
         duration_is="exact",
         cause=row.cause if known else label.cause,
         confidence=row.confidence if known else 1.0,
-        evidence=(_said(label), *row.evidence) if known else (_said(label), *inferred, *facts),
+        evidence=(_reported(label), *row.evidence) if known else (_reported(label), *inferred, *facts),
         alternatives=row.alternatives if known else (),
         phase=label.phase,
         source=EVENTS,
@@ -126,12 +126,12 @@ def _label_of(row: Rebalance, labels: Sequence[Label]) -> Label | None:
     return found if distance < _NEAR_MS else None
 
 
-def _said(label: Label) -> str:
+def _reported(label: Label) -> str:
     whose = f" by {label.client_id or label.member}" if label.client_id or label.member else ""
     reason = f", with the reason: {label.reason}" if label.reason else ""
-    also = f"; during it also {', '.join(label.others)}" if label.others else ""
-    said = f"The broker reports: {label.cause}{whose}{reason}{also}."
-    return said.encode("utf-8", "replace").decode()  # JSON can hold half a surrogate pair, which is not valid text
+    also = f"; during the rebalance also: {', '.join(label.others)}" if label.others else ""
+    text = f"The broker reports: {label.cause}{whose}{reason}{also}."
+    return text.encode("utf-8", "replace").decode()  # JSON can hold half a surrogate pair, which is not valid text
 
 
 def _inferred(row: Rebalance) -> str:

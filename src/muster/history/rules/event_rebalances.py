@@ -93,12 +93,12 @@ def events_by_group(events: Iterable[Event]) -> dict[str, list[Event]]:
     """Each group's events in order of time, from the events of several partitions, one after another."""
     groups: dict[str, list[Event]] = {}
     for event in events:
-        if is_told(event) and isinstance(event.get("group_id"), str):
+        if is_known_event(event) and isinstance(event.get("group_id"), str):
             groups.setdefault(event["group_id"], []).append(event)
     return {group: sorted(own, key=lambda event: event["at_ms"]) for group, own in groups.items()}
 
 
-def is_told(event: Any) -> bool:
+def is_known_event(event: Any) -> bool:
     """Whether a value is an event of a known version with a valid time."""
     if not isinstance(event, Mapping) or event.get("v") != 1:
         return False
@@ -131,7 +131,7 @@ class Telling:
         """Take more events, in order of time; returns the labels that they complete."""
         found: list[Label] = []
         for event in events:
-            if is_told(event):
+            if is_known_event(event):
                 found += self.take(event)
         return found
 

@@ -134,9 +134,9 @@ class _Fold:
             cases = [(each.case, each.at_ms + window) for each in state.pending]
             state.queries.take(self.chunk.commits, stretches.times, range(first, end), cases)
         if self._notes or state.kind is GroupKind.SINK:
-            self._look_for_sink(first, end)
+            self._detect_sink(first, end)
 
-    def _look_for_sink(self, first: int, end: int) -> None:
+    def _detect_sink(self, first: int, end: int) -> None:
         """The latest offset of a group without members says whether a sink marks in it what it has written."""
         state = self.state
         without_members = state.kind is GroupKind.CLASSIC and not (state.current and state.current.members)
@@ -152,7 +152,7 @@ class _Fold:
         state = self.state
         for each in state.watching:
             numbers = [state.times.number(place) for place in each.places]
-            each.resumed = stretches.got_on(first, end, each.until_ms, numbers)
+            each.resumed = stretches.has_progress(first, end, each.until_ms, numbers)
         now = int(stretches.times[end - 1])
         state.watching = [each for each in state.watching if not each.resumed and each.until_ms > now]
 

@@ -119,7 +119,7 @@ class ConsumerTable:
         if value is None:
             self.members.pop(key.member_id, None)
             self.assignors.pop(key.member_id, None)
-            self._look_at(key.member_id)
+            self._update_behind(key.member_id)
             return Step.MEMBER
         classic = value.classic_member_metadata
         self.members[key.member_id] = Member(
@@ -135,7 +135,7 @@ class ConsumerTable:
         self.assignors.pop(key.member_id, None)
         if value.server_assignor:
             self.assignors[key.member_id] = value.server_assignor
-        self._look_at(key.member_id)
+        self._update_behind(key.member_id)
         return Step.MEMBER
 
     def _target_epoch(self, _key: Any, value: Any) -> Step:
@@ -153,11 +153,11 @@ class ConsumerTable:
     def _standing(self, key: Any, value: Any) -> Step:
         if value is None:
             self.standings.pop(key.member_id, None)
-            self._look_at(key.member_id)
+            self._update_behind(key.member_id)
             return Step.OTHER
         assigned, pending = _ids(value.assigned_partitions), _ids(value.partitions_pending_revocation)
         self.standings[key.member_id] = Standing(value.member_epoch, value.state, assigned, pending)
-        self._look_at(key.member_id)
+        self._update_behind(key.member_id)
         return Step.STANDING
 
     def _regex(self, key: Any, value: Any) -> Step:
@@ -228,7 +228,7 @@ class ConsumerTable:
             return found is None
         return found.epoch != self.epoch or found.state != STABLE
 
-    def _look_at(self, member_id: str) -> None:
+    def _update_behind(self, member_id: str) -> None:
         """Update `behind` for a member that changed. Checking all members each time would be quadratic."""
         if self.behind is None:
             return

@@ -70,7 +70,7 @@ class Pending:
         self.is_open = False
         self.case.after = after
         self.duration_ms, self.duration_is = duration_ms, duration_is
-        look_at_partitions(self.case, self.known)
+        note_partition_changes(self.case, self.known)
 
     def judged(self, traces: list[Trace], window_ms: int, first: Verdict | None, now_ms: int) -> tuple[Verdict, int]:
         """The verdict and the phase; `first`: the verdict on the previous rebalance; `now_ms`: how far the log has been
@@ -119,7 +119,7 @@ class Pending:
         )
 
 
-def look_at_partitions(case: Case, known: dict[str, int]) -> None:
+def note_partition_changes(case: Case, known: dict[str, int]) -> None:
     """Note in a case which topics gained partitions and which lost all."""
     now = counts(case.after.members)
     before = case.before

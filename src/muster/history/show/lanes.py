@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from muster.history.model import Generation, Member
-
-Identity: TypeAlias = tuple[str, str]
+from muster.history.rules.rebalances import identity
 
 
 @dataclass(slots=True)
@@ -37,26 +35,22 @@ class Lane:
 def lanes(generations: Sequence[Generation], until_ms: int) -> list[Lane]:
     """The lanes of one group, in the order in which they first appear."""
     shared = _shared(generations)
-    found: dict[Identity, Lane] = {}
+    found: dict[tuple[str, ...], Lane] = {}
     for each in generations:
         end_ms = until_ms if each.ended_ms is None else each.ended_ms
         for member in each.members:
-            key = _identity(member)
+            key = identity(member)
             own = (key[0], member.member_id) if key in shared else key
             lane = found.setdefault(own, Lane(_name(member, key in shared)))
             _extend(lane.spans, each.started_ms, end_ms, len(member.assignment))
     return list(found.values())
 
 
-def _identity(member: Member) -> Identity:
-    return ("", member.instance_id) if member.instance_id else (member.client_id, member.host)
-
-
-def _shared(generations: Sequence[Generation]) -> frozenset[Identity]:
+def _shared(generations: Sequence[Generation]) -> frozenset[tuple[str, ...]]:
     """The identities that several members of one generation share."""
-    found: set[Identity] = set()
+    found: set[tuple[str, ...]] = set()
     for each in generations:
-        counts = Counter(_identity(member) for member in each.members)
+        counts = Counter(identity(member) for member in each.members)
         found.update(key for key, number in counts.items() if number > 1)
     return frozenset(found)
 

@@ -34,10 +34,10 @@ FEWEST_POINTS = 3
 def render(report: Report) -> str:
     """Return the page as HTML text."""
     groups = summaries(report)
-    shown = [group for group in groups if group.generation is not None or group.lag_records is not None][:GROUPS]
-    linked = {group.group: _link(group.group, number) for number, group in enumerate(shown, 1)}
+    with_section = [each for each in groups if each.generation is not None or each.lag_records is not None][:GROUPS]
+    linked = {group.group: _link(group.group, number) for number, group in enumerate(with_section, 1)}
     parts = [_header(report, groups), _findings(report, linked), _groups(groups, linked)]
-    parts += [_group(report.of(group.group), group, number) for number, group in enumerate(shown, 1)]
+    parts += [_group(report.of(group.group), group, number) for number, group in enumerate(with_section, 1)]
     footer = f"<footer>{escape(_reach(report))}</footer>"
     return document("Consumer groups: their rebalances and lag", *parts, _notes(report), footer)
 
@@ -112,7 +112,7 @@ def _groups(groups: Sequence[GroupSummary], linked: Mapping[str, str]) -> str:
     rows = [
         (
             linked.get(each.group) or _name(each.group),
-            escape(each.speaks),
+            escape(each.protocol_label),
             "" if each.generation is None else str(each.generation),
             str(each.members),
             str(each.rebalances),
@@ -159,13 +159,15 @@ def _group(report: Report, summary: GroupSummary, number: int) -> str:
     lag = _lag(summary.group, report.lag) + _over_time(summary.group, report.lag_over_time)
     title, anchor = f"Group {shortened(summary.group)}", f"group-{number}"
     if not report.generations:
-        return section(title, "It has had no members: its offsets are committed from outside.", lag, anchor=anchor)
+        return section(
+            title, "This group has had no members: clients outside it commit its offsets.", lag, anchor=anchor
+        )
     hint = "Each row is a member, each bar the partitions it had; numbered lines are the changes listed below."
     if len(latest) < len(report.rebalances):
         hint += f" The latest {REBALANCES} of {count(len(report.rebalances), 'change')}."
     until_ms = _drawn_until(latest, report.until_ms)
     if until_ms < report.until_ms:
-        hint += f" It has not changed since the last one, {duration(report.until_ms - latest[-1].at_ms)} ago."
+        hint += f" The group has not changed since the last one, {duration(report.until_ms - latest[-1].at_ms)} ago."
     chart = _timeline(summary.group, report.generations, latest, until_ms)
     return section(title, hint, chart, _rebalances(latest), lag, anchor=anchor)
 

@@ -1,7 +1,7 @@
 """Polls the lag of a cluster's groups through the admin API.
 
 With Arrow installed (the extra `arrow`), the timestamp of the first uncommitted record is read if no earlier snapshot
-shows when it was written: some kilobytes for each, for at most MOST_READ partitions a snapshot.
+shows when it was written: some kilobytes each, for at most MOST_READ partitions per snapshot.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription
 from muster.errors import KafkaError, UnsupportedVersionError
-from muster.history.lag.groups import Ends, GroupLag, LagSnapshot, PartitionLag, untimed, wanted, with_seconds
+from muster.history.lag.groups import (
+    GroupLag,
+    LagSnapshot,
+    LogEndTimes,
+    PartitionLag,
+    first_unread_offsets,
+    with_seconds,
+    without_seconds,
+)
 from muster.history.sink_groups import is_of_sink
-from muster.history.sources.log_ends import Bounds, known_bounds
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.log_ends import OffsetBounds, known_bounds
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.model import CONSUMER_PROTOCOL_TYPE, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -27,47 +35,47 @@ if TYPE_CHECKING:
 MOST_READ = 100
 _OTHER_KINDS = ("share", "streams")
 
-Committed = dict[TopicPartition, OffsetAndMetadata]
+CommittedOffsets = dict[TopicPartition, OffsetAndMetadata]
 
 
 class LagWatch:
     """Polls the lag of a cluster's groups: of the named ones, or of all.
 
     Args:
-        reading: the settings of a client that reads records for their timestamps; None: none are read.
+        reading: the settings of a client that reads records for their timestamps; None: no records are read.
     """
 
     def __init__(self, admin: Admin, groups: Collection[str] = (), reading: ClientConfig | None = None) -> None:
         self._admin = admin
         self._groups = frozenset(groups)
         self._reading = reading if reading is not None and find_spec("pyarrow") and find_spec("numpy") else None
-        self._ends = Ends()
+        self._ends = LogEndTimes()
 
-    def look(self) -> LagSnapshot:
-        """LagSnapshot once.
+    def poll(self) -> LagSnapshot:
+        """Take one snapshot.
 
         Raises:
             KafkaTimeoutError: no broker answers.
             KafkaError: the cluster does not even list its groups.
         """
-        begun, remarks = time.monotonic(), Remarks()
+        begun, warnings = time.monotonic(), ReaderWarnings()
         brokers = self._brokers()
-        described = self._described(remarks)
-        offsets = self._committed(sorted(described), remarks)
+        described = self._described(warnings)
+        offsets = self._committed(sorted(described), warnings)
         names = [
             name for name, committed in offsets.items() if name in self._groups or not _is_of_sink(name, committed)
         ]
         places = {place for name in names for place in offsets[name]}
         places |= {place for name in names for member in described[name].members for place in member.assignment}
-        bounds = known_bounds(self._admin, places, remarks)
+        bounds = known_bounds(self._admin, places, warnings)
         at_ms = time.time_ns() // 1_000_000
         groups = [_group(described[name], offsets[name], bounds) for name in names]
         found = LagSnapshot(at_ms, 0, brokers, groups)
-        self._ends.see({place: ends.end for place, ends in bounds.items()}, at_ms)
+        self._ends.add({place: ends.end for place, ends in bounds.items()}, at_ms)
         self._read_times(found)
-        self._ends.keep(wanted(found))
+        self._ends.keep_times(first_unread_offsets(found))
         took_ms = int((time.monotonic() - begun) * 1_000)
-        return replace(with_seconds(found, self._ends), took_ms=took_ms, remarks=remarks.sentences())
+        return replace(with_seconds(found, self._ends), took_ms=took_ms, remarks=warnings.sentences())
 
     def _brokers(self) -> int | None:
         try:
@@ -75,11 +83,11 @@ class LagWatch:
         except UnsupportedVersionError:  # before Kafka 2.8
             return None
 
-    def _described(self, remarks: Remarks) -> dict[str, GroupDescription]:
+    def _described(self, warnings: ReaderWarnings) -> dict[str, GroupDescription]:
         listed = self._admin.list_consumer_groups()
         for name in sorted(self._groups - {one.group_id for one in listed}):
-            remarks.add(f"there is no group {name}")
-        asked = [
+            warnings.add(f"group {name} does not exist")
+        to_describe = [
             one.group_id
             for one in listed
             if (not self._groups or one.group_id in self._groups)
@@ -87,21 +95,23 @@ class LagWatch:
             and one.group_type.lower() not in _OTHER_KINDS
         ]
         found: dict[str, GroupDescription] = {}
-        for name, answer in self._admin.describe_consumer_groups(asked, raise_errors=False).items():
+        for name, answer in self._admin.describe_consumer_groups(to_describe, raise_errors=False).items():
             if isinstance(answer, GroupDescription):
                 found[name] = answer
             else:
-                remarks.add(f"group {name} cannot be described: {answer.code.name}")
+                warnings.add(f"group {name} cannot be described: {answer.code.name}")
         return found
 
-    def _committed(self, groups: list[str], remarks: Remarks) -> dict[str, Committed]:
-        found: dict[str, Committed] = {}
+    def _committed(self, groups: list[str], warnings: ReaderWarnings) -> dict[str, CommittedOffsets]:
+        found: dict[str, CommittedOffsets] = {}
         for group, answers in self._admin.list_offsets_of_consumer_groups(groups, raise_errors=False).items():
             found[group] = {}
             if isinstance(answers, KafkaError):
-                remarks.add(f"the offsets of group {group} could not be read: {answers.code.name}")
+                warnings.add(f"the offsets of group {group} could not be read: {answers.code.name}")
             else:
-                found[group] = {place: said for place, said in answers.items() if not isinstance(said, KafkaError)}
+                found[group] = {
+                    place: position for place, position in answers.items() if not isinstance(position, KafkaError)
+                }
         return found
 
     def _read_times(self, found: LagSnapshot) -> None:
@@ -109,18 +119,20 @@ class LagWatch:
             return
         from muster.history.sources.lag_samples import first_times
 
-        parts = untimed(found, self._ends).items()
-        asked = [(place, first, end) for place, some in parts for first, end in some.items()]
-        for (place, first, _), at_ms in first_times(self._reading, asked[:MOST_READ]).items():
+        parts = without_seconds(found, self._ends).items()
+        spans = [(place, first, end) for place, some in parts for first, end in some.items()]
+        for (place, first, _), at_ms in first_times(self._reading, spans[:MOST_READ]).items():
             if at_ms is not None:
-                self._ends.known(place, first, at_ms)
+                self._ends.set_time(place, first, at_ms)
 
 
-def _is_of_sink(group: str, committed: Committed) -> bool:
+def _is_of_sink(group: str, committed: CommittedOffsets) -> bool:
     return is_of_sink(group, [position.metadata for position in committed.values()])
 
 
-def _group(group: GroupDescription, committed: Committed, bounds: dict[TopicPartition, Bounds]) -> GroupLag:
+def _group(
+    group: GroupDescription, committed: CommittedOffsets, bounds: dict[TopicPartition, OffsetBounds]
+) -> GroupLag:
     owners = {place: member for member in group.members for place in member.assignment}
     parts = []
     for place in sorted({*owners, *committed}):

@@ -15,8 +15,8 @@ import pyarrow as pa
 from muster.arrow import Decoder
 from muster.errors import MusterError
 from muster.history.sources import segments
-from muster.history.sources.raw import DECODED, OFFSETS_TOPIC, to_raw
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.raw_records import DECODER_COLUMNS, OFFSETS_TOPIC, to_raw
+from muster.history.sources.reader_warnings import ReaderWarnings
 
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})\Z")
 _SEGMENT = re.compile(r"(?P<base>[0-9]{20})\.log\Z")
@@ -29,10 +29,10 @@ class NotALogError(MusterError):
 class FolderTopic:
     """The partitions of one topic in a folder, or in several folders of one broker."""
 
-    def __init__(self, paths: Sequence[Path], topic: str, remarks: Remarks) -> None:
+    def __init__(self, paths: Sequence[Path], topic: str, warnings: ReaderWarnings) -> None:
         """Raises NotALogError, OSError."""
         self._topic = topic
-        self._remarks = remarks
+        self._warnings = warnings
         files: dict[int, list[Path]] = {}
         self.is_named = False
         """Whether a folder's name identifies it as a partition of the topic; copied files may be anything."""
@@ -41,10 +41,10 @@ class FolderTopic:
             self.is_named |= bool(named)
             for partition, found in (named or _copied(path, topic)).items():
                 if partition in files:
-                    remarks.add(f"partition {partition} of {topic} was found more than once; {path} is left out")
+                    warnings.add(f"partition {partition} of {topic} was found more than once; {path} is left out")
                 else:
                     files[partition] = found
-        self._plans = {partition: segments.plan(_in_order(found), remarks) for partition, found in files.items()}
+        self._plans = {partition: segments.plan_log(_in_order(found), warnings) for partition, found in files.items()}
 
     @property
     def records(self) -> dict[int, int]:
@@ -53,8 +53,8 @@ class FolderTopic:
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """One partition's records, in order of offset, as batches of schema RAW."""
-        decoder = Decoder(self._topic, partition, DECODED)
-        for batch in segments.read(self._plans[partition], decoder, self._remarks):
+        decoder = Decoder(self._topic, partition, DECODER_COLUMNS)
+        for batch in segments.read(self._plans[partition], decoder, self._warnings):
             yield to_raw(batch, partition)
 
 
@@ -67,8 +67,8 @@ def missing(paths: Sequence[Path], topic: str) -> NotALogError:
 
 
 def partition_files(paths: Iterable[Path], topic: str) -> dict[int, list[Path]]:
-    """The segment files of each partition of a topic that folders name, by offset; of a partition that several have,
-    those of the first.
+    """The segment files of each partition folder of a topic, by offset. If several folders have a partition, the first
+    one counts.
 
     Raises:
         OSError: a folder cannot be read.

@@ -1,16 +1,17 @@
-"""What a broker's folder says of the logs that groups read: where they begin and end, and which transactions are open.
+"""What a broker's folder shows about the logs that groups read: where they begin and end, and which transactions are
+open.
 
 The state of a partition's producers is in its newest producer snapshot, up to the offset in the file's name, and in the
-headers of the batches after it. Which transactions their coordinators know is in `__transaction_state`.
+headers of the batches after it. Which transactions the coordinators know is in `__transaction_state`.
 
 A broker's folder has only the partitions of which that broker has a replica. So:
 
 - The ends are those of these replicas. One that lags behind, or an older copy, may end before what a group has
   committed: such a partition is left out.
-- A transaction hangs only if its coordinator is known not to have it: its transactional id is in the folder, in a state
-  without this partition; or no id has its producer, and the folder has all of `__transaction_state`.
+- A transaction hangs only if its coordinator demonstrably does not know it: its transactional id is in the folder, in a
+  state without this partition; or no id has its producer, and the folder has all of `__transaction_state`.
 - "Now" is the latest time in the logs, not this machine's clock: a copy is as old as its last record. A file may have
-  been copied before a marker that another one already knows of; as such a transaction was young then, it does not hang.
+  been copied before a marker that another one already shows; as such a transaction was young then, it does not hang.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from muster.client.core.admin.partitions import ProducerState
 from muster.client.core.admin.transactions import TransactionDescription, TransactionListing, hanging_transactions
 from muster.errors import ProtocolError, UnsupportedVersionError
 from muster.history.model import OpenTransaction
-from muster.history.model import TopicPartition as Name
+from muster.history.model import TopicPartition as PlainPartition
 from muster.history.sources import segments
 from muster.history.sources.folder import FolderTopic, partition_files
-from muster.history.sources.open_transactions import judged, oldest_of
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.open_transactions import oldest_of, with_verdict
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.model import TopicPartition
 from muster.protocol.records.producer_snapshots import CorruptSnapshotError, decode_snapshot
 from muster.protocol.transaction_messages import TransactionLogValue
@@ -43,35 +44,37 @@ class FolderLog(NamedTuple):
 
     start: int
     end: int
-    opened: dict[int, segments.Opened]
+    opened: dict[int, segments.OpenedTransaction]
     last_ms: int
 
 
-def folder_logs(paths: Sequence[Path], places: Iterable[Name], remarks: Remarks) -> dict[Name, FolderLog]:
+def folder_logs(
+    paths: Sequence[Path], places: Iterable[PlainPartition], warnings: ReaderWarnings
+) -> dict[PlainPartition, FolderLog]:
     """The logs of those of these partitions that the folders have."""
     wanted: dict[str, set[int]] = {}
     for topic, partition in places:
         wanted.setdefault(topic, set()).add(partition)
-    found: dict[Name, FolderLog] = {}
+    found: dict[PlainPartition, FolderLog] = {}
     for topic, partitions in sorted(wanted.items()):
         for partition, files in partition_files(paths, topic).items():
             if partition in partitions and files:
-                found[topic, partition] = _log(files, remarks)
+                found[topic, partition] = _log(files, warnings)
     return found
 
 
-def _log(files: Sequence[Path], remarks: Remarks) -> FolderLog:
+def _log(files: Sequence[Path], warnings: ReaderWarnings) -> FolderLog:
     bases = [_offset_in(path) for path in files]
-    plan = segments.Plan(next_offset=bases[0])
+    plan = segments.LogPlan(next_offset=bases[0])
     for snapshot in sorted(files[0].parent.glob("*.snapshot"), reverse=True):
         try:
             plan.open = _opened(snapshot.read_bytes())
             plan.next_offset = max(_offset_in(snapshot), bases[0])
             break
         except (OSError, CorruptSnapshotError, ValueError):
-            continue  # an older one does, or the whole log
+            continue  # use an older snapshot, or walk the whole log
     first = max((number for number, base in enumerate(bases) if base <= plan.next_offset), default=0)
-    segments.walk(files[first:], plan, remarks)
+    segments.walk(files[first:], plan, warnings)
     last_ms = max([plan.last_ms, *(each.last_ms for each in plan.open.values())])
     return FolderLog(bases[0], max(plan.next_offset, bases[-1]), plan.open, last_ms)
 
@@ -81,23 +84,23 @@ def _offset_in(path: Path) -> int:
     return int(path.stem) if path.stem.isdecimal() else 0
 
 
-def _opened(data: bytes) -> dict[int, segments.Opened]:
+def _opened(data: bytes) -> dict[int, segments.OpenedTransaction]:
     newest = {entry.producer_id: entry for entry in decode_snapshot(data)}
     return {
-        producer_id: segments.Opened(entry.first_offset, entry.epoch, entry.timestamp)
+        producer_id: segments.OpenedTransaction(entry.first_offset, entry.epoch, entry.timestamp)
         for producer_id, entry in newest.items()
         if entry.first_offset >= 0
     }
 
 
 def open_in_folder(
-    paths: Sequence[Path], logs: Mapping[Name, FolderLog], now_ms: int, remarks: Remarks
-) -> dict[Name, OpenTransaction]:
+    paths: Sequence[Path], logs: Mapping[PlainPartition, FolderLog], now_ms: int, warnings: ReaderWarnings
+) -> dict[PlainPartition, OpenTransaction]:
     """The oldest open transaction of each of these logs that has one."""
     logs = {place: log for place, log in logs.items() if log.opened}
     if not logs:
         return {}
-    states, is_whole = _states(paths, remarks)
+    states, is_whole = _states(paths, warnings)
     now_ms = max([now_ms, *(log.last_ms for log in logs.values()), *(state.last_ms for state in states)])
     producers = {TopicPartition(*place): _producers(log) for place, log in logs.items()}
     stable = {TopicPartition(*place): min(each.first for each in log.opened.values()) for place, log in logs.items()}
@@ -107,10 +110,10 @@ def open_in_folder(
     if not is_whole:
         unknown = [each for each in unknown if each.transactional_id is not None]
         if any(each.transactional_id is None for each in first.values()):
-            remarks.add(
+            warnings.add(
                 f"whether some open transactions hang is not known: not all of {TRANSACTIONS_TOPIC} is in the folder"
             )
-    return judged(first, stable, unknown, MAX_TIMEOUT_MS)
+    return with_verdict(first, stable, unknown, MAX_TIMEOUT_MS)
 
 
 def _producers(log: FolderLog) -> list[ProducerState]:
@@ -122,8 +125,8 @@ def _producers(log: FolderLog) -> list[ProducerState]:
 
 # ---------------------------------------------------------------------------------------------- what coordinators know
 
-_NAMES = {1: "Ongoing", 2: "PrepareCommit", 3: "PrepareAbort"}
-"""States with partitions, of which each still gets its marker."""
+_STATES_WITH_PARTITIONS = {1: "Ongoing", 2: "PrepareCommit", 3: "PrepareAbort"}
+"""In these states, each partition still waits for its marker."""
 
 
 class _State(NamedTuple):
@@ -132,17 +135,17 @@ class _State(NamedTuple):
     last_ms: int
 
 
-def _states(paths: Sequence[Path], remarks: Remarks) -> tuple[list[_State], bool]:
-    """What the coordinators of the folder know of each transactional id, and whether the folder has all of them: the
-    broker's partitions of a cluster are never the first ones without a gap."""
-    topic = FolderTopic(paths, TRANSACTIONS_TOPIC, remarks)
+def _states(paths: Sequence[Path], warnings: ReaderWarnings) -> tuple[list[_State], bool]:
+    """What the coordinators in the folder know about each transactional id, and whether the folder has all ids: the
+    partitions that one broker of a cluster has are never the first ones without a gap."""
+    topic = FolderTopic(paths, TRANSACTIONS_TOPIC, warnings)
     files = {partition for path in paths for partition in partition_files([path], TRANSACTIONS_TOPIC)}
     values: dict[str, TransactionLogValue] = {}
     for key, value in _records(topic):
         try:
             record = decode_record(key, value)
         except (ProtocolError, UnsupportedVersionError) as error:
-            remarks.add(f"a record of {TRANSACTIONS_TOPIC} could not be decoded: {error}")
+            warnings.add(f"a record of {TRANSACTIONS_TOPIC} could not be decoded: {error}")
             continue
         if record is None:
             continue
@@ -160,7 +163,7 @@ def _records(topic: FolderTopic) -> Iterator[tuple[bytes | None, bytes | None]]:
 
 
 def _state(name: str, value: TransactionLogValue) -> _State:
-    status = _NAMES.get(value.transaction_status, "Complete")
+    status = _STATES_WITH_PARTITIONS.get(value.transaction_status, "Complete")
     places = [
         TopicPartition(each.topic, partition)
         for each in value.transaction_partitions or ()

@@ -20,25 +20,25 @@ from muster.client.plain.cluster import Cluster, connect, disconnect
 from muster.client.plain.fetch import DataLossError, FetchSettings, RangeReader
 from muster.errors import CorruptRecordError, KafkaConnectionError, KafkaError, MusterError
 from muster.history.lag import first_unread
-from muster.history.lag.over_time import Asked, Past, lag_over_time, places_of, plan
+from muster.history.lag.over_time import CommitTimeline, EndLookups, committed_partitions, lag_over_time, plan_lookups
 from muster.history.lag.rows import CommittedOf
 from muster.history.model import Lag, LagSample
-from muster.history.model import TopicPartition as Name
+from muster.history.model import TopicPartition as PlainPartition
 from muster.history.sources.live import ReaderConfig
-from muster.history.sources.log_ends import Bounds, known_bounds
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.log_ends import OffsetBounds, known_bounds
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.history.sources.threads import each_in_threads
 from muster.model import TopicPartition
 from muster.protocol.records.compression import Buffer
 from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_headers, read_records
 
-LOOK_BYTES = 1 << 20
+COUNT_BYTES = 1 << 20
 """How much of one partition is read for one group."""
-FAR = 100_000
+FAR_OFFSETS = 100_000
 """A range of more offsets than this is not counted: its end is out of reach."""
 FIRST_BYTES = 1 << 16
-"""How much is read then, for the age of the first record."""
-_LOOKS = 400
+"""How much is read of such a range, for the age of its first record."""
+_MOST_COUNTED = 400
 """The most partitions in which records are counted."""
 _WIDTH = 4
 _PATIENCE_S = 10.0
@@ -57,10 +57,10 @@ Span = tuple[TopicPartition, int, int]
 
 
 def lag_samples(
-    admin: Admin, config: ReaderConfig, committed: CommittedOf, at_ms: int, remarks: Remarks
+    admin: Admin, config: ReaderConfig, committed: CommittedOf, at_ms: int, warnings: ReaderWarnings
 ) -> list[LagSample]:
     """A sample for each committed partition."""
-    ends = known_bounds(admin, {TopicPartition(*name) for own in committed.values() for name in own}, remarks)
+    ends = known_bounds(admin, {TopicPartition(*name) for own in committed.values() for name in own}, warnings)
     spans = [
         (group, (place, first_unread(position.offset, ends[place].start), ends[place].end))
         for group, places in sorted(committed.items())
@@ -68,19 +68,19 @@ def lag_samples(
         if place in ends
     ]
     behind = list(dict.fromkeys(span for _, span in spans if span[1] < span[2]))
-    if len(behind) > _LOOKS:
-        over = len(behind) - _LOOKS
-        remarks.add(f"the lag of {over} partitions is given in offsets, which may be more than the records")
-    counted = _count_all(look_settings(config.fetching()), behind[:_LOOKS])
+    if len(behind) > _MOST_COUNTED:
+        over = len(behind) - _MOST_COUNTED
+        warnings.add(f"the lag of {over} partitions is given in offsets, which may be more than the records")
+    counted = _count_all(count_settings(config.fetching()), behind[:_MOST_COUNTED])
     return [_sample(group, span, ends[span[0]], counted.get(span), at_ms) for group, span in spans]
 
 
-def look_settings(settings: FetchSettings) -> FetchSettings:
+def count_settings(settings: FetchSettings) -> FetchSettings:
     """The settings for counting the records of a partition."""
-    return replace(settings, isolation_level=0, fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=LOOK_BYTES)
+    return replace(settings, isolation_level=0, fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=COUNT_BYTES)
 
 
-def _sample(group: str, span: Span, ends: Bounds, counted: Counted | None, at_ms: int) -> LagSample:
+def _sample(group: str, span: Span, ends: OffsetBounds, counted: Counted | None, at_ms: int) -> LagSample:
     place, first, end = span
     records, oldest_ms = counted or (0 if first >= end else None, None)
     return LagSample(at_ms, group, place.topic, place.partition, ends.start, ends.end, records, oldest_ms)
@@ -106,12 +106,12 @@ def _count_all(settings: FetchSettings, spans: Sequence[Span]) -> dict[Span, Cou
 
 
 def count_records(settings: FetchSettings, place: TopicPartition, start: int, end: int) -> Counted:
-    """Count the records of a partition between two offsets, with `look_settings`.
+    """Count the records of a partition between two offsets, with `count_settings`.
 
     Raises:
         KafkaConnectionError: no broker answers.
     """
-    if end - start > FAR:
+    if end - start > FAR_OFFSETS:
         settings = replace(settings, max_bytes=FIRST_BYTES)
     reader = _Counting(settings, place, start, end)
     counter = reader.counter
@@ -128,7 +128,7 @@ def count_records(settings: FetchSettings, place: TopicPartition, start: int, en
 
 def first_times(client: ClientConfig, spans: Sequence[Span]) -> dict[Span, int | None]:
     """The timestamp of the first record of each. Partitions whose broker does not answer are left out."""
-    settings = replace(look_settings(FetchSettings(client)), max_bytes=FIRST_BYTES)
+    settings = replace(count_settings(FetchSettings(client)), max_bytes=FIRST_BYTES)
     return {span: counted.oldest_ms for span, counted in _count_all(settings, spans).items()}
 
 
@@ -178,18 +178,22 @@ class _Counting(RangeReader):
 
 
 def over_time(
-    config: ReaderConfig, past: Past, until_ms: int, samples: Iterable[LagSample], remarks: Remarks
+    config: ReaderConfig,
+    timeline: CommitTimeline,
+    until_ms: int,
+    samples: Iterable[LagSample],
+    warnings: ReaderWarnings,
 ) -> list[Lag]:
     """The lag at steps of the history."""
     behind = {(each.topic, each.partition): _at_most(each) for each in samples}
-    asked = plan(places_of(past, behind), past.times(until_ms))
-    if asked.left_out:
-        remarks.add(f"the lag of {asked.left_out} partitions over time is left out, of those with the least lag now")
+    lookups = plan_lookups(committed_partitions(timeline, behind), timeline.times(until_ms))
+    if lookups.left_out:
+        warnings.add(f"the lag of {lookups.left_out} partitions over time is left out, of those with the least lag now")
     client = replace(config.fetching().client, request_timeout_ms=int(_PATIENCE_S * 1_000))
     try:
-        return lag_over_time(past, asked.times, ends_over_time(connect(client), asked))
+        return lag_over_time(timeline, lookups.times, ends_over_time(connect(client), lookups))
     except MusterError as error:
-        remarks.add(f"the lag over time is not known: {error}")
+        warnings.add(f"the lag over time is not known: {error}")
         return []
     finally:
         disconnect()
@@ -199,15 +203,15 @@ def _at_most(sample: LagSample) -> int:
     return sample.log_end_offset - sample.log_start_offset if sample.records is None else sample.records
 
 
-def ends_over_time(cluster: Cluster, asked: Asked) -> dict[Name, list[int | None]]:
+def ends_over_time(cluster: Cluster, lookups: EndLookups) -> dict[PlainPartition, list[int | None]]:
     """Where the logs of these partitions ended at each of these times, for partitions with a leader.
 
     Raises:
         KafkaError: the offsets cannot be looked up.
     """
-    bounds = cluster.bounds({TopicPartition(*name) for name in asked.places})
-    found: dict[Name, list[int | None]] = {(place.topic, place.partition): [] for place in bounds}
-    for at_ms in asked.times:
+    bounds = cluster.bounds({TopicPartition(*name) for name in lookups.places})
+    found: dict[PlainPartition, list[int | None]] = {(place.topic, place.partition): [] for place in bounds}
+    for at_ms in lookups.times:
         ends = cluster.list_offsets(dict.fromkeys(bounds, at_ms))
         for (place, (start, latest)), own in zip(bounds.items(), found.values(), strict=True):
             end = ends[place] if ends[place] >= 0 else latest

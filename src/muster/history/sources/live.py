@@ -25,9 +25,9 @@ from muster.errors import (
     MusterError,
     UnsupportedVersionError,
 )
-from muster.history.sources.log_ends import Bounds, log_bounds
-from muster.history.sources.raw import DECODED, to_raw
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.log_ends import OffsetBounds, log_bounds
+from muster.history.sources.raw_records import DECODER_COLUMNS, to_raw
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.model import TopicPartition
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.group_partitions import group_partition
@@ -63,14 +63,14 @@ class LiveTopic:
     """The partitions of one topic of a cluster, as of the time of the request."""
 
     def __init__(
-        self, admin: Admin, config: ReaderConfig, topic: str, remarks: Remarks, groups: Collection[str] = ()
+        self, admin: Admin, config: ReaderConfig, topic: str, warnings: ReaderWarnings, groups: Collection[str] = ()
     ) -> None:
         """With `groups`, which requires `__consumer_offsets`, only the partitions of these groups are read.
 
         Raises TopicRefusedError, and KafkaTimeoutError or KafkaConnectionError if no broker answers.
         """
         self._topic = topic
-        self._remarks = remarks
+        self._warnings = warnings
         found = admin.describe_topics([topic], raise_errors=False)[topic]
         if isinstance(found, KafkaError):
             raise _refused(found, topic)
@@ -80,10 +80,10 @@ class LiveTopic:
         if groups:
             keep = {group_partition(group, len(found.partitions)) for group in groups}
             found = replace(found, partitions=[part for part in found.partitions if part.partition in keep])
-        self._spans = _spans(admin, found, remarks)
+        self._spans = _spans(admin, found, warnings)
         self._settings = replace(
             config.fetching(),
-            columns=DECODED,
+            columns=DECODER_COLUMNS,
             isolation_level=READ_COMMITTED,
             fail_on_data_loss=False,
             timeout_s=_PATIENCE_S,
@@ -97,7 +97,7 @@ class LiveTopic:
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         """One partition's records, in order of offset, as batches of schema RAW. May be called from any thread.
 
-        Records that have been removed in the meantime, or cannot be fetched, are remarked.
+        Records that have been removed in the meantime, or cannot be fetched, are reported as warnings.
 
         Raises:
             TopicRefusedError: the topic may not be read.
@@ -105,14 +105,14 @@ class LiveTopic:
         span = self._spans[partition]
         place = TopicPartition(self._topic, partition)
         reader = _Reader(self._settings, place, span.start, span.end, self._topic_id)
-        reader.remarks = self._remarks
+        reader.warnings = self._warnings
         try:
             for batch in reader.batches():
                 yield to_raw(batch, partition)
         except KafkaConnectionError as error:
-            self._remarks.add(f"{place} was not read to its end, so rows of its groups are missing: {error}")
+            self._warnings.add(f"{place} was not read to its end, so rows of its groups are missing: {error}")
         except CorruptRecordError as error:
-            self._remarks.add(f"{place} was not read beyond a damaged record: {error}")
+            self._warnings.add(f"{place} was not read beyond a damaged record: {error}")
         except KafkaError as error:
             raise _refused(error, self._topic) from error
         except UnsupportedVersionError as error:  # before Kafka 0.11
@@ -122,17 +122,17 @@ class LiveTopic:
 
 
 class _Reader(RangeReader):
-    """A reader that skips lost records, and reports them as remarks instead of in the log."""
+    """A reader that skips lost records, and reports them as warnings instead of in the log."""
 
-    remarks: Remarks
+    warnings: ReaderWarnings
 
     def _lose(self, what: str, position: int, *, by_retention: bool = False) -> None:
-        self.remarks.add(what)
+        self.warnings.add(what)
         self._position = position
         self._retry.reset()
 
     def _lose_damaged(self, what: str, error: CorruptRecordError) -> None:
-        self.remarks.add(f"{what}; they are skipped")
+        self.warnings.add(f"{what}; they are skipped")
 
 
 def _refused(error: KafkaError, topic: str) -> MusterError:
@@ -143,23 +143,23 @@ def _refused(error: KafkaError, topic: str) -> MusterError:
     return error
 
 
-def _spans(admin: Admin, topic: TopicDescription, remarks: Remarks) -> dict[int, Bounds]:
+def _spans(admin: Admin, topic: TopicDescription, warnings: ReaderWarnings) -> dict[int, OffsetBounds]:
     for part in topic.partitions:
         if part.leader_id < 0:
-            remarks.add(f"partition {part.partition} of {topic.name} has no leader: its groups are missing")
-    found: dict[int, Bounds] = {}
+            warnings.add(f"partition {part.partition} of {topic.name} has no leader: its groups are missing")
+    found: dict[int, OffsetBounds] = {}
     whole = log_bounds(admin, [topic])  # first, so that records written in between do not look like an open transaction
     for place, bounds in sorted(log_bounds(admin, [topic], "read_committed").items()):
         ends = whole.get(place)
-        if isinstance(ends, Bounds) and isinstance(bounds, Bounds) and bounds.end < ends.end:
-            remarks.add(
+        if isinstance(ends, OffsetBounds) and isinstance(bounds, OffsetBounds) and bounds.end < ends.end:
+            warnings.add(
                 f"{place} is read up to offset {bounds.end}: an open transaction holds back the "
                 f"{ends.end - bounds.end} offsets after it, of any groups"
             )
         if isinstance(bounds, KafkaError):
             if bounds.code in _REFUSALS:
                 raise _refused(bounds, topic.name)
-            remarks.add(f"{place} is missing, and with it groups: its start and end offsets are not known ({bounds})")
+            warnings.add(f"{place} is missing, and with it groups: its start and end offsets are not known ({bounds})")
         elif bounds.end > bounds.start:
             found[place.partition] = bounds
     return found

@@ -1,7 +1,7 @@
 """Where readers of committed records have to wait: partitions whose last stable offset is before their end, and the
 transactions that hold it there.
 
-A partition is asked for its producers only if its two ends differ.
+The producers of a partition are looked up only if the two differ.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from muster.client.admin.admin import Admin
 from muster.client.core.admin.partitions import ProducerState
 from muster.client.core.admin.transactions import HangingTransaction, hanging_transactions, open_transactions
 from muster.errors import KafkaError, MusterError
-from muster.history.model import OpenTransaction, TopicPartition
+from muster.history.model import OpenTransaction
+from muster.history.model import TopicPartition as PlainPartition
 from muster.history.sources.cluster_limits import max_transaction_timeout_ms
-from muster.history.sources.remarks import Remarks
-from muster.model import OffsetAndTimestamp
-from muster.model import TopicPartition as Place
+from muster.history.sources.reader_warnings import ReaderWarnings
+from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 
 LATE_BUFFER_MS = 300_000
@@ -24,23 +24,23 @@ LATE_BUFFER_MS = 300_000
 
 
 def oldest_open(
-    admin: Admin, ends: Mapping[TopicPartition, int], now_ms: int, remarks: Remarks
-) -> dict[TopicPartition, OpenTransaction]:
+    admin: Admin, ends: Mapping[PlainPartition, int], now_ms: int, warnings: ReaderWarnings
+) -> dict[PlainPartition, OpenTransaction]:
     """The oldest open transaction of each of these partitions that has one. `ends` are their high watermarks."""
     try:
-        stable = _held_back(admin, {Place(*place): end for place, end in ends.items()})
+        stable = _held_back(admin, {TopicPartition(*place): end for place, end in ends.items()})
         return _oldest(admin, stable, now_ms) if stable else {}
     except MusterError as error:  # a broker that is too old, denies access or does not answer: report the rest
-        remarks.add(f"whether transactions are open is not known: {error}")
+        warnings.add(f"whether transactions are open is not known: {error}")
         return {}
 
 
-def _held_back(admin: Admin, ends: Mapping[Place, int]) -> dict[Place, int]:
+def _held_back(admin: Admin, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """The last stable offsets that are before the ends of their partitions."""
     if not ends:
         return {}
-    asked = dict.fromkeys(sorted(ends), LATEST_TIMESTAMP)
-    answers = admin.list_offsets(asked, isolation_level="read_committed", raise_errors=False)
+    times = dict.fromkeys(sorted(ends), LATEST_TIMESTAMP)
+    answers = admin.list_offsets(times, isolation_level="read_committed", raise_errors=False)
     return {
         place: answer.offset
         for place, answer in answers.items()
@@ -48,7 +48,7 @@ def _held_back(admin: Admin, ends: Mapping[Place, int]) -> dict[Place, int]:
     }
 
 
-def _oldest(admin: Admin, stable: dict[Place, int], now_ms: int) -> dict[TopicPartition, OpenTransaction]:
+def _oldest(admin: Admin, stable: dict[TopicPartition, int], now_ms: int) -> dict[PlainPartition, OpenTransaction]:
     answers = admin.describe_producers(list(stable), raise_errors=False)
     first = oldest_of({place: found for place, found in answers.items() if not isinstance(found, KafkaError)}, now_ms)
     if not first:
@@ -56,27 +56,29 @@ def _oldest(admin: Admin, stable: dict[Place, int], now_ms: int) -> dict[TopicPa
     listed = admin.list_transactions(producer_ids=sorted({each.producer_id for each in first.values()}))
     described = admin.describe_transactions([each.transactional_id for each in listed], raise_errors=False)
     unknown = hanging_transactions(first.values(), listed, described)
-    return judged(first, stable, unknown, max_transaction_timeout_ms(admin))
+    return with_verdict(first, stable, unknown, max_transaction_timeout_ms(admin))
 
 
-def oldest_of(producers: Mapping[Place, Iterable[ProducerState]], now_ms: int) -> dict[Place, HangingTransaction]:
+def oldest_of(
+    producers: Mapping[TopicPartition, Iterable[ProducerState]], now_ms: int
+) -> dict[TopicPartition, HangingTransaction]:
     """The first of the open transactions of each partition."""
-    first: dict[Place, HangingTransaction] = {}
+    first: dict[TopicPartition, HangingTransaction] = {}
     for each in open_transactions(producers, -now_ms, now_ms):
-        place = Place(each.topic, each.partition)
+        place = TopicPartition(each.topic, each.partition)
         if place not in first or each.start_offset < first[place].start_offset:
             first[place] = each
     return first
 
 
-def judged(
-    first: Mapping[Place, HangingTransaction],
-    stable: Mapping[Place, int],
+def with_verdict(
+    first: Mapping[TopicPartition, HangingTransaction],
+    stable: Mapping[TopicPartition, int],
     unknown: Collection[HangingTransaction],
     max_timeout_ms: int,
-) -> dict[TopicPartition, OpenTransaction]:
-    """The oldest open transactions. Those that are `unknown` to their coordinators hang if they are so old that a
-    coordinator would have aborted them."""
+) -> dict[PlainPartition, OpenTransaction]:
+    """The oldest open transactions, and whether they hang: those that are `unknown` to their coordinators do if a
+    coordinator would have aborted them by now."""
     late_ms = max_timeout_ms + LATE_BUFFER_MS
     return {
         place: OpenTransaction(

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from muster.arrow import Decoder
 from muster.errors import CorruptRecordError
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.protocol.records.control_records import is_abort_marker
 from muster.protocol.records.record_batch import (
     HEADER_SIZE,
@@ -39,7 +39,7 @@ _FAR = 2**31
 """After damage a batch is only accepted if its offset is at most this far ahead."""
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Consecutive whole batches in a file, and the offsets wanted from them."""
 
     path: Path
@@ -57,7 +57,7 @@ class _Aborted(NamedTuple):
     marker: int
 
 
-class Opened(NamedTuple):
+class OpenedTransaction(NamedTuple):
     """An open transaction: its first offset, and the epoch and time of its producer's last batch."""
 
     first: int
@@ -66,72 +66,72 @@ class Opened(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class LogPlan:
     """What to read from one log."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[BatchRun] = field(default_factory=list)
     aborted: list[_Aborted] = field(default_factory=list)
     next_offset: int = 0
     records: int = 0
-    open: dict[int, Opened] = field(default_factory=dict)
+    open: dict[int, OpenedTransaction] = field(default_factory=dict)
     """Producers with an open transaction."""
     last_ms: int = -1
     """The largest time of a batch."""
 
 
-def plan(paths: Iterable[Path], remarks: Remarks) -> Plan:
+def plan_log(paths: Iterable[Path], warnings: ReaderWarnings) -> LogPlan:
     """Walk the headers of a log's segments, in order of offset, to read its records."""
-    found = Plan()
-    walk(paths, found, remarks)
+    found = LogPlan()
+    walk(paths, found, warnings)
     if found.open:
         first = min(each.first for each in found.open.values())
-        remarks.add(f"{len(found.open)} open transactions from offset {first} on do not count")
+        warnings.add(f"{len(found.open)} open transactions from offset {first} on do not count")
     found.aborted += [_Aborted(producer_id, each.first, _END) for producer_id, each in found.open.items()]
     return found
 
 
-def walk(paths: Iterable[Path], found: Plan, remarks: Remarks) -> None:
-    """Add what the headers of segments, in order of offset, say of a log from `found.next_offset` on."""
+def walk(paths: Iterable[Path], found: LogPlan, warnings: ReaderWarnings) -> None:
+    """Add what the headers of a log's segments, in order of offset, show from `found.next_offset` on."""
     for path in paths:
         try:
-            _walk(path, found, remarks)
+            _walk(path, found, warnings)
         except OSError as error:
-            remarks.add(f"{path} could not be read ({error.strerror or error}): its records are missing")
+            warnings.add(f"{path} could not be read ({error.strerror or error}): its records are missing")
 
 
-def read(found: Plan, decoder: Decoder, remarks: Remarks) -> Iterator[pa.RecordBatch]:
+def read(plan: LogPlan, decoder: Decoder, warnings: ReaderWarnings) -> Iterator[pa.RecordBatch]:
     """The records of a plan, in order of offset."""
-    for run in found.runs:
-        aborted = [(t.producer_id, t.first) for t in found.aborted if t.first <= run.last and t.marker >= run.first]
+    for run in plan.runs:
+        aborted = [(t.producer_id, t.first) for t in plan.aborted if t.first <= run.last and t.marker >= run.first]
         try:
             with run.path.open("rb") as file:
                 file.seek(run.begin)
                 data = file.read(run.end - run.begin)
         except OSError as error:
-            remarks.add(f"{run.path} could not be read ({error.strerror or error}): its records are missing")
+            warnings.add(f"{run.path} could not be read ({error.strerror or error}): its records are missing")
             continue
         if len(data) < run.end - run.begin:
-            remarks.add(f"{run.path} became shorter while it was read")
-        yield from _decode(data, run, aborted, decoder, remarks)
+            warnings.add(f"{run.path} became shorter while it was read")
+        yield from _decode(data, run, aborted, decoder, warnings)
 
 
 def _decode(
-    data: bytes, run: Run, aborted: list[tuple[int, int]], decoder: Decoder, remarks: Remarks
+    data: bytes, run: BatchRun, aborted: list[tuple[int, int]], decoder: Decoder, warnings: ReaderWarnings
 ) -> Iterator[pa.RecordBatch]:
     try:
         yield from list(decoder.decode(data, run.first, _END, aborted).batches)
         return
     except CorruptRecordError:
         pass
-    for begin, end in _sound(data, run.path, remarks):
+    for begin, end in _sound(data, run.path, warnings):
         try:
             batch = memoryview(data)[begin:end]
             yield from list(decoder.decode(batch, run.first, _END, aborted).batches)
         except CorruptRecordError as error:
-            remarks.add(f"{run.path}: a batch could not be decoded and was skipped: {error}")
+            warnings.add(f"{run.path}: a batch could not be decoded and was skipped: {error}")
 
 
-def _sound(data: bytes, path: Path, remarks: Remarks) -> Iterator[tuple[int, int]]:
+def _sound(data: bytes, path: Path, warnings: ReaderWarnings) -> Iterator[tuple[int, int]]:
     """The positions of batches with a correct CRC."""
     position = 0
     while (header := next_header(data, position)) is not None:
@@ -139,7 +139,7 @@ def _sound(data: bytes, path: Path, remarks: Remarks) -> Iterator[tuple[int, int
             check_batch(data, position, header)
             yield position, position + header.size
         except CorruptRecordError as error:
-            remarks.add(f"{path}: offsets {header.base_offset} to {header.last_offset} were skipped: {error}")
+            warnings.add(f"{path}: offsets {header.base_offset} to {header.last_offset} were skipped: {error}")
         position += header.size
 
 
@@ -167,17 +167,17 @@ class _File:
         self._file.close()
 
 
-def _walk(path: Path, found: Plan, remarks: Remarks) -> None:
+def _walk(path: Path, found: LogPlan, warnings: ReaderWarnings) -> None:
     file = _File(path)
     try:
         position: int | None = 0
-        run: Run | None = None
+        run: BatchRun | None = None
         while position is not None:
             header = _header(file, position)
             if header is None:
                 _end(run, found)
                 run = None
-                position = _after_damage(path, file, position, found.next_offset, remarks)
+                position = _after_damage(path, file, position, found.next_offset, warnings)
                 continue
             run = _take(path, file, position, header, run, found)
             position += header.size
@@ -204,7 +204,9 @@ def _makes_sense(header: BatchHeader) -> bool:
     )
 
 
-def _take(path: Path, file: _File, position: int, header: BatchHeader, run: Run | None, found: Plan) -> Run | None:
+def _take(
+    path: Path, file: _File, position: int, header: BatchHeader, run: BatchRun | None, found: LogPlan
+) -> BatchRun | None:
     """Add a batch to the run, or begin another one. A batch that an earlier segment already had is skipped."""
     if header.last_offset < found.next_offset:
         _end(run, found)
@@ -220,20 +222,20 @@ def _take(path: Path, file: _File, position: int, header: BatchHeader, run: Run 
     found.records += 0 if header.is_control else header.record_count
     end = position + header.size
     if run is None:
-        return Run(path, position, end, first, header.last_offset)
+        return BatchRun(path, position, end, first, header.last_offset)
     return run._replace(end=end, last=header.last_offset)
 
 
-def _end(run: Run | None, found: Plan) -> None:
+def _end(run: BatchRun | None, found: LogPlan) -> None:
     if run is not None:
         found.runs.append(run)
 
 
-def _note_transaction(file: _File, position: int, header: BatchHeader, found: Plan) -> None:
+def _note_transaction(file: _File, position: int, header: BatchHeader, found: LogPlan) -> None:
     opened = found.open.get(header.producer_id)
     if not header.is_control:
         first = header.base_offset if opened is None else opened.first
-        found.open[header.producer_id] = Opened(first, header.producer_epoch, header.max_timestamp)
+        found.open[header.producer_id] = OpenedTransaction(first, header.producer_epoch, header.max_timestamp)
         return
     found.open.pop(header.producer_id, None)
     try:
@@ -247,21 +249,21 @@ def _note_transaction(file: _File, position: int, header: BatchHeader, found: Pl
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def _after_damage(path: Path, file: _File, position: int, expected: int, remarks: Remarks) -> int | None:
+def _after_damage(path: Path, file: _File, position: int, expected: int, warnings: ReaderWarnings) -> int | None:
     """The start of the next batch after bytes that are not a batch; None if there is none. Reports what is skipped."""
     left = file.size - position
     if left <= 0:
         return None
     if _is_older(*file.at(position, min(left, PIECE_BYTES))):
-        remarks.add(f"{path} has message sets from before Kafka 0.11, which are not read")
+        warnings.add(f"{path} has message sets from before Kafka 0.11, which are not read")
         return None
     found = _find_batch(file, position, expected)
     if found is not None:
-        remarks.add(f"{path}: skipped {found - position} bytes at position {position}, which are not a record batch")
+        warnings.add(f"{path}: skipped {found - position} bytes at position {position}, which are not a record batch")
         return found
     data, at = file.at(position, min(left, PIECE_BYTES))
     if left > PIECE_BYTES or any(memoryview(data)[at:]):  # zeros are only preallocated
-        remarks.add(
+        warnings.add(
             f"{path} ends with {left} bytes that are not a whole batch (from offset {expected} on): "
             "a crash, or a copy of a file that was being written"
         )

@@ -28,10 +28,10 @@ import pyarrow as pa
 
 from muster.history.entries.chunks import chunks, no_commits
 from muster.history.entries.decode import decode
-from muster.history.entries.synthetic_records import WrittenDown
+from muster.history.entries.synthetic_records import SyntheticRecords
 from muster.history.event_history import ToldGroup
-from muster.history.findings import View, findings
-from muster.history.lag.over_time import Past
+from muster.history.findings import GroupView, findings
+from muster.history.lag.over_time import CommitTimeline
 from muster.history.lag.rows import CommitSeries, Committed, ExpiryState, expiry_state
 from muster.history.model import (
     Chunk,
@@ -94,7 +94,7 @@ class Bucket:
         self._frozen, self._heard = pickle.loads(stored) if stored else ({}, {})
         self._thawed: dict[str, _Group] = {}
         self.output = Output()
-        self.past: Past | None = None
+        self.timeline: CommitTimeline | None = None
         """What groups have committed over time, if wanted; it is not stored."""
 
     def store(self) -> bytes:
@@ -116,17 +116,17 @@ class Bucket:
             group = self._group(chunk.group)
             self._emit(chunk.group, fold(group.state, chunk))
             if len(chunk.commits.offset):
-                if self.past is not None and group.state.kind is not GroupKind.SINK:
-                    self.past.add(chunk.group, chunk.commits)
+                if self.timeline is not None and group.state.kind is not GroupKind.SINK:
+                    self.timeline.add(chunk.group, chunk.commits)
                 group.committed = CommitSeries(chunk.commits, group.committed).latest()
             group.last_ms = max(group.last_ms, _last_ms(chunk))
             self._forget_events(chunk.group, group, group.last_ms)
 
-    def hear(self, events: pa.Table, *, is_all: bool = False) -> None:
+    def add_events(self, events: pa.Table, *, is_all: bool = False) -> None:
         """Record what brokers reported (rows of EVENTS). `is_all`: no log has anything about these groups."""
         for name, rows in _by_group(events).items():
             heard = self._heard.setdefault(name, Heard(is_all=is_all))
-            heard.hear(rows)
+            heard.add(rows)
 
     def _fold_events(self, *, is_last: bool = False) -> None:
         """Fold the events of groups that no log has."""
@@ -135,7 +135,7 @@ class Bucket:
                 group = self._group(name)
                 fresh = [each for each in heard.waiting if each.offset > group.told_to.get(each.partition, -1)]
                 group.told = group.told or ToldGroup(name)
-                written = WrittenDown()
+                written = SyntheticRecords()
                 group.told.take([each.fields for each in fresh], written, is_last=is_last)
                 for each in fresh:
                     group.told_to[each.partition] = max(each.offset, group.told_to.get(each.partition, -1))
@@ -266,7 +266,7 @@ def _last_ms(chunk: Chunk) -> int:
 _FIRST = "generations"
 
 
-class Views:
+class GroupViews:
     """Keeps the last rows of each group, for its findings."""
 
     def __init__(self, limits: Limits) -> None:
@@ -294,8 +294,8 @@ class Views:
         """The findings."""
         return findings(self._view(group, tables, now_ms) for group, tables in sorted(self._kept.items()))
 
-    def _view(self, group: str, tables: Mapping[str, deque[Any]], now_ms: int) -> View:
+    def _view(self, group: str, tables: Mapping[str, deque[Any]], now_ms: int) -> GroupView:
         generations = sorted(tables.get(_FIRST, ()), key=lambda row: row.at)
         by_time = {name: sorted(rows, key=lambda row: row.at_ms) for name, rows in tables.items() if name != _FIRST}
         rebalances, notes, lag = (by_time.get(name, ()) for name in ("rebalances", "notes", "lag"))
-        return View(group, generations, rebalances, notes, lag, now_ms, self.limits)
+        return GroupView(group, generations, rebalances, notes, lag, now_ms, self.limits)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from muster.client.plain.cluster import Cluster
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import KafkaConnectionError, KafkaError
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC, to_raw
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC, to_raw
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.group_partitions import group_partition

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from muster.client.admin.admin import Admin
 from muster.client.plain.fetch import FetchSettings
 from muster.errors import MusterError
-from muster.history.lag.over_time import Past
+from muster.history.lag.over_time import CommitTimeline
 from muster.history.model import (
     CommitNote,
     Finding,
@@ -33,8 +33,8 @@ from muster.history.model import (
 )
 from muster.history.rows import from_table, schema_of, to_table
 from muster.history.sources.open_transactions import oldest_open
-from muster.history.sources.remarks import Remarks
-from muster.spark.history.buckets import Bucket, Output, Views
+from muster.history.sources.reader_warnings import ReaderWarnings
+from muster.spark.history.buckets import Bucket, GroupViews, Output
 from muster.spark.history.packed import (
     COUNTS,
     COUNTS_SLOT,
@@ -70,8 +70,8 @@ OPEN = "open/"
 STANDS = "stands"
 """A row whose data are pickled `Stand`s, from which the lag is computed (lags.py)."""
 
-PAST = "past"
-"""A row whose data is a pickled `Past` and whose `at_ms` is its step, for the lag over time (lags.py)."""
+TIMELINE = "timeline"
+"""A row whose data is a pickled `CommitTimeline` and whose `at_ms` is its step, for the lag over time (lags.py)."""
 
 _NAME, _DATA = pa.field("name", pa.string()), pa.field("data", pa.binary())
 _OUTPUT: list[pa.Field[Any]] = [_NAME, pa.field("at_ms", pa.int64()), _DATA]
@@ -106,7 +106,7 @@ def fold_in_order(limits: Limits, now_ms: int | None) -> Callable[[Batches], Bat
                     if bucket is None or bucket.key != (partition, slot):
                         yield from bucket.end() if bucket is not None else ()
                         bucket = _Whole((partition, slot), limits, now_ms)
-                    yield from bucket.read(data, at_ms) if what == IN_ENTRIES else bucket.hear(what, data, at_ms)
+                    yield from bucket.read(data, at_ms) if what == IN_ENTRIES else bucket.add_events(what, data, at_ms)
         yield from bucket.end() if bucket is not None else ()
 
     return run
@@ -119,12 +119,12 @@ class _Whole:
         self.key = key
         self._now_ms = now_ms
         self._bucket = Bucket(limits)
-        self._bucket.past = Past(limits.since_ms)
-        self._views = Views(limits)
+        self._bucket.timeline = CommitTimeline(limits.since_ms)
+        self._views = GroupViews(limits)
         self._last_ms = 0
 
-    def hear(self, what: str, data: bytes, at_ms: int) -> Batches:
-        self._bucket.hear(from_bytes(data), is_all=what == IN_EVENTS_ONLY)
+    def add_events(self, what: str, data: bytes, at_ms: int) -> Batches:
+        self._bucket.add_events(from_bytes(data), is_all=what == IN_EVENTS_ONLY)
         self._last_ms = max(self._last_ms, at_ms)
         return iter(())
 
@@ -142,10 +142,10 @@ class _Whole:
         yield self._output(told)
         stands = [(STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL))]
         yield output_batch([*stands, *_packed("findings", self._views.findings(now_ms))])
-        past = self._bucket.past
-        if past is not None and past.kept:
-            step_ms = past.reach(now_ms)
-            yield output_batch([(PAST, pickle.dumps(past, pickle.HIGHEST_PROTOCOL))], step_ms)
+        timeline = self._bucket.timeline
+        if timeline is not None and timeline.commits:
+            step_ms = timeline.reach(now_ms)
+            yield output_batch([(TIMELINE, pickle.dumps(timeline, pickle.HIGHEST_PROTOCOL))], step_ms)
 
     def _output(self, told: Output) -> pa.RecordBatch:
         self._views.add(told.final)
@@ -176,7 +176,7 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
                 elif what == IN_ENTRIES:
                     bucket.read(from_bytes(data))
                 elif what in (IN_EVENTS, IN_EVENTS_ONLY):
-                    bucket.hear(from_bytes(data), is_all=what == IN_EVENTS_ONLY)
+                    bucket.add_events(from_bytes(data), is_all=what == IN_EVENTS_ONLY)
             stored = bucket.store()
             if stored:
                 state.update((stored,))
@@ -249,7 +249,7 @@ def find(limits: Limits, now_ms: int | None, settings: FetchSettings) -> Callabl
     None: this machine's clock. With `settings` the cluster is asked for the transactions that groups wait for."""
 
     def run(batches: Batches) -> Batches:
-        views = Views(limits)
+        views = GroupViews(limits)
         for batch in batches:
             for row in batch.to_pylist():
                 rows = from_table(KINDS[row["name"]], from_bytes(row["data"]))
@@ -267,13 +267,13 @@ def find(limits: Limits, now_ms: int | None, settings: FetchSettings) -> Callabl
 def _open_transactions(
     settings: FetchSettings, behind: Mapping[TopicPartition, int], now_ms: int
 ) -> dict[TopicPartition, OpenTransaction]:
-    remarks = Remarks()
+    warnings = ReaderWarnings()
     try:
         with Admin(asdict(settings.client), default_api_timeout_ms=_ASKED_MS) as admin:
-            found = oldest_open(admin, behind, now_ms, remarks)
+            found = oldest_open(admin, behind, now_ms, warnings)
     except MusterError as error:
         found = {}
-        remarks.add(f"whether transactions are open is not known: {error}")
-    for remark in remarks.sentences():
-        log.warning("%s", remark)
+        warnings.add(f"whether transactions are open is not known: {error}")
+    for warning in warnings.sentences():
+        log.warning("%s", warning)
     return found

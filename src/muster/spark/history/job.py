@@ -18,7 +18,7 @@ from muster.client.core.admin.admin import TopicDescription
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.history.model import Limits
 from muster.history.sources.cluster_limits import limits_of
-from muster.history.sources.raw import EVENTS_TOPIC, OFFSETS_TOPIC
+from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.tables import ENTRIES
 from muster.spark.history.folding import OUTPUT_DDL, SCHEMAS, STATE_DDL, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import IN_ENTRIES
@@ -30,7 +30,7 @@ from muster.spark.history.sink import (
     findings_frame,
     is_remote,
     lag_frame,
-    past_frame,
+    lag_over_time_frame,
     schema_of,
     tasks,
     written,
@@ -141,7 +141,7 @@ def tables(
     lag = lag_frame(kept, settings, limits, now_ms, None).persist(StorageLevel.MEMORY_AND_DISK)
     rows = {name: found[name] for name in OPEN_TABLES} | {"lag": lag}
     findings = findings_frame(rows, limits, now_ms, settings)
-    past = past_frame(kept, settings, now_ms).persist(StorageLevel.MEMORY_AND_DISK)
+    past = lag_over_time_frame(kept, settings, now_ms).persist(StorageLevel.MEMORY_AND_DISK)
     return History(**found | {"lag": lag, "findings": findings}, lag_over_time=past, kept=(kept, lag, past))
 
 

@@ -20,11 +20,11 @@ from muster.client.plain.fetch import FetchSettings
 from muster.errors import KafkaConnectionError, MusterError
 from muster.history.entries.chunks import no_commits
 from muster.history.lag import first_unread
-from muster.history.lag.over_time import Past, lag_over_time, places_of, plan
+from muster.history.lag.over_time import CommitTimeline, committed_partitions, lag_over_time, plan_lookups
 from muster.history.lag.rows import CommitSeries, counted, lag_rows
 from muster.history.model import GroupKind, Lag, LagSample, Limits
 from muster.history.rows import day_of, from_table, to_table
-from muster.history.sources.lag_samples import count_records, ends_over_time, look_settings
+from muster.history.sources.lag_samples import count_records, count_settings, ends_over_time
 from muster.model import TopicPartition
 from muster.spark.history.buckets import Stand
 
@@ -32,7 +32,7 @@ log = logging.getLogger("muster.spark.history")
 
 MOST_COUNTED = 4_000
 """In how many partitions of groups records are counted at one reading."""
-MOST_ASKED = 400_000
+MOST_LOOKUPS = 400_000
 """How many past log ends are looked up, over all partitions and times."""
 
 Batches = Iterator[pa.RecordBatch]
@@ -82,7 +82,7 @@ def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits
 
 def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
     """For mapInArrow: rows of LAG to the same rows, with records counted in the first `most` with unread ones."""
-    look = look_settings(settings)
+    look = count_settings(settings)
 
     def run(batches: Batches) -> Batches:
         left = most
@@ -109,13 +109,14 @@ def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
 
 
 def split(batches: Batches) -> Batches:
-    """For mapInArrow: rows `data` (a pickled `Past`) and `step_ms` (the longest of all) to one row per partition."""
+    """For mapInArrow: rows `data` (a pickled `CommitTimeline`) and `step_ms` (the longest of all) to one row for each
+    partition."""
     for batch in batches:
         for row in batch.to_pylist():
-            past: Past = pickle.loads(row["data"])
-            past.reach(0, row["step_ms"])
-            places = {place for own in past.kept.values() for place in own}
-            parts = [pickle.dumps(past.only(place), pickle.HIGHEST_PROTOCOL) for place in sorted(places)]
+            timeline: CommitTimeline = pickle.loads(row["data"])
+            timeline.reach(0, row["step_ms"])
+            places = {place for own in timeline.commits.values() for place in own}
+            parts = [pickle.dumps(timeline.only(place), pickle.HIGHEST_PROTOCOL) for place in sorted(places)]
             yield pa.RecordBatch.from_pydict({"data": parts}, schema=pa.schema([pa.field("data", pa.binary())]))
 
 
@@ -123,12 +124,14 @@ def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable
     """For mapInArrow: the rows of `split` to rows of LAG, with at most `most` lookups of log ends."""
 
     def run(batches: Batches) -> Batches:
-        parts: list[Past] = [pickle.loads(row["data"]) for batch in batches for row in batch.to_pylist()]
+        parts: list[CommitTimeline] = [pickle.loads(row["data"]) for batch in batches for row in batch.to_pylist()]
         if not parts:
             return
         now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
-        times = sorted({each for past in parts for each in past.times(now_ms)})
-        asked = plan(list(dict.fromkeys(place for past in parts for place in places_of(past))), times, most)
+        times = sorted({each for timeline in parts for each in timeline.times(now_ms)})
+        asked = plan_lookups(
+            list(dict.fromkeys(place for timeline in parts for place in committed_partitions(timeline))), times, most
+        )
         if asked.left_out:
             log.warning("the lag over time of %d partitions is omitted", asked.left_out)
         try:
@@ -136,7 +139,7 @@ def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable
         except MusterError as error:
             log.warning("no lag over time: cannot look up where the logs ended (%s)", error)
             return
-        rows = [row for past in parts for row in lag_over_time(past, asked.times, ends)]
+        rows = [row for timeline in parts for row in lag_over_time(timeline, asked.times, ends)]
         yield from to_table(Lag, rows).to_batches()
 
     return run

@@ -27,8 +27,8 @@ from pyspark.storagelevel import StorageLevel
 from muster.client.plain.fetch import FetchSettings
 from muster.history.model import Limits
 from muster.spark.history.compaction import OLD, Compaction, away, replace
-from muster.spark.history.folding import GROUPED_DDL, OPEN, PAST, SCHEMAS, STANDS, find, pack_groups, unpack
-from muster.spark.history.lags import MOST_ASKED, MOST_COUNTED, behind, count, over_time, split
+from muster.spark.history.folding import GROUPED_DDL, OPEN, SCHEMAS, STANDS, TIMELINE, find, pack_groups, unpack
+from muster.spark.history.lags import MOST_COUNTED, MOST_LOOKUPS, behind, count, over_time, split
 from muster.spark.history.place import Place
 from muster.spark.stopping import stoppable
 
@@ -93,17 +93,17 @@ def lag_frame(
     )
 
 
-def past_frame(told: DataFrame, settings: FetchSettings, at_ms: int | None) -> DataFrame:
+def lag_over_time_frame(told: DataFrame, settings: FetchSettings, at_ms: int | None) -> DataFrame:
     """The lag of the groups over time (lags.py)."""
     spread = tasks(told.sparkSession)
-    past = told.where(f.col("name") == PAST)
+    past = told.where(f.col("name") == TIMELINE)
     longest = past.agg(f.max("at_ms").alias("step_ms"))
     return (
         past.select("data")
         .crossJoin(longest)
         .mapInArrow(split, "data binary")
         .repartition(spread)
-        .mapInArrow(over_time(settings, at_ms, MOST_ASKED // spread), schema_of("lag"))
+        .mapInArrow(over_time(settings, at_ms, MOST_LOOKUPS // spread), schema_of("lag"))
     )
 
 

@@ -36,8 +36,8 @@ from muster.errors import ConfigError, KafkaConnectionError
 from muster.history.engine import span
 from muster.history.entries.decode import decode
 from muster.history.sources.folder import FolderTopic
-from muster.history.sources.raw import DECODED, EVENTS_TOPIC, to_raw
-from muster.history.sources.remarks import Remarks
+from muster.history.sources.raw_records import DECODER_COLUMNS, EVENTS_TOPIC, to_raw
+from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.history.tables import RAW
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.history import events
@@ -67,7 +67,7 @@ Ends = dict[int, int]
 SKEW_MS = 30_000
 """How slow a broker's clock may be, plus how long a record may take to become readable."""
 
-COLUMNS = ("partition", *DECODED)
+COLUMNS = ("partition", *DECODER_COLUMNS)
 
 _FIXED = {"subscribe": COMMITS_TOPIC, "mode": "assign", "columns": ",".join(COLUMNS)}
 _ALL_TOLD = _FIXED | {"subscribe": EVENTS_TOPIC}
@@ -215,10 +215,10 @@ class FolderReader(DataSourceReader):  # type: ignore[misc]
             yield from events.in_folder(told.read(index), partition.log_partition, frozenset(seen))
 
     def _topic(self, folder: Path, name: str = COMMITS_TOPIC) -> FolderTopic:
-        remarks = Remarks()
-        topic = FolderTopic([folder], name, remarks)
-        for remark in remarks.sentences():
-            log.warning("%s", remark)
+        warnings = ReaderWarnings()
+        topic = FolderTopic([folder], name, warnings)
+        for warning in warnings.sentences():
+            log.warning("%s", warning)
         return topic
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from muster.history.engine import History
+from muster.history.engine import GroupHistory
 from muster.history.model import Limits
 from muster.history.rows import from_table
-from muster.spark.history.folding import KINDS, PAST, STANDS
+from muster.spark.history.folding import KINDS, STANDS, TIMELINE
 from muster.spark.history.job import folded, packed
 from muster.spark.history.packed import IN_EVENTS, IN_EVENTS_ONLY, from_bytes, span_of
 
@@ -30,7 +30,7 @@ def whole(
     limits: Limits,
     now_ms: int | None,
     **options: Any,
-) -> History:
+) -> GroupHistory:
     """Like `muster.history.engine.read_history`, for a cluster or a folder.
 
     Raises:
@@ -39,21 +39,21 @@ def whole(
     # The brokers' events are not used here, but when the rows are put together, as with any engine.
     records = packed(spark, bootstrap, folder, groups, options).where(~f.col("what").isin(IN_EVENTS, IN_EVENTS_ONLY))
     output = folded(spark, records, limits, now_ms)
-    rows = output.where(f.col("name").isin(*_ROWS, STANDS, PAST, "counts")).select("name", "data").toArrow()
+    rows = output.where(f.col("name").isin(*_ROWS, STANDS, TIMELINE, "counts")).select("name", "data").toArrow()
     return collected(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
-def collected(packed_rows: Iterable[tuple[str, bytes]]) -> History:
+def collected(packed_rows: Iterable[tuple[str, bytes]]) -> GroupHistory:
     """Unpacked rows; lag and findings are computed from them afterwards, as with any engine."""
-    found = History()
+    found = GroupHistory()
     for name, data in packed_rows:
         if name == STANDS:
             for stand in pickle.loads(data):
                 found.kinds[stand.group] = stand.kind
                 if stand.committed:
                     found.committed[stand.group] = stand.committed
-        elif name == PAST:
-            found.past.merge(pickle.loads(data))
+        elif name == TIMELINE:
+            found.timeline.merge(pickle.loads(data))
         elif name == "counts":
             _count(found, data)
         elif name in _ROWS:
@@ -61,7 +61,7 @@ def collected(packed_rows: Iterable[tuple[str, bytes]]) -> History:
     return found
 
 
-def _count(found: History, data: bytes) -> None:
+def _count(found: GroupHistory, data: bytes) -> None:
     table = from_bytes(data)
     for row in table.to_pylist():
         place = row["kind"], row["version"]

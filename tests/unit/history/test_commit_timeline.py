@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.history.lag import over_time as past
-from muster.history.lag.over_time import MINUTE_MS, Past, committed_at, lag_over_time, places_of, plan
+from muster.history.lag.over_time import (
+    MINUTE_MS,
+    CommitTimeline,
+    committed_at,
+    committed_partitions,
+    lag_over_time,
+    plan_lookups,
+)
 from muster.history.lag.rows import CommitSeries
 from muster.history.model import Commits
 from tests.support.scale import examples
@@ -29,8 +36,8 @@ def commits_of(some: list[Commit]) -> Commits:
     return Commits(PLACES, nothing, time_ms, partition, offset, np.where(offset < 0, -1, time_ms), nothing, nothing)
 
 
-def thinned(some: list[Commit], cuts: list[int], since_ms: int = 0) -> Past:
-    found = Past(since_ms)
+def thinned(some: list[Commit], cuts: list[int], since_ms: int = 0) -> CommitTimeline:
+    found = CommitTimeline(since_ms)
     bounds = [0, *sorted(cuts), len(some)]
     for begin, end in pairwise(bounds):
         if begin < end:
@@ -59,7 +66,7 @@ def test_at_each_step_it_is_what_all_commits_say_wherever_the_log_is_cut(some, c
     assert 0 <= until_ms - times[-1] < found.step_ms
     for place in PLACES:
         expected = [series.at(place, time) for time in times]
-        kept = committed_at(found.kept["g"].get(place, []), times, found.step_ms)
+        kept = committed_at(found.commits["g"].get(place, []), times, found.step_ms)
         assert [each and (each.offset, each.commit_ms) for each in kept] == expected
 
 
@@ -68,7 +75,7 @@ def test_a_longer_history_has_longer_steps_and_no_more_of_them():
     found = thinned(some, [])
     assert found.step_ms == 128 * MINUTE_MS
     assert past.STEPS / 2 <= len(found.times(some[-1][2])) <= past.STEPS + 1
-    assert len(found.kept["g"]["t", 0]) <= past.STEPS + 1
+    assert len(found.commits["g"]["t", 0]) <= past.STEPS + 1
 
 
 def test_what_was_before_is_kept_as_it_was_then():
@@ -76,7 +83,7 @@ def test_what_was_before_is_kept_as_it_was_then():
     found = thinned(some, [], START_MS + 10**9 - 3 * MINUTE_MS)
     assert found.step_ms == MINUTE_MS
     times = found.times(START_MS + 10**9)
-    first, *_ = committed_at(found.kept["g"]["t", 0], times, MINUTE_MS)
+    first, *_ = committed_at(found.commits["g"]["t", 0], times, MINUTE_MS)
     assert first is not None
     assert (first.offset, first.commit_ms) == (7, START_MS)
     assert len(times) == 3
@@ -86,8 +93,8 @@ def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(past, "MOST_KEPT", 20)
     some = [(number % 3, number, START_MS + number * MINUTE_MS) for number in range(90)]
     found = thinned(some, [30, 60])
-    assert sum(map(len, found.kept["g"].values())) <= 20
-    assert found.kept["g"]["u", 0][-1].offset == 89
+    assert sum(map(len, found.commits["g"].values())) <= 20
+    assert found.commits["g"]["u", 0][-1].offset == 89
 
 
 def test_the_lag_at_a_time_is_that_of_then_and_its_age_is_known_to_a_step():
@@ -106,9 +113,9 @@ def test_the_lag_at_a_time_is_that_of_then_and_its_age_is_known_to_a_step():
 @pytest.mark.parametrize(("partitions", "expected"), [(10, (10, 60, 0)), (600, (600, 30, 0)), (1_500, (666, 30, 834))])
 def test_no_more_is_asked_for_than_is_allowed(partitions: int, expected: tuple[Any, ...]):
     found = thinned([(0, 1, START_MS)], [])
-    found.kept["g"] = {("t", number): [] for number in range(partitions)}
+    found.commits["g"] = {("t", number): [] for number in range(partitions)}
     times = found.times(START_MS + 59 * MINUTE_MS + 10)
-    asked = plan(places_of(found, {("t", partitions - 1): 5}), times)
+    asked = plan_lookups(committed_partitions(found, {("t", partitions - 1): 5}), times)
     assert (len(asked.places), len(asked.times), asked.left_out) == expected
     assert asked.places[0] == ("t", partitions - 1)
     assert asked.times[-1] == times[-1]
@@ -116,19 +123,19 @@ def test_no_more_is_asked_for_than_is_allowed(partitions: int, expected: tuple[A
 
 def test_several_are_one():
     some = [(0, 1, START_MS), (1, 2, START_MS + 3 * MINUTE_MS)]
-    whole, long = Past(), [(0, number, START_MS + number * 10 * MINUTE_MS) for number in range(1_000)]
+    whole, long = CommitTimeline(), [(0, number, START_MS + number * 10 * MINUTE_MS) for number in range(1_000)]
     for group, own in (("a", some), ("b", long)):
-        part = Past()
+        part = CommitTimeline()
         part.add(group, commits_of(own))
         whole.merge(part)
-    both = Past()
+    both = CommitTimeline()
     both.add("a", commits_of(some))
     both.add("b", commits_of(long))
-    assert (whole.kept, whole.step_ms) == (both.kept, both.step_ms)
+    assert (whole.commits, whole.step_ms) == (both.commits, both.step_ms)
     assert whole.times(START_MS + 10**9) == both.times(START_MS + 10**9)
 
 
 def test_steps_are_as_long_as_those_of_others():
     found = thinned([(0, 1, START_MS), (0, 2, START_MS + 3 * MINUTE_MS)], [])
     assert found.reach(START_MS + 3 * MINUTE_MS, 8 * MINUTE_MS) == 8 * MINUTE_MS
-    assert [each.offset for each in found.kept["g"]["t", 0]] == [1, 2][-len(found.kept["g"]["t", 0]) :]
+    assert [each.offset for each in found.commits["g"]["t", 0]] == [1, 2][-len(found.commits["g"]["t", 0]) :]

@@ -1,4 +1,4 @@
-"""What a reader could not do, in sentences for people: without repetition, and limited in number."""
+"""What a reader could not read or determine, in sentences for people: without repetition, and limited in number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 _MOST = 50
 
 
-class Remarks:
+class ReaderWarnings:
     """Sentences in the order in which they were first added. Readers in several threads may share one."""
 
     def __init__(self) -> None:

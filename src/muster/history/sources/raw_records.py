@@ -11,14 +11,14 @@ from muster.history.tables import RAW
 OFFSETS_TOPIC = "__consumer_offsets"
 EVENTS_TOPIC = "__group_events"
 
-DECODED = ("offset", "timestamp", LEADER_EPOCH, "key", "value", IS_TRANSACTIONAL)
+DECODER_COLUMNS = ("offset", "timestamp", LEADER_EPOCH, "key", "value", IS_TRANSACTIONAL)
 """The columns of muster.arrow's decoder that RAW is made of."""
 
 _UNKNOWN = -1
 
 
 def to_raw(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
-    """A batch with the columns DECODED of one partition. An unknown time or epoch is -1."""
+    """A batch with the columns DECODER_COLUMNS of one partition. An unknown time or epoch is -1."""
     columns: list[Array] = [
         pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
         batch.column("offset"),
