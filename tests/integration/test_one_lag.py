@@ -30,7 +30,7 @@ from muster.history.tables import LAG
 from muster.metrics.families import Distribution
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.history import lags
-from muster.spark.history.buckets import Stand
+from muster.spark.history.buckets import GroupStatus
 from muster.spark.progress.reports import report
 from tests.support.faces import PATIENCE_S, Cluster
 from tests.support.peers import run_kafka_class
@@ -98,7 +98,7 @@ def by_spark_s_tasks(bootstrap: str, group: str) -> Told:
         if isinstance(at, OffsetAndMetadata)
     }
     settings = FetchSettings(ReaderConfig(bootstrap_servers=(bootstrap,)).narrowed(ClientConfig))
-    stands = pickle.dumps([Stand(group, committed, ExpiryState(), GroupKind.CLASSIC)])
+    stands = pickle.dumps([GroupStatus(group, committed, ExpiryState(), GroupKind.CLASSIC)])
     batch = pa.RecordBatch.from_pydict({"data": [stands]})
     told = lags.count(settings, 400)(lags.behind(settings, Limits(), 5, None)(iter([batch])))
     rows = from_table(Lag, pa.Table.from_batches(told, LAG))

@@ -23,7 +23,7 @@ from muster.history.sources.cluster_limits import limits_of
 from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark import history
-from muster.spark.history.source import take_options
+from muster.spark.history.source import parse_history_options
 from muster.spark.offsets import from_json
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import Cluster
@@ -312,7 +312,9 @@ class Soak:
     def _ends(self) -> dict[str, dict[int, int]]:
         """Where the two topics end."""
         found: dict[str, dict[int, int]] = {OFFSETS_TOPIC: {}, EVENTS_TOPIC: {}}
-        cluster = connect(take_options({"bootstrap": self.bootstrap}, streaming=False)[0].fetch_settings().client)
+        cluster = connect(
+            parse_history_options({"bootstrap": self.bootstrap}, streaming=False)[0].fetch_settings().client
+        )
         places = cluster.led(list(found), internal=True)
         for place, end in cluster.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP)).items():
             found[place.topic][place.partition] = end

@@ -47,9 +47,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add_log_level(parser, "WARNING")
 
 
-def completed(action: argparse.Action, how: Mapping[str, str]) -> None:
+def completed(action: argparse.Action, by_shell: Mapping[str, str]) -> None:
     """Set how `muster completion` completes an argument."""
-    action.complete = how  # type: ignore[attr-defined]
+    action.complete = by_shell  # type: ignore[attr-defined]
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def read_connection(arguments: argparse.Namespace) -> None:
-    """Read the `--command-config` file, if the command has that option, and settle where the cluster is.
+    """Read the `--command-config` file, if the command has that option, and determine the cluster's address.
 
     Raises:
         ConfigError: the file cannot be read, or has a setting that is not valid here.

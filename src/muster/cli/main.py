@@ -33,9 +33,11 @@ COMMANDS: dict[str, Command] = {
         "muster.cli.servers.coordinator", "coordinate groups for an Apache Kafka cluster on ZooKeeper"
     ),
     "cluster": Command(
-        "muster.cli.servers.cluster", "start ZooKeeper and several brokers on this machine, for trying out"
+        "muster.cli.servers.cluster", "run ZooKeeper and several brokers on this machine, to try out a cluster"
     ),
-    "test-broker": Command("muster.cli.servers.for_tests", "run a broker for tests, with faults and a clock to set"),
+    "test-broker": Command(
+        "muster.cli.servers.for_tests", "run a broker for tests, with faults to inject and a clock to set"
+    ),
     "topics": Command("muster.cli.administer.topics", "create, list, describe, alter and delete topics"),
     "groups": Command(
         "muster.cli.administer.groups", "list, describe and delete groups; manage their offsets and members"
@@ -43,7 +45,7 @@ COMMANDS: dict[str, Command] = {
     "configs": Command("muster.cli.administer.configs", "show and change settings of topics, brokers and groups"),
     "records": Command("muster.cli.administer.records", "delete the oldest records of partitions"),
     "transactions": Command(
-        "muster.cli.administer.transactions", "list and describe transactions; find and end those that hang"
+        "muster.cli.administer.transactions", "list and describe transactions; find and abort those that hang"
     ),
     "log-dirs": Command("muster.cli.administer.log_dirs", "show how much disk space partitions use"),
     "health": Command("muster.cli.observe.health", "check a cluster's health, in one line"),

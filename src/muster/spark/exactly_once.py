@@ -12,8 +12,8 @@ what an earlier one has committed, and one that was thought to be dead can no lo
 A marker belongs to a number of a task, so this holds if a batch that runs again has the same rows in the same tasks.
 Spark does not promise that (SPARK-28650: the number of tasks may be another). So the marker has the number of the rows
 and a sum over their keys and values, whatever their order; a task that finds a marker compares them with its own rows.
-The driver looks for markers of tasks that a batch no longer has. What differs is refused: written again it would be
-there twice, left out it might be lost.
+The driver looks for markers of tasks that a batch no longer has. A difference is an error: rows that were written again
+would be there twice, and rows that were left out might be lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def task_name(prefix: str, number: int) -> str:
 
 
 def task_number(prefix: str, name: str) -> int | None:
-    """The number of the task with this name; None if it is not one of this prefix."""
+    """The number of the task with this name; None if the name does not have this prefix."""
     before, _, number = name.rpartition("-")
     return int(number) if before == prefix and number.isdecimal() else None
 
@@ -94,8 +94,8 @@ def read_marker(group: str, committed: OffsetAndMetadata | None) -> SinkMarker |
     except ValueError:
         pass
     raise SinkError(
-        f"group {group} has an offset that is not of this sink, but the sink marks in it which batches are written: "
-        "set kafka.transactional.id to a name that no group begins with"
+        f"group {group} has an offset that this sink did not commit, but the sink marks in this group which batches "
+        "are written: set kafka.transactional.id to a name with which no group's name begins"
     )
 
 
@@ -114,7 +114,7 @@ class Attempt:
         return task_name(self.prefix, self.number)
 
     @property
-    def _what(self) -> str:
+    def _label(self) -> str:
         return f"task {self.number} of batch {self.batch}"
 
     def is_written(self, marker: SinkMarker | None) -> bool:
@@ -132,7 +132,7 @@ class Attempt:
             )
         if marker.batch > self.batch:
             raise SinkError(
-                f"{self._what} comes after batch {marker.batch} was written: the checkpoint is older than what is in "
+                f"{self._label} comes after batch {marker.batch} was written: the checkpoint is older than what is in "
                 "the topic. To write from this checkpoint on, with rows that are there already, choose another "
                 "kafka.transactional.id"
             )
@@ -146,7 +146,7 @@ class Attempt:
         """
         if marker.content != content:
             raise SinkError(
-                f"{self._what} was written with {marker.content.rows} rows, and runs again with "
+                f"{self._label} was written with {marker.content.rows} rows, and runs again with "
                 f"{content.rows}{' other rows' if content.rows == marker.content.rows else ''}: {_REFUSED}"
             )
 
@@ -156,7 +156,7 @@ class Attempt:
 
 
 _REFUSED = (
-    "rows would be lost or written twice. Restart the query with the settings that it had, above all those that decide "
+    "rows would be lost or written twice. Restart the query with the settings that it had, above all those that set "
     "how many tasks a batch has (maxPartitions, minPartitions, spark.sql.shuffle.partitions); or choose another "
     "kafka.transactional.id to write the whole batch again"
 )

@@ -159,11 +159,11 @@ def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> Me
     from muster.client.net.driver import wall_clock_ms
     from muster.metrics.exposition import check_installed, check_port
     from muster.metrics.port import MetricsPort
-    from muster.spark.progress.exporter import Exporter
+    from muster.spark.progress.exporter import QueryExporter
 
     check_installed()
     check_port(port, "port")
-    listener, exporter = _listener(spark), Exporter()
+    listener, exporter = _listener(spark), QueryExporter()
     served = MetricsPort(host, port, {"/metrics": exporter.metrics})
     served.start()
     listener.callbacks.append(lambda progress: exporter.record(progress, wall_clock_ms()))

@@ -43,7 +43,7 @@ from muster.spark.exactly_once import (
     read_marker,
     task_number,
 )
-from muster.spark.given import as_typed
+from muster.spark.option_values import with_option_names
 from muster.spark.sink_options import SinkOptions
 from muster.spark.worker import keep_memory, spare_collections
 
@@ -105,7 +105,7 @@ def write(options: SinkOptions, batches: Iterator[pa.RecordBatch], engine: Engin
     except MusterError as error:
         if isinstance(error, SinkError):
             raise
-        raise SinkError(as_typed(str(error), ProducerConfig, set(), {})) from error
+        raise SinkError(with_option_names(str(error), ProducerConfig, set(), {})) from error
     spare_collections()
     return message
 
@@ -283,7 +283,7 @@ def _check_headers(headers: Any) -> None:
 _producers: dict[ProducerConfig, BatchProducer] = {}
 """The open producers of this process, the last used at the end. No task that has ended has anything in flight."""
 
-_KEPT = 4
+_MOST_PRODUCERS = 4
 
 
 def _producer(config: ProducerConfig) -> BatchProducer:
@@ -292,7 +292,7 @@ def _producer(config: ProducerConfig) -> BatchProducer:
     if found is None or not found.usable:
         found = BatchProducer(config)
     _producers[config] = found
-    while len(_producers) > _KEPT:
+    while len(_producers) > _MOST_PRODUCERS:
         _producers.pop(next(iter(_producers))).close()
     return found
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 
 from muster.client.config import ProducerConfig
 from muster.errors import ConfigError
-from muster.spark.given import Given, Names, as_typed
+from muster.spark.option_values import KnownOptions, OptionValues, with_option_names
 
 KNOWN = (
     "kafka.bootstrap.servers",
@@ -33,7 +33,7 @@ _DECIDED_HERE = {
     "path": "name the topic with the option topic, not in save() or start()",
 }
 
-NAMES = Names("sink", KNOWN, _DECIDED_HERE)
+NAMES = KnownOptions("sink", KNOWN, _DECIDED_HERE)
 
 _DEFAULTS: dict[str, Any] = {"client_id": "muster-spark", "batch_size": 128 * 1024, "linger_ms": 0}
 """Defaults that differ from the producer's: many records arrive together, so larger batches cost no time."""
@@ -68,13 +68,13 @@ class SinkOptions:
     """With `exactlyOnce`, how the transactional ids of the tasks begin."""
 
 
-def parse_sink_options(given: Mapping[str, str], schema: StructType, *, streaming: bool = True) -> SinkOptions:
+def parse_sink_options(raw: Mapping[str, str], schema: StructType, *, streaming: bool = True) -> SinkOptions:
     """Parse a writer's options, and check the columns of its rows. `streaming`: of a query, whose batches are numbered.
 
     Raises:
         ConfigError: something is unknown, missing or of a wrong type. The message is written for the user.
     """
-    options = Given(given, NAMES)
+    options = OptionValues(raw, NAMES)
     options.check_names()
     options.flag("includeHeaders", True)  # headers are written if there is a column of that name, as by Spark's sink
     topic = (options.get("topic") or "").strip() or None
@@ -82,7 +82,7 @@ def parse_sink_options(given: Mapping[str, str], schema: StructType, *, streamin
     return SinkOptions(topic, _columns(schema, topic), _config(options, prefix), prefix)
 
 
-def _prefix(options: Given, topic: str | None, streaming: bool) -> str | None:
+def _prefix(options: OptionValues, topic: str | None, streaming: bool) -> str | None:
     prefix = options.get(_PREFIX)
     if not options.flag("exactlyOnce", False):
         if prefix is not None:
@@ -93,15 +93,18 @@ def _prefix(options: Given, topic: str | None, streaming: bool) -> str | None:
         return None
     if not streaming:
         raise ConfigError(
-            "exactlyOnce is for writeStream: a batch write has no number by which a second try would find the first"
+            "exactlyOnce is for writeStream: a batch write has no batch number by which a retry could recognize what "
+            "the first try has written"
         )
     if not prefix:
         raise ConfigError(
-            f"exactlyOnce needs {_PREFIX}: a name that this query keeps when it is restarted, and no other query has"
+            f"exactlyOnce needs {_PREFIX}: a name that this query keeps when it is restarted, and that no other query "
+            "has"
         )
     if topic is None:
         raise ConfigError(
-            "exactlyOnce needs the option topic: what is written is marked with an offset of its first partition"
+            "exactlyOnce needs the option topic: the sink marks what it has written with an offset of the topic's "
+            "first partition"
         )
     return prefix
 
@@ -115,7 +118,7 @@ def _columns(schema: StructType, topic: str | None) -> frozenset[str]:
     if topic is not None:
         found.pop("topic", None)
     elif "topic" not in found:
-        raise ConfigError("no topic is given: set the option topic, or add a column named topic")
+        raise ConfigError("there is no topic: set the option topic, or add a column named topic")
     for name, kind in found.items():
         if not any(_alike(kind, wanted) for wanted in _COLUMNS[name]):
             wanted_types = " or ".join(wanted.simpleString() for wanted in _COLUMNS[name])
@@ -130,7 +133,7 @@ def _alike(kind: DataType, wanted: DataType) -> bool:
     return bool(kind.simpleString() == wanted.simpleString())
 
 
-def _config(options: Given, prefix: str | None) -> ProducerConfig:
+def _config(options: OptionValues, prefix: str | None) -> ProducerConfig:
     settings = {
         name.removeprefix("kafka."): value
         for name, value in options.all.items()
@@ -141,4 +144,4 @@ def _config(options: Given, prefix: str | None) -> ProducerConfig:
     try:
         return ProducerConfig.of(chosen, bootstrap_servers=options.bootstrap())
     except ConfigError as error:
-        raise ConfigError(as_typed(str(error), ProducerConfig, set(chosen), {})) from None
+        raise ConfigError(with_option_names(str(error), ProducerConfig, set(chosen), {})) from None

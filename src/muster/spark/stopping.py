@@ -4,7 +4,6 @@ Spark distinguishes a stop from an error by the text of what foreachBatch raises
 (StreamExecution.PROXY_ERROR). On the pages of a Py4JJavaError that expression overflows Java's stack, which ends the
 query's thread with an error, and Ctrl-C with a thousand lines. So an interrupted batch raises exactly the text that
 Spark expects.
-
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from pyspark.sql.types import (
 )
 
 from muster.errors import ConfigError, MusterError
-from muster.spark.history.place import Place
+from muster.spark.history.hadoop_folder import HadoopFolder
 from muster.spark.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -243,15 +243,15 @@ def _values(rows: DataFrame, keys: Sequence[str], convert: Sequence[Converter]) 
     for row in rows.toLocalIterator(prefetchPartitions=True):
         if (null := next((place for place in places if row[place] is None), None)) is not None:
             raise ConfigError(
-                f"a row has null in {rows.columns[null]!r}, which keys names: a unique index does not find it again, "
-                "and each batch would insert it again; leave such rows out, or give them a value (coalesce)"
+                f"a row has null in {rows.columns[null]!r}, which keys names: a unique index never matches null, "
+                "so each batch would insert the row again; leave such rows out, or give them a value (coalesce)"
             )
         yield tuple(value if value is None else each(value) for each, value in zip(convert, row, strict=True))
 
 
 def _converters(schema: StructType, *, as_text: bool) -> list[Converter]:
     """For each column a function that converts Spark's values for the database. Spark passes timestamps in the driver's
-    time zone, in which an hour is there twice a year. With `as_text`, types that SQLite lacks become text: times sort
+    time zone, in which one hour a year occurs twice. With `as_text`, types that SQLite lacks become text: times sort
     as text, decimals in a column of the type NUMERIC."""
     return [_converter(field.dataType, as_text) for field in schema.fields]
 
@@ -262,14 +262,14 @@ def _converter(kind: DataType, as_text: bool) -> Converter:
     if isinstance(kind, TimestampNTZType) and as_text:
         return lambda value: value.isoformat(" ")
     plain = isinstance(kind, (NumericType, StringType, BinaryType, BooleanType)) and not isinstance(kind, DecimalType)
-    return str if as_text and not plain else _as_it_is
+    return str if as_text and not plain else _unchanged
 
 
 def _in_utc(value: Any) -> Any:
     return value.astimezone(UTC)
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -285,7 +285,7 @@ _MERGED = re.compile(r"merged=(\d+)")
 _DONE = "_SUCCESS"
 _OWNER = "_query"
 _NUMBER, _ROW = "_muster_batch", "_muster_row"
-"""Columns beside those of the rows."""
+"""Columns in addition to those of the rows."""
 
 
 def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, query: str | None = None) -> Write:
@@ -306,28 +306,28 @@ def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, 
     @stoppable
     def write(rows: DataFrame, batch: int) -> None:
         _check_keys(keys, rows.columns)
-        place = Place(rows.sparkSession, folder)
-        _claim(place, folder, query or _query_id(rows, "into_parquet"))
-        merged, batches = _parts(place)
+        target = HadoopFolder(rows.sparkSession, folder)
+        _claim(target, folder, query or _query_id(rows, "into_parquet"))
+        merged, batches = _parts(target)
         if len(batches) >= merge_at and batches[-1] < batch:
-            _merge(rows.sparkSession, place, keys, merged, batches)
+            _merge(rows.sparkSession, target, keys, merged, batches)
         if merged is None or batch > merged:
-            _write_part(rows, place, f"batch={batch}")
+            _write_part(rows, target, f"batch={batch}")
 
     return write
 
 
-def _write_part(rows: DataFrame, place: Place, name: str) -> None:
-    rows.write.mode("overwrite").parquet(place.full(name))
-    if not place.exists(f"{name}/{_DONE}"):  # Hadoop can be set up not to write it
-        place.write(f"{name}/{_DONE}", "")
+def _write_part(rows: DataFrame, target: HadoopFolder, name: str) -> None:
+    rows.write.mode("overwrite").parquet(target.full(name))
+    if not target.exists(f"{name}/{_DONE}"):  # Hadoop can be set up not to write it
+        target.write(f"{name}/{_DONE}", "")
 
 
-def _claim(place: Place, folder: str, query: str) -> None:
+def _claim(target: HadoopFolder, folder: str, query: str) -> None:
     """Check that the folder is this query's: another query numbers its batches from 0, and they would seem old."""
-    found = place.read(_OWNER)
-    if not found and not any(map(_BATCH.fullmatch, place.listed(""))):
-        place.write(_OWNER, query)
+    found = target.read(_OWNER)
+    if not found and not any(map(_BATCH.fullmatch, target.listed(""))):
+        target.write(_OWNER, query)
     elif found != query:
         raise ConfigError(
             f"{folder} belongs to query {found}, and this is query {query}, whose batches are numbered from 0 again: "
@@ -341,28 +341,28 @@ def latest(spark: SparkSession, folder: str, keys: Sequence[str]) -> DataFrame:
     Raises:
         MusterError: nothing has been written there.
     """
-    place = Place(spark, folder)
-    merged, batches = _parts(place)
+    target = HadoopFolder(spark, folder)
+    merged, batches = _parts(target)
     if merged is None and not batches:
         raise MusterError(f"{folder} has no batches written by into_parquet")
-    return _last(spark, place, keys, merged, batches)
+    return _last(spark, target, keys, merged, batches)
 
 
-def _parts(place: Place) -> tuple[int | None, list[int]]:
+def _parts(target: HadoopFolder) -> tuple[int | None, list[int]]:
     """The batch up to which the table is merged, and the batches since; complete ones only."""
-    whole = [name for name in place.listed("") if place.exists(f"{name}/{_DONE}")]
+    whole = [name for name in target.listed("") if target.exists(f"{name}/{_DONE}")]
     merged = max((int(found[1]) for name in whole if (found := _MERGED.fullmatch(name))), default=None)
     batches = sorted(int(found[1]) for name in whole if (found := _BATCH.fullmatch(name)))
     return merged, [batch for batch in batches if merged is None or batch > merged]
 
 
 def _last(
-    spark: SparkSession, place: Place, keys: Sequence[str], merged: int | None, batches: Sequence[int]
+    spark: SparkSession, target: HadoopFolder, keys: Sequence[str], merged: int | None, batches: Sequence[int]
 ) -> DataFrame:
     parts = [(f"batch={batch}", batch) for batch in batches]
     if merged is not None:
         parts.insert(0, (f"merged={merged}", merged))
-    frames = [spark.read.parquet(place.full(name)).withColumn(_NUMBER, f.lit(batch)) for name, batch in parts]
+    frames = [spark.read.parquet(target.full(name)).withColumn(_NUMBER, f.lit(batch)) for name, batch in parts]
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame, allowMissingColumns=True)
@@ -377,15 +377,17 @@ def _column(name: str) -> Column:
     return f.col("`" + name.replace("`", "``") + "`")
 
 
-def _merge(spark: SparkSession, place: Place, keys: Sequence[str], merged: int | None, batches: Sequence[int]) -> None:
+def _merge(
+    spark: SparkSession, target: HadoopFolder, keys: Sequence[str], merged: int | None, batches: Sequence[int]
+) -> None:
     """Merge these batches, and delete what the previous merge has merged."""
-    target = f"merged={batches[-1]}"
-    _write_part(_last(spark, place, keys, merged, batches), place, target)
-    for name in place.listed(""):
+    name = f"merged={batches[-1]}"
+    _write_part(_last(spark, target, keys, merged, batches), target, name)
+    for name in target.listed(""):
         old_merge, old_batch = _MERGED.fullmatch(name), _BATCH.fullmatch(name)
         is_old_merge = old_merge is not None and merged is not None and int(old_merge[1]) < merged
         if is_old_merge or (old_batch is not None and merged is not None and int(old_batch[1]) <= merged):
-            place.delete(name)
+            target.delete(name)
 
 
 # --------------------------------------------------------------------------------------------------------------- topics

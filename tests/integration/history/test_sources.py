@@ -40,9 +40,9 @@ from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.history.tables import LAG, RAW
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.history import lags
-from muster.spark.history.buckets import Stand
+from muster.spark.history.buckets import GroupStatus
 from muster.spark.history.packed import IN_ENTRIES, from_bytes
-from muster.spark.history.source import PackedBatchReader, groups_option, take_options
+from muster.spark.history.source import PackedBatchReader, groups_option, parse_history_options
 from tests.support.faces import PATIENCE_S, Cluster
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def by_tasks(bootstrap, committed, most):
     """The lag as Spark's tasks find it, of which one counts in at most so many partitions."""
     settings = FetchSettings(config(bootstrap).narrowed(ClientConfig))
     stands = pickle.dumps(
-        [Stand(group, places, ExpiryState(), GroupKind.CLASSIC) for group, places in committed.items()]
+        [GroupStatus(group, places, ExpiryState(), GroupKind.CLASSIC) for group, places in committed.items()]
     )
     batch = pa.RecordBatch.from_pydict({"data": [stands]})
     told = lags.count(settings, most)(lags.behind(settings, LIMITS, 5, 4 * DAY_MS)(iter([batch])))
@@ -111,7 +111,7 @@ def how_committed(topic, group):
 
 def by_spark(group, **options):
     """The same as Spark's tasks read it."""
-    reader = PackedBatchReader(*take_options(options | groups_option([group]), streaming=False))
+    reader = PackedBatchReader(*parse_history_options(options | groups_option([group]), streaming=False))
     rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
     entries = [entry for row in rows if row["what"] == IN_ENTRIES for entry in from_bytes(row["data"]).to_pylist()]
     return [(each["offset"], each["is_transactional"]) for each in entries if each["topic"]]
@@ -145,8 +145,8 @@ def test_a_sink_that_marks_what_it_has_written_is_not_a_group_that_lags(cluster)
     settings = FetchSettings(config(cluster.bootstrap).narrowed(ClientConfig))
     committed = {(topic, 0): Committed(1, 5)}
     stands = [
-        Stand(sink, committed, ExpiryState(), GroupKind.SINK),
-        Stand(plain, committed, ExpiryState(), GroupKind.CLASSIC),
+        GroupStatus(sink, committed, ExpiryState(), GroupKind.SINK),
+        GroupStatus(plain, committed, ExpiryState(), GroupKind.CLASSIC),
     ]
     batch = pa.RecordBatch.from_pydict({"data": [pickle.dumps(stands)]})
     rows = pa.Table.from_batches(lags.behind(settings, LIMITS, 5, None)(iter([batch])), LAG).to_pylist()

@@ -33,11 +33,11 @@ from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.spark import history
 from muster.spark.history.compaction import NEW, OLD, Compaction, replace
-from muster.spark.history.folding import KINDS, OUTPUT_DDL, SCHEMAS, STANDS
+from muster.spark.history.folding import KINDS, OUTPUT_DDL, SCHEMAS, STATUSES
+from muster.spark.history.hadoop_folder import MARK, HadoopFolder
 from muster.spark.history.packed import to_bytes
-from muster.spark.history.place import MARK, Place
 from muster.spark.history.sink import Sink, schema_of, written
-from muster.spark.history.source import take_options
+from muster.spark.history.source import parse_history_options
 from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
 from tests.support.faces import PATIENCE_S
@@ -78,7 +78,7 @@ def past_lag(bootstrap, records, end_ms):
         own = [record for record in records if record.partition == partition]
         for chunk in chunks(decode(history_topic.raw(own)).entries, None):
             past.add(chunk.group, chunk.commits)
-    settings, _ = take_options({"bootstrap": bootstrap}, streaming=False)
+    settings, _ = parse_history_options({"bootstrap": bootstrap}, streaming=False)
     cluster = connect(settings.fetch_settings().client)
     asked = plan_lookups(committed_partitions(past), past.times(end_ms))
     try:
@@ -202,7 +202,7 @@ def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(s
         Compaction(spark, place, {"counts": schema_of("counts")}).run(batch, today)
         assert not (tmp_path / "_compact").exists()
 
-    place, before = Place(spark, str(tmp_path)), read()
+    place, before = HadoopFolder(spark, str(tmp_path)), read()
     unfinished = tmp_path / "counts" / ".spark-staging-1" / "day=2026-11-22"  # of a kill
     unfinished.mkdir(parents=True)
     compact(12, date(2026, 11, 22))
@@ -226,8 +226,8 @@ def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(s
 
 
 def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_out(spark, tmp_path):
-    source, _ = take_options({"bootstrap": "127.0.0.1:1"}, streaming=False)
-    stands, day_ms = (STANDS, pickle.dumps([])), 86_400_000
+    source, _ = parse_history_options({"bootstrap": "127.0.0.1:1"}, streaming=False)
+    stands, day_ms = (STATUSES, pickle.dumps([])), 86_400_000
 
     def generation(number, ended_ms):
         at = RecordPlace(0, number, number * day_ms, 0)
@@ -252,7 +252,7 @@ def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_ou
 
 def test_rows_that_are_replaced_stay_until_the_next_are_written(spark, tmp_path):
     """A job that is stopped while it writes how things stand leaves them as they were at its last look."""
-    place = Place(spark, str(tmp_path))
+    place = HadoopFolder(spark, str(tmp_path))
 
     def there():
         return [row["id"] for file in (tmp_path / "open").rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
@@ -282,7 +282,7 @@ def test_errors_are_sentences(spark, tmp_path):
 
 def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
     def claim(name):
-        Place(spark, str(tmp_path / name)).claim("_checkpoint", ["generations", "lag"])
+        HadoopFolder(spark, str(tmp_path / name)).claim("_checkpoint", ["generations", "lag"])
 
     claim("fresh")
     claim("fresh")  # nothing has been written yet
@@ -302,7 +302,7 @@ def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
     (tmp_path / "fresh" / "_checkpoint").mkdir()
     claim("fresh")
     with (
-        Place(spark, str(tmp_path / "held")).alone(),
+        HadoopFolder(spark, str(tmp_path / "held")).alone(),
         pytest.raises(ConfigError, match=r"another job is writing to .*held"),
         history.alone(spark, str(tmp_path / "held")),
     ):
@@ -315,6 +315,6 @@ def test_a_folder_in_which_a_job_cannot_go_on_is_refused(spark, tmp_path):
     ):
         pytest.fail("it is a file")
     with pytest.raises(ConfigError, match=r"a\[1\] contains \[ \], which Spark reads as a glob pattern"):
-        Place(spark, str(tmp_path / "a[1]"))
+        HadoopFolder(spark, str(tmp_path / "a[1]"))
     with pytest.raises(ConfigError, match="No FileSystem for scheme"):
-        Place(spark, "nosuch://a/b")
+        HadoopFolder(spark, "nosuch://a/b")

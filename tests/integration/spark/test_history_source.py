@@ -27,7 +27,7 @@ from muster.spark.history.source import (
     PackedBatchReader,
     PackedStreamReader,
     groups_option,
-    take_options,
+    parse_history_options,
 )
 from tests.support import history_topic
 from tests.support.brokers import BrokerProcess
@@ -56,7 +56,7 @@ def readers(broker):
 
     def reader(**more):
         given = {"kafka.bootstrap.servers": broker.bootstrap, "history.clock.ms": str(CLOCK_MS)} | more
-        made.append(PackedStreamReader(*take_options(given, streaming=True)))
+        made.append(PackedStreamReader(*parse_history_options(given, streaming=True)))
         return made[-1]
 
     yield reader
@@ -139,7 +139,7 @@ def test_time_does_not_pass_where_a_transaction_is_open(kafka_broker):
         group = one.consumer_group_metadata()
     writer.send_offsets_to_transaction([Offset(topic, 0, 7)], group, PATIENCE_S)
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "history.clock.ms": str(CLOCK_MS)}
-    with stopping(PackedStreamReader(*take_options(given, streaming=True))) as reader:
+    with stopping(PackedStreamReader(*parse_history_options(given, streaming=True))) as reader:
         end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         times = ticked(rows_of(reader, reader.initialOffset(), end))
     assert {place: time for place, time in times.items() if time != CLOCK_MS} == {
@@ -148,7 +148,7 @@ def test_time_does_not_pass_where_a_transaction_is_open(kafka_broker):
     assert len(times) == KAFKAS_PARTITIONS * SLOTS
     writer.commit_transaction(PATIENCE_S)
     given["history.clock.ms"] = str(CLOCK_MS + TICK_DEFAULT_MS)
-    with stopping(PackedStreamReader(*take_options(given, streaming=True))) as reader:
+    with stopping(PackedStreamReader(*parse_history_options(given, streaming=True))) as reader:
         last: list[Any] = [end]
 
         def look():
@@ -192,7 +192,7 @@ def test_all_readers_leave_out_other_groups_and_count_their_records(broker, read
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     for rows in (
         rows_of(stream, stream.initialOffset(), end),
-        rows_of_batch(PackedBatchReader(*take_options(given, streaming=False))),
+        rows_of_batch(PackedBatchReader(*parse_history_options(given, streaming=False))),
         rows_of_batch(FolderReader(str(broker.folder), frozenset({group}))),
     ):
         assert groups_in(rows) == {group}
@@ -202,7 +202,7 @@ def test_all_readers_leave_out_other_groups_and_count_their_records(broker, read
 def test_a_batch_and_a_folder_have_every_record(broker):
     given = {"kafka.bootstrap.servers": broker.bootstrap}
     for reader in (
-        PackedBatchReader(*take_options(given, streaming=False)),
+        PackedBatchReader(*parse_history_options(given, streaming=False)),
         FolderReader(str(broker.folder), frozenset()),
     ):
         tasks = reader.partitions()
@@ -245,7 +245,7 @@ def test_what_brokers_told_is_read_once_and_to_its_end_whatever_a_batch_may_have
 
     own = [[event for event in told if event.partition == partition] for partition in range(2)]
     everything = [(partition, offset) for partition in range(2) for offset in range(len(own[partition]))]
-    batch = PackedBatchReader(*take_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
+    batch = PackedBatchReader(*parse_history_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
     assert heard(rows_of_batch(batch)) == everything
     assert heard(rows_of_batch(FolderReader(str(broker.folder), frozenset()))) == everything
     assert heard(rows_of_batch(FolderReader(str(broker.folder), frozenset({"another"})))) == []
@@ -259,11 +259,11 @@ def test_a_topic_of_events_that_a_user_has_made_is_not_believed(broker):
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic(EVENTS_TOPIC, 1)])
     history_topic.write(broker.bootstrap, history_topic.told(SCENARIOS[2:]), EVENTS_TOPIC)
-    batch = PackedBatchReader(*take_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
+    batch = PackedBatchReader(*parse_history_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
     assert heard(rows_of_batch(batch)) == []
 
 
 def test_what_the_history_reads_is_not_a_matter_of_choice():
     for name in ("subscribe", "mode", "columns"):
         with pytest.raises(ConfigError, match=f"{name} cannot be set"):
-            take_options({"bootstrap": "a:1", name: "x"}, streaming=True)
+            parse_history_options({"bootstrap": "a:1", name: "x"}, streaming=True)

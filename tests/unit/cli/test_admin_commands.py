@@ -191,7 +191,7 @@ def test_a_file_of_bytes_is_told_in_a_sentence(tmp_path: Path, capsys):
 
 def changes(words: str):
     parser = command.whole_parser()
-    return configs.asked_changes(parser.parse_args(f"configs alter topics t {words}".split()))
+    return configs.requested_changes(parser.parse_args(f"configs alter topics t {words}".split()))
 
 
 def test_what_is_to_change():
@@ -206,7 +206,7 @@ def test_what_is_to_change():
 
 @pytest.mark.parametrize("words", ["--set a=1 --set a=2", "--set a=1 --delete a", "--append a=1 --append a=2"])
 def test_one_setting_changes_once(words: str):
-    with pytest.raises(ConfigError, match="a is given twice"):
+    with pytest.raises(ConfigError, match="a is named twice"):
         changes(words)
 
 

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from muster.cli.administer.asking import confirm, some
+from muster.cli.administer.confirmation import confirm, some
 from muster.errors import MusterError
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from muster.cli.main import main
 from muster.cli.stream import consume
-from muster.cli.stream.consume import Output
+from muster.cli.stream.consume import RecordOutput
 from muster.errors import MusterError
 from muster.model import ConsumerRecord, TopicPartition
 
@@ -52,14 +52,14 @@ def counted(reading: int) -> dict[TopicPartition, int]:
 
 def test_a_stream_that_is_no_file_will_do() -> None:
     stream = io.BytesIO()
-    output = Output(stream, text)
+    output = RecordOutput(stream, text)
     output.write(records(9))
     assert stream.getvalue() == b"".join(map(text, records(9)))
 
 
 def test_all_is_written_when_it_returns(pipe: tuple[int, BinaryIO]) -> None:
     reading, stream = pipe
-    output = Output(stream, text)
+    output = RecordOutput(stream, text)
     output.write(records(9))
     stream.close()
     assert counted(reading) == output.written == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 4}
@@ -69,7 +69,7 @@ def test_all_is_written_when_it_returns(pipe: tuple[int, BinaryIO]) -> None:
 
 def test_a_reader_that_goes_leaves_what_the_pipe_has_taken(pipe: tuple[int, BinaryIO]) -> None:
     reading, stream = pipe
-    output = Output(stream, text)
+    output = RecordOutput(stream, text)
     taken: list[bytes] = []
 
     def reader() -> None:
@@ -88,7 +88,7 @@ def test_a_reader_that_goes_leaves_what_the_pipe_has_taken(pipe: tuple[int, Bina
 
 def test_a_reader_that_goes_is_noticed_while_there_is_nothing_to_write(pipe: tuple[int, BinaryIO]) -> None:
     reading, stream = pipe
-    output = Output(stream, text)
+    output = RecordOutput(stream, text)
     output.write(records(1))
     output.check_reader()
     os.close(reading)
@@ -98,8 +98,8 @@ def test_a_reader_that_goes_is_noticed_while_there_is_nothing_to_write(pipe: tup
 
 def test_nobody_reads_a_file_or_what_is_none() -> None:
     with tempfile.TemporaryFile() as file:
-        Output(file, text).check_reader()
-    Output(io.BytesIO(), text).check_reader()
+        RecordOutput(file, text).check_reader()
+    RecordOutput(io.BytesIO(), text).check_reader()
 
 
 def test_an_interrupt_during_a_write_waits_until_it_is_counted(pipe: tuple[int, BinaryIO]) -> None:
@@ -116,7 +116,7 @@ def test_an_interrupt_during_a_write_waits_until_it_is_counted(pipe: tuple[int, 
             signal.raise_signal(signal.SIGUSR1)
             return written
 
-    output = Output(Interrupting(), text)  # type: ignore[arg-type]
+    output = RecordOutput(Interrupting(), text)  # type: ignore[arg-type]
     before = signal.signal(signal.SIGUSR1, output.interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -130,7 +130,7 @@ def test_an_interrupt_during_a_write_waits_until_it_is_counted(pipe: tuple[int, 
 
 def test_an_interrupt_ends_a_write_whose_reader_does_not_read(pipe: tuple[int, BinaryIO]) -> None:
     reading, stream = pipe
-    output = Output(stream, text)
+    output = RecordOutput(stream, text)
     main, room = threading.main_thread().ident, fcntl.fcntl(reading, fcntl.F_GETPIPE_SZ)
     assert main is not None
 
@@ -156,7 +156,7 @@ def test_an_interrupt_ends_a_write_whose_reader_does_not_read(pipe: tuple[int, B
 
 def test_the_third_interrupt_has_nothing_to_end() -> None:
     """The first two may come at any place of the command, where `main` and `__main__` take one each."""
-    output = Output(io.BytesIO(), text)
+    output = RecordOutput(io.BytesIO(), text)
     for number in (signal.SIGTERM, signal.SIGINT):
         with pytest.raises(KeyboardInterrupt) as raised:
             output.interrupt(number, None)
@@ -166,7 +166,7 @@ def test_the_third_interrupt_has_nothing_to_end() -> None:
 
 def test_an_interrupt_that_python_dropped_ends_the_reading_later() -> None:
     """As it does with one that is raised in a callback of a weak reference."""
-    output = Output(io.BytesIO(), text)
+    output = RecordOutput(io.BytesIO(), text)
     output.check_interrupts()
     with contextlib.suppress(KeyboardInterrupt):
         output.interrupt(signal.SIGTERM, None)
@@ -179,7 +179,7 @@ def test_an_interrupt_that_python_dropped_ends_the_reading_later() -> None:
 def test_a_command_that_fails_after_a_dropped_interrupt_says_that_it_was_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails(_arguments: object, output: Output) -> None:
+    def fails(_arguments: object, output: RecordOutput) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
         raise MusterError("too late")

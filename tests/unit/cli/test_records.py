@@ -42,8 +42,8 @@ def test_keys_stand_before_the_first_separator(monkeypatch):
 def test_json_lines(monkeypatch):
     text = json.dumps({"key": "k", "value": {"a": [1]}, "headers": {"h": "x"}, "partition": 2, "timestamp": 5})
     (found,) = lines(monkeypatch, text.encode(), json=True)
-    assert found == produce.Line(b"k", b'{"a":[1]}', [("h", b"x")], 2, 5)
-    assert produce.from_json(b"{}", 1) == produce.Line(None, None, [])
+    assert found == produce.InputRecord(b"k", b'{"a":[1]}', [("h", b"x")], 2, 5)
+    assert produce.from_json(b"{}", 1) == produce.InputRecord(None, None, [])
     assert produce.from_json(b'{"headers":[["h",null],["h",1]]}', 1).headers == [("h", None), ("h", b"1")]
 
 
@@ -77,7 +77,7 @@ def test_what_consume_prints_produce_reads(key, value, headers):
     """Word for word, whatever the bytes are."""
     record = ConsumerRecord("flights", 3, 42, 1700000000000, 0, key, value, headers)
     line = produce.from_json(record_text.as_json(record), 1)
-    assert line == produce.Line(key, value, headers, record.partition, record.timestamp)
+    assert line == produce.InputRecord(key, value, headers, record.partition, record.timestamp)
 
 
 def test_text_is_shown_as_text_and_other_bytes_in_base64():

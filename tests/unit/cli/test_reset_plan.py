@@ -7,79 +7,79 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.cli.administer import reset_plan
-from muster.cli.administer.reset_plan import Facts, Form, NewOffset
+from muster.cli.administer.reset_plan import NewOffset, PartitionOffsets, ResetForm
 from muster.errors import ConfigError, MusterError
 from muster.model import TopicPartition
 
 PLACE = TopicPartition("t", 0)
-KNOWN = Facts(begin=10, end=20, committed=15, at_time=12)
-BARE = Facts(begin=10, end=20)
-BEHIND = Facts(begin=10, end=20, committed=5)
-EMPTY = Facts(begin=20, end=20, committed=20)
+KNOWN = PartitionOffsets(begin=10, end=20, committed=15, at_time=12)
+BARE = PartitionOffsets(begin=10, end=20)
+BEHIND = PartitionOffsets(begin=10, end=20, committed=5)
+EMPTY = PartitionOffsets(begin=20, end=20, committed=20)
 
 
 @pytest.mark.parametrize(
     ("form", "number", "facts", "expected"),
     [
-        (Form.TO_EARLIEST, 0, KNOWN, 10),
-        (Form.TO_LATEST, 0, KNOWN, 20),
-        (Form.TO_CURRENT, 0, KNOWN, 15),
-        (Form.TO_CURRENT, 0, BARE, 20),
-        (Form.TO_CURRENT, 0, BEHIND, 5),  # as it is, though the log begins later
-        (Form.TO_OFFSET, 13, KNOWN, 13),
-        (Form.TO_OFFSET, 10, KNOWN, 10),
-        (Form.TO_OFFSET, 20, KNOWN, 20),
-        (Form.TO_OFFSET, 9, KNOWN, 10),
-        (Form.TO_OFFSET, -1, KNOWN, 10),
-        (Form.TO_OFFSET, 21, KNOWN, 20),
-        (Form.TO_OFFSET, 5, EMPTY, 20),
-        (Form.SHIFT_BY, 2, KNOWN, 17),
-        (Form.SHIFT_BY, -5, KNOWN, 10),
-        (Form.SHIFT_BY, -6, KNOWN, 10),
-        (Form.SHIFT_BY, 6, KNOWN, 20),
-        (Form.SHIFT_BY, 0, BEHIND, 10),
-        (Form.TO_DATETIME, 0, KNOWN, 12),
-        (Form.TO_DATETIME, 0, BARE, 20),
-        (Form.BY_DURATION, 0, KNOWN, 12),
-        (Form.BY_DURATION, 0, BARE, 20),
-        (Form.FROM_FILE, 11, KNOWN, 11),
-        (Form.FROM_FILE, 3, KNOWN, 10),
-        (Form.FROM_FILE, 30, BARE, 20),
+        (ResetForm.TO_EARLIEST, 0, KNOWN, 10),
+        (ResetForm.TO_LATEST, 0, KNOWN, 20),
+        (ResetForm.TO_CURRENT, 0, KNOWN, 15),
+        (ResetForm.TO_CURRENT, 0, BARE, 20),
+        (ResetForm.TO_CURRENT, 0, BEHIND, 5),  # as it is, though the log begins later
+        (ResetForm.TO_OFFSET, 13, KNOWN, 13),
+        (ResetForm.TO_OFFSET, 10, KNOWN, 10),
+        (ResetForm.TO_OFFSET, 20, KNOWN, 20),
+        (ResetForm.TO_OFFSET, 9, KNOWN, 10),
+        (ResetForm.TO_OFFSET, -1, KNOWN, 10),
+        (ResetForm.TO_OFFSET, 21, KNOWN, 20),
+        (ResetForm.TO_OFFSET, 5, EMPTY, 20),
+        (ResetForm.SHIFT_BY, 2, KNOWN, 17),
+        (ResetForm.SHIFT_BY, -5, KNOWN, 10),
+        (ResetForm.SHIFT_BY, -6, KNOWN, 10),
+        (ResetForm.SHIFT_BY, 6, KNOWN, 20),
+        (ResetForm.SHIFT_BY, 0, BEHIND, 10),
+        (ResetForm.TO_DATETIME, 0, KNOWN, 12),
+        (ResetForm.TO_DATETIME, 0, BARE, 20),
+        (ResetForm.BY_DURATION, 0, KNOWN, 12),
+        (ResetForm.BY_DURATION, 0, BARE, 20),
+        (ResetForm.FROM_FILE, 11, KNOWN, 11),
+        (ResetForm.FROM_FILE, 3, KNOWN, 10),
+        (ResetForm.FROM_FILE, 30, BARE, 20),
     ],
 )
-def test_forms(form: Form, number: int, facts: Facts, expected: int) -> None:
+def test_forms(form: ResetForm, number: int, facts: PartitionOffsets, expected: int) -> None:
     assert reset_plan.new_offset(form, number, PLACE, facts)[0] == expected
 
 
 def test_a_remark_says_what_was_not_as_asked_for() -> None:
-    def remark(form: Form, number: int, facts: Facts) -> str | None:
+    def remark(form: ResetForm, number: int, facts: PartitionOffsets) -> str | None:
         return reset_plan.new_offset(form, number, PLACE, facts)[1]
 
-    assert remark(Form.TO_OFFSET, 15, KNOWN) is None
-    assert remark(Form.TO_OFFSET, 21, KNOWN) == "t-0: 21 is after its end: using 20"
-    assert remark(Form.SHIFT_BY, -9, KNOWN) == "t-0: 6 is before its beginning: using 10"
-    assert remark(Form.TO_DATETIME, 0, BARE) == "t-0 has no record that recent: using its end, 20"
-    assert remark(Form.TO_CURRENT, 0, BEHIND) is None
+    assert remark(ResetForm.TO_OFFSET, 15, KNOWN) is None
+    assert remark(ResetForm.TO_OFFSET, 21, KNOWN) == "t-0: 21 is after its end: using 20"
+    assert remark(ResetForm.SHIFT_BY, -9, KNOWN) == "t-0: 6 is before its beginning: using 10"
+    assert remark(ResetForm.TO_DATETIME, 0, BARE) == "t-0 has no record that recent: using its end, 20"
+    assert remark(ResetForm.TO_CURRENT, 0, BEHIND) is None
 
 
 def test_what_was_never_committed_cannot_be_shifted() -> None:
     with pytest.raises(MusterError, match="t-0 has no committed offset to shift"):
-        reset_plan.new_offset(Form.SHIFT_BY, 1, PLACE, BARE)
+        reset_plan.new_offset(ResetForm.SHIFT_BY, 1, PLACE, BARE)
 
 
 @given(
-    form=st.sampled_from([Form.TO_OFFSET, Form.SHIFT_BY, Form.FROM_FILE]),
+    form=st.sampled_from([ResetForm.TO_OFFSET, ResetForm.SHIFT_BY, ResetForm.FROM_FILE]),
     number=st.integers(-(2**40), 2**40),
     begin=st.integers(0, 1_000),
     length=st.integers(0, 1_000),
     committed=st.integers(0, 3_000),
 )
 def test_what_people_ask_for_stays_within_the_log(
-    form: Form, number: int, begin: int, length: int, committed: int
+    form: ResetForm, number: int, begin: int, length: int, committed: int
 ) -> None:
-    facts = Facts(begin, begin + length, committed)
+    facts = PartitionOffsets(begin, begin + length, committed)
     offset, remark = reset_plan.new_offset(form, number, PLACE, facts)
-    wanted = committed + number if form is Form.SHIFT_BY else number
+    wanted = committed + number if form is ResetForm.SHIFT_BY else number
     assert begin <= offset <= begin + length
     assert (offset == wanted) is (begin <= wanted <= begin + length) is (remark is None)
 

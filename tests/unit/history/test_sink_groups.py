@@ -16,9 +16,9 @@ from muster.history.rules import fold as rules
 from muster.history.sink_groups import is_of_sink
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from muster.spark.history.folding import STANDS, TIMELINE, fold_in_order
+from muster.spark.history.folding import STATUSES, TIMELINE, fold_in_order
 from muster.spark.history.packed import PACKED
-from muster.spark.history.source import decoded
+from muster.spark.history.source import packed_decoded
 from muster.spark.history.whole import collected
 from tests.support.group_log import BEGIN_MS, GroupLog, M
 
@@ -108,7 +108,7 @@ def by_small_engine() -> GroupHistory:
 
 
 def packed_output() -> list[tuple[str, bytes]]:
-    rows = [row for piece in decoded(written().read(0), frozenset()) for row in piece.to_pylist()]
+    rows = [row for piece in packed_decoded(written().read(0), frozenset()) for row in piece.to_pylist()]
     batches = iter([pa.RecordBatch.from_pylist(sorted(rows, key=lambda row: row["log_offset"]), PACKED)])
     return [(row["name"], row["data"]) for out in fold_in_order(Limits(), LATER_MS)(batches) for row in out.to_pylist()]
 
@@ -133,7 +133,7 @@ def test_both_engines_leave_them_out_but_for_the_kind_of_those_that_are_named(by
 
 
 def test_the_tables_in_spark_have_no_rows_of_them() -> None:
-    found = collected(row for row in packed_output() if row[0] not in (STANDS, TIMELINE))
+    found = collected(row for row in packed_output() if row[0] not in (STATUSES, TIMELINE))
     assert groups_of(found) == {PLAIN}
     (past,) = [collected([row]).timeline for row in packed_output() if row[0] == TIMELINE]
     assert set(past.commits) == {PLAIN}

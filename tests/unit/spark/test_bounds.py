@@ -22,8 +22,8 @@ from muster.spark.source.bounds import (
     HELD_UP_MS,
     HELD_UP_WARNING_MS,
     STARTS_EVERY_MS,
-    Bounds,
     Lookup,
+    PartitionBounds,
 )
 from muster.spark.source.claims import QueryClaims
 
@@ -65,7 +65,7 @@ class Case:
         self.claims.begin_from(to_json(INITIAL))
         self.leaders = Leaders()
         self.metadata = ClusterMetadata(ConsumerConfig())
-        self.bounds = Bounds(self.leaders, self.claims, self.metadata)
+        self.bounds = PartitionBounds(self.leaders, self.claims, self.metadata)
         for partition, position in positions.items():
             self.own(partition, position)
 

@@ -5,12 +5,12 @@ import pytest
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from muster.spark.source.choices import Spot
-from muster.spark.source.member import Pace
+from muster.spark.source.choices import OffsetOrTime
+from muster.spark.source.member import BatchPacing
 from muster.spark.source.options import DEFAULT_MAX_ROWS, parse_options
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
-BEGIN, END = Spot(None, EARLIEST_TIMESTAMP), Spot(None, LATEST_TIMESTAMP)
+BEGIN, END = OffsetOrTime(None, EARLIEST_TIMESTAMP), OffsetOrTime(None, LATEST_TIMESTAMP)
 BY_TIME = '{"t":{"0":1000}}'
 OFFSETS = '{"t":{"0":23,"1":-2}}'
 
@@ -30,18 +30,22 @@ def starts(streaming, **more):
     [
         ({}, [END] * 3, [BEGIN] * 3),
         ({"startingOffsets": "Earliest"}, [BEGIN] * 3, [BEGIN] * 3),
-        ({"startingOffsets": OFFSETS}, [Spot(23), BEGIN, BEGIN], [Spot(23), BEGIN, BEGIN]),
-        ({"startingTimestamp": "7000"}, [Spot(None, 7000)] * 3, [Spot(None, 7000)] * 3),
-        ({"startingOffsetsByTimestamp": BY_TIME}, [Spot(None, 1000), BEGIN, BEGIN], [Spot(None, 1000), BEGIN, BEGIN]),
+        ({"startingOffsets": OFFSETS}, [OffsetOrTime(23), BEGIN, BEGIN], [OffsetOrTime(23), BEGIN, BEGIN]),
+        ({"startingTimestamp": "7000"}, [OffsetOrTime(None, 7000)] * 3, [OffsetOrTime(None, 7000)] * 3),
+        (
+            {"startingOffsetsByTimestamp": BY_TIME},
+            [OffsetOrTime(None, 1000), BEGIN, BEGIN],
+            [OffsetOrTime(None, 1000), BEGIN, BEGIN],
+        ),
         (
             {"startingOffsetsByTimestamp": BY_TIME, "startingOffsets": "latest"},
-            [Spot(None, 1000), BEGIN, BEGIN],
-            [Spot(None, 1000), BEGIN, BEGIN],
+            [OffsetOrTime(None, 1000), BEGIN, BEGIN],
+            [OffsetOrTime(None, 1000), BEGIN, BEGIN],
         ),
         (
             {"startingOffsetsByTimestamp": BY_TIME, "startingOffsets": "earliest", "startingTimestamp": "5"},
-            [Spot(None, 5)] * 3,
-            [Spot(None, 5)] * 3,
+            [OffsetOrTime(None, 5)] * 3,
+            [OffsetOrTime(None, 5)] * 3,
         ),
     ],
 )
@@ -66,11 +70,11 @@ def test_what_does_not_count_is_reported():
 
 def test_where_a_batch_read_ends():
     assert read(False).ending.spot(P0) == END
-    assert read(False, endingTimestamp="7").ending.spot(P0) == Spot(None, 7)
+    assert read(False, endingTimestamp="7").ending.spot(P0) == OffsetOrTime(None, 7)
     by_time = read(False, endingOffsetsByTimestamp=BY_TIME, endingOffsets=OFFSETS.replace("-2", "-1")).ending
-    assert [by_time.spot(P0), by_time.spot(P1)] == [Spot(None, 1000), END]
+    assert [by_time.spot(P0), by_time.spot(P1)] == [OffsetOrTime(None, 1000), END]
     by_offset = read(False, endingOffsets=OFFSETS.replace("-2", "-1")).ending
-    assert [by_offset.spot(P0), by_offset.spot(P1)] == [Spot(23), END]
+    assert [by_offset.spot(P0), by_offset.spot(P1)] == [OffsetOrTime(23), END]
 
 
 def test_partitions_that_are_not_named_are_reported():
@@ -85,7 +89,7 @@ def test_partitions_that_are_not_named_are_reported():
         "endingOffsets does not name t-2, t-3, t-4, t-5, t-6 and 5 more: reading ends where their logs end"
     )
     with pytest.raises(ConfigError, match=r"startingOffsets names t-1, which is not one of"):
-        choice.check_strangers([P0, P2])
+        choice.check_named_partitions([P0, P2])
 
 
 def test_what_would_be_another_place_later():
@@ -139,11 +143,11 @@ def test_a_group_of_the_querys_own():
 
 
 def test_the_pace_of_batches():
-    pace = Pace(10, 1_000)
+    pace = BatchPacing(10, 1_000)
     assert not pace.holds_back(0, 5)  # the first trigger
     assert pace.holds_back(9, 1_004)
     assert not pace.holds_back(9, 1_005)
     assert not pace.holds_back(10, 1_006)
     assert pace.holds_back(9, 2_005)
-    assert not Pace(None, 1_000).holds_back(0, 5)
-    assert not Pace(None, 1_000).holds_back(0, 6)
+    assert not BatchPacing(None, 1_000).holds_back(0, 5)
+    assert not BatchPacing(None, 1_000).holds_back(0, 6)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from muster.spark.offsets import Claim, OffsetFormatError, QueryOffset, Topic, from_json, to_json
-from muster.spark.source.bounds import Verdict, judge
-from muster.spark.source.claims import BatchState, Resume, resume_position
+from muster.spark.source.bounds import PositionState, judge
+from muster.spark.source.claims import BatchState, ResumeMode, resume_position
 from tests.support.claims_query import P0, P1, P2, START, Query
 
 # --- rule 8 -----------------------------------------------------------------------------------------------------------
@@ -29,20 +29,28 @@ DONE = Claim(100, 200)
     ],
 )
 def test_where_a_partition_starts(committed, done, by_max, by_group, by_checkpoint):
-    found = [resume_position(committed, done, resume) for resume in (Resume.MAX, Resume.GROUP, Resume.CHECKPOINT)]
+    found = [
+        resume_position(committed, done, resume) for resume in (ResumeMode.MAX, ResumeMode.GROUP, ResumeMode.CHECKPOINT)
+    ]
     assert found == [by_max, by_group, by_checkpoint]
 
 
 @pytest.mark.parametrize("committed", [None, 0, 99, 100, 150, 200, 201])
 def test_what_somebody_else_committed_is_obeyed_unless_the_checkpoint_is_to_be_believed(committed):
-    start = {resume: resume_position(committed, DONE, resume, earlier=False) for resume in Resume}
+    start = {resume: resume_position(committed, DONE, resume, earlier=False) for resume in ResumeMode}
     obeyed = 200 if committed is None else committed
-    assert start == {Resume.MAX: obeyed, Resume.GROUP: obeyed, Resume.CHECKPOINT: 200}
+    assert start == {ResumeMode.MAX: obeyed, ResumeMode.GROUP: obeyed, ResumeMode.CHECKPOINT: 200}
 
 
 @pytest.mark.parametrize(
     ("position", "verdict"),
-    [(9, Verdict.GONE), (10, Verdict.GOOD), (15, Verdict.GOOD), (20, Verdict.GOOD), (21, Verdict.BEYOND)],
+    [
+        (9, PositionState.GONE),
+        (10, PositionState.GOOD),
+        (15, PositionState.GOOD),
+        (20, PositionState.GOOD),
+        (21, PositionState.BEYOND),
+    ],
 )
 def test_what_a_position_is_worth(position, verdict):
     assert judge(position, 10, 20) is verdict

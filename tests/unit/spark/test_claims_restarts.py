@@ -4,7 +4,7 @@ import pytest
 
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim, Topic, from_json
-from muster.spark.source.claims import QueryClaims, Replay
+from muster.spark.source.claims import QueryClaims, ReplayMode
 from tests.support.claims_query import P0, P1, P2, Query
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_a_planned_batch_is_replayed_whole_whatever_the_group_looks_like():
 def test_a_trimmed_replay_reads_what_is_owned_and_not_committed():
     query = Query().gains({P0: 10, P1: 0, P2: 0})
     query.asks(p0=60, p1=7, p2=5)
-    again = Query(replay=Replay.TRIM)
+    again = Query(replay=ReplayMode.TRIM)
     again.end = query.end
     again.plans()
     assert again.claims.to_trim()
@@ -64,13 +64,13 @@ def test_a_trimmed_replay_reads_what_is_owned_and_not_committed():
 def test_after_a_trimmed_replay_another_restart_believes_the_group():
     query = Query().gains({P0: 0})
     query.asks(p0=100)
-    again = Query(replay=Replay.TRIM)
+    again = Query(replay=ReplayMode.TRIM)
     again.end = query.end
     again.plans()
     again.claims.trim()
     assert again.plans() == {}
     again.is_done()
-    last = Query(again.offset, replay=Replay.TRIM)
+    last = Query(again.offset, replay=ReplayMode.TRIM)
     last.asks()
     last.gains({P0: 50})
     assert last.asks(p0=100) == {0: (50, 100)}
@@ -185,10 +185,10 @@ def test_the_names_of_older_versions_count_only_after_an_offset_of_theirs():
 def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_s_name():
     query = Query(name="q").gains({P0: 10}, "spark:another/4")
     assert query.asks(p0=15) is None
-    assert query.claims.unnoted() == [P0]
+    assert query.claims.without_own_commit() == [P0]
     assert query.claims.to_commit()[P0].metadata == "spark:q/0@:id1"
     assert query.commits() == {0: 10}
-    assert query.claims.unnoted() == []
+    assert query.claims.without_own_commit() == []
     assert query.asks() == {0: (10, 15)}
 
 
@@ -322,7 +322,7 @@ def test_after_a_loss_an_earlier_commit_is_no_longer_the_group_s_offset():
     sent = query.claims.epoch(P0)
     query.claims.lost(P0, 30, "gone")
     query.claims.acknowledged(P0, 120, sent)
-    assert query.claims.unnoted() == [P0]
+    assert query.claims.without_own_commit() == [P0]
     assert query.commits() == {0: 30}
 
 
@@ -356,7 +356,7 @@ def test_a_query_without_a_group_writes_down_where_it_continues_after_a_loss():
 def test_a_trimmed_replay_reads_nothing_outside_its_claims(committed, read):
     query = Query().gains({P0: 10})
     query.asks(p0=60)
-    again = Query(replay=Replay.TRIM)
+    again = Query(replay=ReplayMode.TRIM)
     again.end = query.end
     again.plans()
     again.gains({P0: committed})

@@ -64,7 +64,7 @@ def test_a_marker_is_an_offset_that_says_whose_it_is():
     assert read_marker("orders-2", committed) == SinkMarker("q", 7, SOME)
     assert read_marker("orders-2", None) is None
     for strange in ("", "spark:q/3", "muster-sink:q:3", "muster-sink:q:x:1", "another:q:3:1"):
-        with pytest.raises(SinkError, match=r"^group orders-2 has an offset that is not of this sink"):
+        with pytest.raises(SinkError, match=r"^group orders-2 has an offset that this sink did not commit"):
             read_marker("orders-2", OffsetAndMetadata(8, metadata=strange))
 
 

@@ -10,7 +10,7 @@ from muster.errors import ErrorCode, KafkaConnectionError, KafkaError
 from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP
-from muster.spark.history.events import look, tasks_of
+from muster.spark.history.events import next_ranges, tasks_of
 from muster.spark.history.packed import pack_events
 from tests.support.history_topic import Written, raw
 
@@ -37,7 +37,7 @@ class Logs:
 
 def looked(cluster: Logs, before: Any) -> Any:
     given: Any = cluster
-    return look(given, before)
+    return next_ranges(given, before)
 
 
 BEFORE = {"of": 50, "read": {"0": [3, 8], "1": [0, 4]}}

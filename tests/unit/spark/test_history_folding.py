@@ -24,8 +24,8 @@ from muster.history.rows import from_table
 from muster.history.rules import fold as rules
 from muster.history.rules.event_explanations import explained
 from muster.history.rules.event_rebalances import by_group
-from muster.spark.history.buckets import Stand
-from muster.spark.history.folding import KINDS, OPEN, SCHEMAS, STANDS, TIMELINE, fold_in_order, fold_on, unpack
+from muster.spark.history.buckets import GroupStatus
+from muster.spark.history.folding import KINDS, OPEN, SCHEMAS, STATUSES, TIMELINE, fold_in_order, fold_on, unpack
 from muster.spark.history.packed import (
     IN_COUNTS,
     PACKED,
@@ -37,7 +37,7 @@ from muster.spark.history.packed import (
     tick_rows,
     to_bytes,
 )
-from muster.spark.history.source import decoded
+from muster.spark.history.source import packed_decoded
 from muster.spark.history.whole import collected
 from tests.support.history_topic import Source, Written, names, raw, recorded, told
 from tests.support.scale import seeds
@@ -81,7 +81,7 @@ def small(
     return {name: ordered(getattr(rows, name)) for name in TABLES}
 
 
-def standings(records: list[Written], end_ms: int) -> dict[str, Stand]:
+def standings(records: list[Written], end_ms: int) -> dict[str, GroupStatus]:
     """How things stand with each group at the end, of those that have something."""
     found = {}
     for chunk in chunks(decode(raw(records)).entries, None):
@@ -89,11 +89,11 @@ def standings(records: list[Written], end_ms: int) -> dict[str, Stand]:
         rules.fold(state, chunk)
         generations = rules.finish(state, end_ms).generations
         so = expiry_state(generations[-1] if generations else None)
-        found[chunk.group] = Stand(chunk.group, CommitSeries(chunk.commits).latest(), so, state.kind)
+        found[chunk.group] = GroupStatus(chunk.group, CommitSeries(chunk.commits).latest(), so, state.kind)
     return having_something(found.values())
 
 
-def having_something(stands: Iterable[Stand]) -> dict[str, Stand]:
+def having_something(stands: Iterable[GroupStatus]) -> dict[str, GroupStatus]:
     return {stand.group: stand for stand in stands if stand.committed or stand.expiry != ExpiryState()}
 
 
@@ -111,13 +111,13 @@ def in_batch(
     rows.sort(key=lambda row: (row["slot"], row["log_offset"]))
     batches = (pa.RecordBatch.from_pylist(rows[begin : begin + 3], PACKED) for begin in range(0, len(rows), 3))
     told = [row for batch in fold_in_order(limits, end_ms)(batches) for row in batch.to_pylist()]
-    return tables((row["name"], row["data"]) for row in told if row["name"] != STANDS)
+    return tables((row["name"], row["data"]) for row in told if row["name"] != STATUSES)
 
 
 def tables(told: Iterator[tuple[str, bytes]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, data in told:
-        if name in (STANDS, TIMELINE):
+        if name in (STATUSES, TIMELINE):
             continue
         kind = KINDS.get(name.removeprefix(OPEN))
         rows = from_bytes(data).to_pylist() if kind is None else from_table(kind, from_bytes(data))
@@ -155,7 +155,7 @@ class Stream:
         self.states = {slot: State() for slot in range(-1, SLOTS)}
         self.final: list[tuple[str, bytes]] = []
         self.open: list[tuple[str, bytes]] = []
-        self.stands: list[Stand] = []
+        self.stands: list[GroupStatus] = []
         self.looks = 0
         """How many buckets have told how things stand, at the last look."""
 
@@ -182,7 +182,7 @@ class Stream:
     def _take(self, frame: pd.DataFrame, tick_ms: int | None) -> None:
         for name, at_ms, data in frame.itertuples(index=False):
             assert at_ms == (0 if tick_ms is None or name == "counts" else tick_ms + LOOK_MS)
-            if name == STANDS:
+            if name == STATUSES:
                 self.stands += pickle.loads(data)
                 self.looks += 1
             else:
@@ -345,7 +345,7 @@ def test_counts_are_of_every_record_also_of_groups_that_are_left_out():
 def test_collected_from_packed_rows_the_history_is_that_of_the_small_engine():
     records = [*recorded(["life-java-range", "life-java-consumer"], 1), *recorded(["crash-java-range"], 1)]
     end_ms = max(record.timestamp_ms for record in records) + 10**6
-    pieces = decoded(iter(raw(records).to_batches(max_chunksize=100)), frozenset())
+    pieces = packed_decoded(iter(raw(records).to_batches(max_chunksize=100)), frozenset())
     rows = sorted(
         (row for piece in pieces for row in piece.to_pylist()), key=lambda row: (row["slot"], row["log_offset"])
     )
@@ -363,7 +363,7 @@ def test_packed_entries_know_which_commits_were_made_in_transactions():
     table = raw(recorded(["life-java-range"], 1))
     bits = [(None, False, True)[number % 3] for number in range(len(table))]
     at = table.schema.get_field_index("is_transactional")
-    (packed,) = decoded(iter(table.set_column(at, "is_transactional", pa.array(bits)).to_batches()), frozenset())
+    (packed,) = packed_decoded(iter(table.set_column(at, "is_transactional", pa.array(bits)).to_batches()), frozenset())
     entries = [from_bytes(row["data"]) for row in packed.to_pylist() if row["what"] == "entries"]
     rows = [row for each in entries for row in each.select(["log_offset", "is_transactional", "offset"]).to_pylist()]
     of_commits = [row for row in rows if row["offset"] is not None]

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from muster.errors import MusterError
-from muster.spark.history.sentences import JAVA_GONE, PROCESS_GONE, said, sentence
+from muster.spark.history.short_errors import JAVA_GONE, PROCESS_GONE, sentence, with_short_errors
 from muster.spark.stopping import Interrupted, stoppable
 
 FAILED = (
@@ -62,7 +62,7 @@ def test_what_is_raised_becomes_a_sentence(error, told):
         raise error
 
     with pytest.raises(MusterError, match=re.escape(told)):
-        said(fail)
+        with_short_errors(fail)
 
 
 SPARKS = re.compile(

@@ -24,7 +24,7 @@ from muster.spark.history.source import (
     PackedStreamReader,
     batch_end,
     groups_option,
-    take_options,
+    parse_history_options,
 )
 from muster.spark.offsets import Claim, QueryOffset, to_json
 
@@ -126,11 +126,11 @@ class Ends:
 def test_time_is_looked_at_now_and_then(until, ends):
     given = {"bootstrap": "a:1", TICK_MS: "1000", CLOCK_MS: str(NOW_MS)}
     cluster: Any = Ends()
-    assert PackedStreamReader(*take_options(given, streaming=True))._look(cluster, until) == (NOW_MS, ends)
+    assert PackedStreamReader(*parse_history_options(given, streaming=True))._look(cluster, until) == (NOW_MS, ends)
 
 
 def test_no_time_passes_that_a_broker_s_clock_may_not_have_reached():
-    reader = PackedStreamReader(*take_options({"bootstrap": "a:1"}, streaming=True))
+    reader = PackedStreamReader(*parse_history_options({"bootstrap": "a:1"}, streaming=True))
     before = time.time_ns() // 1_000_000
     assert before - SKEW_MS <= reader._now_ms() <= time.time_ns() // 1_000_000 - SKEW_MS
     assert SKEW_MS >= 30_000
@@ -141,7 +141,7 @@ def test_without_a_broker_a_stream_waits_and_a_single_run_fails(once):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     given = {"bootstrap": f"127.0.0.1:{port}", "kafka.request.timeout.ms": "100", "kafka.fetch.max.wait.ms": "1"}
-    reader = PackedStreamReader(*take_options(given, streaming=True))
+    reader = PackedStreamReader(*parse_history_options(given, streaming=True))
     if not once:
         assert reader.latestOffset(START, ReadAllAvailable()) is START
     else:
@@ -153,7 +153,7 @@ def test_without_a_broker_a_stream_waits_and_a_single_run_fails(once):
 
 @pytest.mark.parametrize("other", [None, 0, FORMAT - 1, FORMAT + 1, str(FORMAT)])
 def test_an_offset_of_another_format_is_refused(other):
-    reader = PackedStreamReader(*take_options({"bootstrap": "a:1"}, streaming=True))
+    reader = PackedStreamReader(*parse_history_options({"bootstrap": "a:1"}, streaming=True))
     with pytest.raises(ConfigError, match="written by another version of muster"):
         reader.latestOffset(START | {"history": other}, ReadAllAvailable())
 
@@ -161,7 +161,7 @@ def test_an_offset_of_another_format_is_refused(other):
 @pytest.mark.parametrize("groups", [[], ["a"], ["new\nline", "b", "é/🦆", ""]])
 def test_groups_have_any_name(groups):
     given = {"bootstrap": "a:1"} | groups_option(groups)
-    assert take_options(given, streaming=True)[1].groups == frozenset(groups)
+    assert parse_history_options(given, streaming=True)[1].groups == frozenset(groups)
     assert [*groups_option(groups)] == [GROUPS]
 
 

@@ -15,7 +15,7 @@ from muster.history.engine import report
 from muster.history.event_history import history_of
 from muster.history.model import Limits
 from muster.history.sources.reader_warnings import ReaderWarnings
-from muster.spark.history.folding import STANDS, fold_in_order
+from muster.spark.history.folding import STATUSES, fold_in_order
 from muster.spark.history.packed import IN_EVENTS_ONLY, PACKED, pack_events
 from tests.support.history_topic import Written, raw, told
 from tests.support.scale import examples
@@ -52,7 +52,7 @@ def test_a_whole_topic(name: str, partitions: int) -> None:
     batches = iter([pa.RecordBatch.from_pylist(rows, PACKED)])
     end_ms = events[-1].timestamp_ms + LATER_MS
     made = [row for batch in fold_in_order(Limits(), end_ms)(batches) for row in batch.to_pylist()]
-    found = tables((row["name"], row["data"]) for row in made if row["name"] != STANDS)
+    found = tables((row["name"], row["data"]) for row in made if row["name"] != STATUSES)
     assert {each: found[each] for each in TABLES} == expected(events)
     assert found["rebalances"]
 

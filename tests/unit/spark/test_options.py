@@ -5,7 +5,7 @@ import pytest
 from muster.arrow import COLUMNS
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.spark.source.claims import Replay, Resume
+from muster.spark.source.claims import ReplayMode, ResumeMode
 from muster.spark.source.options import DEFAULT_MAX_ROWS, parse_options
 
 BASE = {"kafka.bootstrap.servers": "a:9092, b:9092", "subscribe": "t1, t2"}
@@ -22,7 +22,7 @@ def test_defaults():
     assert options.topics == ("t1", "t2")
     assert (options.grouped, options.group_id, options.columns) == (True, "g", COLUMNS)
     assert (options.max_rows, options.fail_on_data_loss) == (DEFAULT_MAX_ROWS, True)
-    assert (options.resume, options.replay) == (Resume.MAX, Replay.STRICT)
+    assert (options.resume, options.replay) == (ResumeMode.MAX, ReplayMode.STRICT)
     config = options.consumer_config()
     assert config.partition_assignment_strategy == ("cooperative-sticky",)
     assert not config.enable_auto_commit

@@ -9,7 +9,7 @@ from muster.client.plain.fetch import FetchSettings
 from muster.metrics.families import value_of
 from muster.model import TopicPartition
 from muster.spark.offsets import Claim
-from muster.spark.progress.exporter import Exporter
+from muster.spark.progress.exporter import QueryExporter
 from muster.spark.progress.group_watch import FirstUnread, GroupWatch
 from muster.spark.progress.reports import Progress, progress, progresses, report
 
@@ -72,7 +72,7 @@ def test_ages_count_for_the_position_that_they_were_asked_for():
 
 
 def test_numbers_for_prometheus_are_those_of_the_last_report_until_the_query_ends():
-    exporter, labels = Exporter(), {"query": "11-22", "source": "1", "group": "g"}
+    exporter, labels = QueryExporter(), {"query": "11-22", "source": "1", "group": "g"}
     [found] = progresses(told(report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5}})))
     exporter.record(found, 1_000)
     exporter.record(dataclasses.replace(found, rows=0, lag={P0: 2}, lag_seconds={}, members=None), 3_500)

@@ -31,7 +31,7 @@ def test_exactly_once_is_for_streams():
     assert parsed(**ONCE, kafka_transaction_timeout_ms=60_000).config.transaction_timeout_ms == 60_000
     assert parsed(exactlyOnce="false").prefix is None
     given = {"bootstrap": "b:9092", "topic": "t", "exactlyOnce": "true", "kafka.transactional.id": "copies"}
-    with pytest.raises(ConfigError, match=r"^exactlyOnce is for writeStream: a batch write has no number"):
+    with pytest.raises(ConfigError, match=r"^exactlyOnce is for writeStream: a batch write has no batch number"):
         parse_sink_options(given, schema(value=BinaryType()), streaming=False)
 
 
@@ -83,7 +83,7 @@ def test_the_columns_that_are_taken():
         (
             {"value": StringType(), "topic": StringType()},
             {"topic": None, **ONCE},
-            "^exactlyOnce needs the option topic: what is written is marked",
+            "^exactlyOnce needs the option topic: the sink marks what it has written",
         ),
         (None, ONCE | {"kafka_acks": "1"}, "^kafka.transactional.id needs acks=all"),
         (None, ONCE | {"kafka_enable_idempotence": "false"}, "^kafka.transactional.id needs kafka.enable.idempotence"),

@@ -11,7 +11,7 @@ from muster.model import TopicPartition
 from muster.spark.offsets import ALL, Share
 from muster.spark.source.member import GOODBYE_MS
 from muster.spark.source.options import parse_options
-from muster.spark.source.state import MISSING_MS, KeptState, StateError
+from muster.spark.source.state import MISSING_MS, QueryState, StateError
 from tests.support.queries import audit, grid
 from tests.support.spark_world import begin_batch, drive, read_all, told
 
@@ -42,7 +42,7 @@ def never(_topic):
     ],
 )
 def test_what_does_not_fit_the_state(happens, says):
-    kept = KeptState()
+    kept = QueryState()
     kept.read([P0, P1])
     happens(kept)
     assert kept.take_broken(MISSING_MS) is None  # as long as the query is not known to keep any
@@ -55,7 +55,7 @@ def test_what_does_not_fit_the_state(happens, says):
 
 def test_a_partition_may_be_missing_for_as_long_as_a_former_process_takes_to_leave():
     assert MISSING_MS > GOODBYE_MS
-    kept = KeptState()
+    kept = QueryState()
     kept.known = True
     kept.read([P0, P1])
     kept.assigned([], never, 1_000)
@@ -69,7 +69,7 @@ def test_a_partition_may_be_missing_for_as_long_as_a_former_process_takes_to_lea
 
 
 def test_before_the_first_batch_everything_fits():
-    kept = KeptState()
+    kept = QueryState()
     kept.known = True
     kept.assigned([], never, 0)
     kept.committed(P0, False)

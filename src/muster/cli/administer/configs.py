@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from muster.cli.administer.asking import add_yes, confirm, some
+from muster.cli.administer.confirmation import add_yes, confirm, some
 from muster.cli.common import add_connection, add_timeout, open_admin, pairs, print_json, report_errors
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import ConfigEntry, ConfigResource, ConfigResourceType
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             if not (name.isascii() and name.isdecimal()):
                 raise ConfigError(f"{name!r} is not a broker ID: it must be a number")
     if arguments.action == "alter":
-        changes = asked_changes(arguments)
+        changes = requested_changes(arguments)
         if not arguments.names and not arguments.default:
             raise ConfigError("configs alter: name the resources to change, or use --default for all brokers")
         with open_admin(arguments) as admin:
@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_brokers(admin: Admin, arguments: argparse.Namespace) -> None:
-    """A broker's settings are asked of the broker itself: with one that is down, the client would wait for its
-    timeout."""
+    """Fail immediately if a broker is not in the cluster: only a broker itself knows its settings, and the client would
+    wait for its timeout."""
     if arguments.kind == "brokers" and arguments.names:
         present = {str(node.node_id) for node in admin.describe_cluster().nodes}
         for name in arguments.names:
@@ -114,7 +114,7 @@ def _resources(arguments: argparse.Namespace) -> list[ConfigResource]:
     return [ConfigResource(KINDS[arguments.kind], name) for name in names]
 
 
-def spoken(resource: ConfigResource) -> str:
+def described(resource: ConfigResource) -> str:
     """A resource as a message names it."""
     if resource.resource_type is ConfigResourceType.BROKER and not resource.name:
         return "all brokers"
@@ -138,7 +138,7 @@ def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
     else:
         for resource, entries in shown.items():
             print("\n".join(table(resource, entries)))
-    return report_errors({spoken(resource): found for resource, found in results.items()}, "settings of")
+    return report_errors({described(resource): found for resource, found in results.items()}, "settings of")
 
 
 def _everything(admin: Admin, kind: ConfigResourceType) -> list[ConfigResource]:
@@ -160,7 +160,7 @@ def is_own(resource: ConfigResource, entry: ConfigEntry) -> bool:
 
 def table(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> list[str]:
     """The settings of one resource."""
-    what = spoken(resource)
+    what = described(resource)
     if not entries:
         return [f"{what[0].upper()}{what[1:]}: no settings of its own"]
     lines = [f"{what[0].upper()}{what[1:]}:"]
@@ -177,14 +177,14 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> int:
         print_json([{"type": _NAMES[resource.resource_type], "name": resource.name} for resource in found])
     else:
         for resource in found:
-            print(spoken(resource))
+            print(described(resource))
     return 0
 
 
 # --- changing --------------------------------------------------------------------------------------------------------
 
 
-def asked_changes(arguments: argparse.Namespace) -> list[ConfigChange]:
+def requested_changes(arguments: argparse.Namespace) -> list[ConfigChange]:
     """The changes on the command line.
 
     Raises:
@@ -197,11 +197,11 @@ def asked_changes(arguments: argparse.Namespace) -> list[ConfigChange]:
         changes += [ConfigChange(name, value, operation) for name, value in values.items()]
     if not changes:
         raise ConfigError("configs alter: name a change with --set, --delete, --append or --subtract")
-    given = [*arguments.set, *arguments.append, *arguments.subtract, *arguments.delete]
-    names = [text.partition("=")[0] for text in given]
+    texts = [*arguments.set, *arguments.append, *arguments.subtract, *arguments.delete]
+    names = [text.partition("=")[0] for text in texts]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{name} is given twice; give a list's values together: KEY=a,b")
+            raise ConfigError(f"{name} is named twice; write a list's values together: KEY=a,b")
     return changes
 
 
@@ -209,7 +209,7 @@ def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChan
     """Change all resources or none: the brokers validate everything first."""
     wanted = dict.fromkeys(_resources(arguments), changes)
     tried = admin.alter_configs(wanted, validate_only=True, raise_errors=False)
-    if report_errors({spoken(resource): error for resource, error in tried.items()}, "settings of"):
+    if report_errors({described(resource): error for resource, error in tried.items()}, "settings of"):
         if len(wanted) > 1:
             print("muster: nothing was changed", file=sys.stderr)
         if arguments.json:
@@ -219,7 +219,7 @@ def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChan
     if not arguments.dry_run:
         risky = [change.name for change in changes if any(part in change.name for part in _DELETES_RECORDS)]
         if risky:
-            names = some([spoken(resource) for resource in wanted])
+            names = some([described(resource) for resource in wanted])
             confirm(
                 arguments, f"Changing {some(risky)} may make brokers delete records immediately. Change it for {names}?"
             )
@@ -230,5 +230,5 @@ def _alter(admin: Admin, arguments: argparse.Namespace, changes: list[ConfigChan
         done = "Would change" if arguments.dry_run else "Changed"
         for resource, error in results.items():
             if error is None:
-                print(f"{done} settings of {spoken(resource)}.")
-    return report_errors({spoken(resource): error for resource, error in results.items()}, "settings of")
+                print(f"{done} settings of {described(resource)}.")
+    return report_errors({described(resource): error for resource, error in results.items()}, "settings of")

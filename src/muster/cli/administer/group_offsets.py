@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.cli.administer import reset_plan
-from muster.cli.administer.asking import add_yes, confirm, some
-from muster.cli.administer.reset_plan import Facts, Form, NewOffset
+from muster.cli.administer.confirmation import add_yes, confirm, some
+from muster.cli.administer.reset_plan import NewOffset, PartitionOffsets, ResetForm
 from muster.cli.common import FILES, completed, partitions_of, print_json, report_errors
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.admin.admin import Admin
@@ -70,7 +70,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
         raise ConfigError("groups reset-offsets: name the groups, or use --all-groups")
     form = _form(arguments)
     scoped = arguments.topic is not None or arguments.all_topics
-    if form is not Form.FROM_FILE and not scoped:
+    if form is not ResetForm.FROM_FILE and not scoped:
         raise ConfigError("groups reset-offsets: name the partitions with --topic TOPIC[:0,1], or use --all-topics")
     reset_plan.named_partitions(arguments.topic or [])
     _timestamp(arguments, form)
@@ -81,7 +81,7 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     form = _form(arguments)
     groups = arguments.groups or [group.group_id for group in admin.list_consumer_groups() if _is_consumers(group)]
     groups = list(dict.fromkeys(groups))
-    read = _read_plan(arguments.from_file, groups) if form is Form.FROM_FILE else None
+    read = _read_plan(arguments.from_file, groups) if form is ResetForm.FROM_FILE else None
     if read is not None and (arguments.topic is not None or arguments.all_topics):  # Kafka's tool accepts both too
         print("muster: --from-file names the partitions; --topic and --all-topics are ignored", file=sys.stderr)
     _check_inactive(admin, groups)
@@ -112,16 +112,16 @@ def _show(arguments: argparse.Namespace, plan: list[NewOffset]) -> None:
         print("\n".join(reset_plan.plan_table(plan)))
 
 
-def _form(arguments: argparse.Namespace) -> Form:
-    options = {form: getattr(arguments, form.value.replace("-", "_")) for form in Form}
+def _form(arguments: argparse.Namespace) -> ResetForm:
+    options = {form: getattr(arguments, form.value.replace("-", "_")) for form in ResetForm}
     return next(form for form, given in options.items() if given is not None and given is not False)
 
 
-def _timestamp(arguments: argparse.Namespace, form: Form) -> int | None:
+def _timestamp(arguments: argparse.Namespace, form: ResetForm) -> int | None:
     match form:
-        case Form.TO_DATETIME:
+        case ResetForm.TO_DATETIME:
             return datetime_ms(arguments.to_datetime, "--to-datetime")
-        case Form.BY_DURATION:
+        case ResetForm.BY_DURATION:
             return time.time_ns() // 1_000_000 - duration_ms(arguments.by_duration, "--by-duration")
         case _:
             return None
@@ -165,7 +165,7 @@ def _check_inactive(admin: Admin, groups: list[str]) -> None:
 
 
 def _plan(
-    admin: Admin, arguments: argparse.Namespace, form: Form, groups: list[str], read: dict[str, Offsets] | None
+    admin: Admin, arguments: argparse.Namespace, form: ResetForm, groups: list[str], read: dict[str, Offsets] | None
 ) -> list[NewOffset]:
     """The lines of all groups. One request covers all of them: there may be hundreds."""
     committed = _committed(admin, groups)
@@ -178,7 +178,7 @@ def _plan(
             groups, partitions_of(admin, reset_plan.named_partitions(arguments.topic), ". Nothing was changed.")
         )
     wanted = sorted({place for some in places.values() for place in some})
-    facts = _facts(admin, wanted, _timestamp(arguments, form))
+    facts = _partition_offsets(admin, wanted, _timestamp(arguments, form))
     plan: list[NewOffset] = []
     for group in groups:
         for place in places[group]:
@@ -205,12 +205,16 @@ def _committed(admin: Admin, groups: list[str]) -> dict[str, Offsets]:
     return found
 
 
-def _facts(admin: Admin, places: list[TopicPartition], timestamp: int | None) -> dict[TopicPartition, Facts]:
+def _partition_offsets(
+    admin: Admin, places: list[TopicPartition], timestamp: int | None
+) -> dict[TopicPartition, PartitionOffsets]:
     _check_led(admin, places)
     begins = _listed(admin, places, EARLIEST_TIMESTAMP)
     ends = _listed(admin, places, LATEST_TIMESTAMP)
     times = {} if timestamp is None else _listed(admin, places, max(0, timestamp))
-    return {place: Facts(begins.get(place, 0), ends.get(place, 0), at_time=times.get(place)) for place in places}
+    return {
+        place: PartitionOffsets(begins.get(place, 0), ends.get(place, 0), at_time=times.get(place)) for place in places
+    }
 
 
 def _check_led(admin: Admin, places: Iterable[TopicPartition]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from muster.cli.administer import group_offsets, group_tables
-from muster.cli.administer.asking import add_yes, confirm, some
+from muster.cli.administer.confirmation import add_yes, confirm, some
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json, report_errors
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription, TopicDescription
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "describe" and bool(arguments.groups) == arguments.all:
         raise ConfigError("groups describe: name the groups, or use --all")
     if arguments.action == "list":
-        _asked(arguments)
+        _wanted(arguments)
     if arguments.action == "reset-offsets":
         group_offsets.check_reset(arguments)
     if arguments.action == "remove-members" and bool(arguments.member or arguments.instance) == arguments.all:
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(admin: Admin, arguments: argparse.Namespace) -> int:
-    states, types = _asked(arguments)
+    states, types = _wanted(arguments)
     groups = admin.list_consumer_groups(states=states, types=types)
     groups = [group for group in groups if group.protocol_type in (CONSUMER_PROTOCOL_TYPE, "")]
     if arguments.json:
@@ -108,7 +108,7 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+def _wanted(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     return _words(arguments.state, STATES, "--state"), _words(arguments.type, TYPES, "--type")
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from muster.cli.administer.asking import add_yes, confirm, some
+from muster.cli.administer.confirmation import add_yes, confirm, some
 from muster.cli.administer.reset_plan import named_partitions
 from muster.cli.common import (
     FILES,
@@ -103,10 +103,10 @@ def _entry(each: Any, where: str) -> tuple[TopicPartition, int]:
         raise ConfigError(f"{where} has no topic")
     numbers: list[int] = []
     for key, least in (("partition", 0), ("offset", HIGH_WATERMARK)):
-        given = each.get(key)
-        if not isinstance(given, int) or isinstance(given, bool) or given < least:
-            raise ConfigError(f"{where}: {key} must be a whole number of at least {least}, not {given!r}")
-        numbers.append(given)
+        number = each.get(key)
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise ConfigError(f"{where}: {key} must be a whole number of at least {least}, not {number!r}")
+        numbers.append(number)
     return TopicPartition(topic, numbers[0]), numbers[1]
 
 

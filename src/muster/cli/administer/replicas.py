@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from muster.cli.administer.asking import add_yes, confirm, some
+from muster.cli.administer.confirmation import add_yes, confirm, some
 from muster.cli.administer.reset_plan import named_partitions
 from muster.cli.common import add_connection, add_timeout, natural_number, partitions_of, print_json, report_errors
 from muster.client.admin.admin import Admin
@@ -105,9 +105,9 @@ def _is(found: KafkaError | None, code: ErrorCode) -> bool:
 
 
 def _brokers(text: str) -> list[int]:
-    given = [natural_number(part.strip()) for part in text.split(",")]
-    ids = [number for number in given if number is not None]
-    if len(ids) < len(given):
+    numbers = [natural_number(part.strip()) for part in text.split(",")]
+    ids = [number for number in numbers if number is not None]
+    if len(ids) < len(numbers):
         raise ConfigError(f"--replicas {text!r}: write broker IDs as 1,2,3")
     return ids
 

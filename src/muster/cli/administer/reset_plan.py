@@ -1,9 +1,9 @@
 """The new offsets of `muster groups reset-offsets`, as `kafka-consumer-groups --reset-offsets` of Kafka 4.2 sets them.
 
-A form chooses each partition's offset from four facts: where its log begins and ends, what the group has committed, and
-the first offset at or after the given time. Offsets that a user or a file names, and shifted ones, are
-clamped to the log; all others lie within it, except the committed one, which `--to-current` leaves as it
-is. A plan is exported and read as CSV: `topic,partition,offset`, preceded by the group if there are several.
+A form chooses each partition's offset from four: where its log begins and ends, what the group has committed, and the
+first offset at or after the given time. Offsets that a user or a file names, and shifted ones, are clamped to the log;
+all others lie within it, except the committed one, which `--to-current` leaves unchanged. A plan is exported and read
+as CSV: `topic,partition,offset`, preceded by the group if there are several.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster.errors import ConfigError, MusterError
 from muster.model import TopicPartition
 
 
-class Form(Enum):
+class ResetForm(Enum):
     """How the new offsets are chosen; the value is the option."""
 
     TO_OFFSET = "to-offset"
@@ -34,11 +34,11 @@ class Form(Enum):
     @property
     def by_time(self) -> bool:
         """Whether brokers are asked for the first offset at a time."""
-        return self in (Form.TO_DATETIME, Form.BY_DURATION)
+        return self in (ResetForm.TO_DATETIME, ResetForm.BY_DURATION)
 
 
 @dataclass(slots=True, frozen=True)
-class Facts:
+class PartitionOffsets:
     """What is known about one partition; `at_time` is None if no record is that recent."""
 
     begin: int
@@ -64,7 +64,9 @@ class NewOffset:
         return TopicPartition(self.topic, self.partition)
 
 
-def new_offset(form: Form, number: int, place: TopicPartition, facts: Facts) -> tuple[int, str | None]:
+def new_offset(
+    form: ResetForm, number: int, place: TopicPartition, offsets: PartitionOffsets
+) -> tuple[int, str | None]:
     """A group's new offset in a partition, with a remark if it differs from the requested one. `number` is the value of
     --to-offset or --shift-by, or the file's.
 
@@ -72,29 +74,29 @@ def new_offset(form: Form, number: int, place: TopicPartition, facts: Facts) -> 
         MusterError: there is no committed offset to shift.
     """
     match form:
-        case Form.TO_EARLIEST:
-            return facts.begin, None
-        case Form.TO_LATEST:
-            return facts.end, None
-        case Form.TO_CURRENT:
-            return (facts.end if facts.committed is None else facts.committed), None
-        case Form.TO_DATETIME | Form.BY_DURATION:
-            if facts.at_time is None:
-                return facts.end, f"{place} has no record that recent: using its end, {facts.end}"
-            return facts.at_time, None
-        case Form.SHIFT_BY:
-            if facts.committed is None:
+        case ResetForm.TO_EARLIEST:
+            return offsets.begin, None
+        case ResetForm.TO_LATEST:
+            return offsets.end, None
+        case ResetForm.TO_CURRENT:
+            return (offsets.end if offsets.committed is None else offsets.committed), None
+        case ResetForm.TO_DATETIME | ResetForm.BY_DURATION:
+            if offsets.at_time is None:
+                return offsets.end, f"{place} has no record that recent: using its end, {offsets.end}"
+            return offsets.at_time, None
+        case ResetForm.SHIFT_BY:
+            if offsets.committed is None:
                 raise MusterError(f"{place} has no committed offset to shift")
-            return _within(facts.committed + number, place, facts)
-        case Form.TO_OFFSET | Form.FROM_FILE:
-            return _within(number, place, facts)
+            return _within(offsets.committed + number, place, offsets)
+        case ResetForm.TO_OFFSET | ResetForm.FROM_FILE:
+            return _within(number, place, offsets)
 
 
-def _within(offset: int, place: TopicPartition, facts: Facts) -> tuple[int, str | None]:
-    if offset > facts.end:
-        return facts.end, f"{place}: {offset} is after its end: using {facts.end}"
-    if offset < facts.begin:
-        return facts.begin, f"{place}: {offset} is before its beginning: using {facts.begin}"
+def _within(offset: int, place: TopicPartition, offsets: PartitionOffsets) -> tuple[int, str | None]:
+    if offset > offsets.end:
+        return offsets.end, f"{place}: {offset} is after its end: using {offsets.end}"
+    if offset < offsets.begin:
+        return offsets.begin, f"{place}: {offset} is before its beginning: using {offsets.begin}"
     return offset, None
 
 

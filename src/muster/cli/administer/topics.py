@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from muster.cli.administer import replicas
-from muster.cli.administer.asking import add_yes, confirm, some
+from muster.cli.administer.confirmation import add_yes, confirm, some
 from muster.cli.common import add_connection, add_timeout, open_admin, pairs, print_json, report_errors, topic_id_text
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import (

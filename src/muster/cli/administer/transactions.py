@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from muster.cli.administer.asking import add_yes, confirm
+from muster.cli.administer.confirmation import add_yes, confirm
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json
 from muster.client.admin.admin import Admin
 from muster.client.admin.hanging import find_hanging
@@ -63,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--broker-id", type=int, metavar="ID", help="ask the replica on this broker (else the leader)"
     )
     _add_partition(producers)
-    abort = actions.add_parser(
-        "abort", help="abort a transaction that hangs in a partition; its coordinator learns nothing of it"
-    )
+    abort = actions.add_parser("abort", help="abort a transaction that hangs in a partition, without its coordinator")
     _add_abort(abort)
     hanging = actions.add_parser("find-hanging", help="find open transactions that no coordinator will end")
     _add_hanging(hanging)
@@ -118,7 +116,9 @@ def _add_partition(parser: argparse.ArgumentParser, *, required: bool = True) ->
 
 def _add_abort(abort: argparse.ArgumentParser) -> None:
     _add_partition(abort)
-    abort.add_argument("--start-offset", type=int, metavar="OFFSET", help="where the transaction begins (Kafka 3.0 on)")
+    abort.add_argument(
+        "--start-offset", type=int, metavar="OFFSET", help="where the transaction begins (Kafka 3.0 and newer)"
+    )
     older = "for brokers before Kafka 3.0"
     abort.add_argument("--producer-id", type=int, metavar="ID", help=f"its producer ID, {older}")
     abort.add_argument("--producer-epoch", type=int, metavar="EPOCH", help=f"its producer epoch, {older}")
@@ -133,7 +133,7 @@ def _add_hanging(hanging: argparse.ArgumentParser) -> None:
         type=int,
         default=15,
         metavar="MINUTES",
-        help="the brokers' transaction.max.timeout.ms; transactions younger than this are passed over (default 15)",
+        help="the brokers' transaction.max.timeout.ms; younger transactions are skipped (default 15)",
     )
     _add_partition(hanging, required=False)
 

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if find_spec("pyarrow") is None:
         raise MusterError("muster doctor needs pyarrow: pip install 'muster-kafka[arrow]'")
-    report = _look(arguments)
+    report = _examine(arguments)
     if arguments.json:
         from muster.history.show.json_report import as_json
 
@@ -110,7 +110,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.engine == "spark" and arguments.sample is not None:
         raise ConfigError("doctor: --sample and --engine spark exclude each other: omit --engine")
     if arguments.engine == "spark" and len(arguments.folders) > 1:
-        raise ConfigError("doctor: --engine spark reads only one folder: give --from once")
+        raise ConfigError("doctor: --engine spark reads only one folder: use --from once")
     if arguments.html:
         _check_page(Path(arguments.html))
 
@@ -135,15 +135,15 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f".muster-{os.getpid()}.part")
 
 
-def _look(arguments: argparse.Namespace) -> Report:
-    from muster.history import doctor as look
+def _examine(arguments: argparse.Namespace) -> Report:
+    from muster.history import doctor
     from muster.history.sources.live import ReaderConfig
 
-    selection = look.Selection(frozenset(arguments.group), arguments.since)
+    selection = doctor.Selection(frozenset(arguments.group), arguments.since)
     if arguments.folders:
         folders = [Path(folder) for folder in arguments.folders]
         only = arguments.folders[0] if len(folders) == 1 else None
-        return look.read_folder(folders, selection, _engine(arguments, folder=only)).report()
+        return doctor.read_folder(folders, selection, _engine(arguments, folder=only)).report()
     timeout_ms = arguments.timeout_ms
     # If a broker does not answer, this leaves time to ask another, or for its partitions to get another leader.
     settings = {"default.api.timeout.ms": timeout_ms, "request.timeout.ms": max(1, timeout_ms // 3)}
@@ -152,13 +152,13 @@ def _look(arguments: argparse.Namespace) -> Report:
     engine = _engine(arguments, bootstrap=arguments.bootstrap, options=spark_options(arguments))
     set_up_log(arguments)
     with reaching(arguments.bootstrap), Admin(asdict(config.narrowed(AdminConfig))) as admin:
-        return look.read_cluster(admin, config, selection, arguments.sample, _notify, engine).report()
+        return doctor.read_cluster(admin, config, selection, arguments.sample, _notify, engine).report()
 
 
 def _engine(arguments: argparse.Namespace, **source: Any) -> HistoryEngine:
-    from muster.cli.observe.doctor_engine import Chosen
+    from muster.cli.observe.doctor_engine import ChosenEngine
 
-    return Chosen(arguments.engine, _notify, **source)
+    return ChosenEngine(arguments.engine, _notify, **source)
 
 
 def _notify(sentence: str) -> None:

@@ -20,8 +20,8 @@ CORES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """An engine that chooses once it knows the topic's size: a `doctor.Engine`."""
+class ChosenEngine:
+    """An engine that chooses once it knows the topic's size: a `doctor.HistoryEngine`."""
 
     choice: str
     notify: Notify
@@ -53,10 +53,10 @@ class Chosen:
 
     def _by_spark(self, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> GroupHistory:
         """The same history, read by Spark."""
-        by_spark, session, said = spark_tools()
+        by_spark, session, with_short_errors = spark_tools()
         spark = session("muster doctor", **QUIET)
         try:
-            found: GroupHistory = said(
+            found: GroupHistory = with_short_errors(
                 lambda: by_spark.whole(
                     spark,
                     bootstrap=self.bootstrap,

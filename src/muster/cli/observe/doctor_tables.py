@@ -145,7 +145,7 @@ def _findings(console: Console, report: Report) -> None:
     grid = Table.grid(padding=(0, 1))
     for number, finding in enumerate(report.findings[:FINDINGS], 1):
         a_day = finding.stopped_partition_ms_per_day
-        cost = f" Partitions stood still for up to {duration(a_day)} a day." if a_day else ""
+        cost = f" Partitions were stopped for up to {duration(a_day)} a day." if a_day else ""
         what = plain(f"{shortened(finding.group)} [{finding.rule}]: {finding.sentence}{cost}")
         grid.add_row(f"{number}.", what.append("\n").append(plain(finding.advice)))
     console.print(grid)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
-from muster.cli.administer.asking import some
+from muster.cli.administer.confirmation import some
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import TopicDescription
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the result; returns 0 if the cluster is healthy, else 1."""
     try:
         with open_admin(arguments) as admin:
-            found = _look(admin)
+            found = _examine(admin)
     except ConfigError:
         raise  # a mistake of the caller, which says nothing about the cluster
     except MusterError as error:
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if found.healthy else 1
 
 
-def _look(admin: Admin) -> Health:
+def _examine(admin: Admin) -> Health:
     reached = admin.reach_brokers()
     names = [topic.name for topic in admin.list_topics(include_internal=True)]
     topics = [

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             _run(arguments, settings, how, options, stop)
         except (MusterError, _Stopped):
-            if not stop.asked:
+            if not stop.requested:
                 raise
             # Service managers signal all processes, so Spark's may end before this one has stopped them.
     return 0
@@ -65,26 +65,28 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(
     arguments: argparse.Namespace, settings: dict[str, str], how: dict[str, Any], options: dict[str, Any], stop: _Stop
 ) -> None:
-    history, session, said = spark_tools()
+    history, session, with_short_errors = spark_tools()
     with stop.at_once(), reaching(arguments.bootstrap):
         limits = history.check(arguments.bootstrap, **options)
     with ThreadPoolExecutor(1) as elsewhere:
         # In the main thread Spark would handle Ctrl-C itself, and raise in whatever it is doing.
-        spark = elsewhere.submit(said, lambda: session("muster history", arguments.master, **settings)).result()
+        spark = elsewhere.submit(
+            with_short_errors, lambda: session("muster history", arguments.master, **settings)
+        ).result()
     try:
-        if not stop.asked:
+        if not stop.requested:
             where = arguments.bootstrap, arguments.out
 
             def write() -> None:
                 with history.alone(spark, arguments.out):
                     _wait(history.follow(spark, *where, limits=limits, **how, **options), stop)
 
-            said(write)
-        if not stop.asked:
-            for name, rows in said(lambda: _sizes(history.read(spark, arguments.out))).items():
+            with_short_errors(write)
+        if not stop.requested:
+            for name, rows in with_short_errors(lambda: _sizes(history.read(spark, arguments.out))).items():
                 print(f"{name}: {rows}")
     finally:
-        said(spark.stop)
+        with_short_errors(spark.stop)
 
 
 class _Stopped(KeyboardInterrupt):
@@ -100,12 +102,12 @@ class _Stop:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self._event.is_set()
 
     def __enter__(self) -> _Stop:
         for number in self._before:
-            signal.signal(number, self._ask)
+            signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -117,25 +119,25 @@ class _Stop:
         """Within this block a signal raises _Stopped: otherwise Ctrl-C would wait for an unreachable cluster."""
         self._at_once = True
         try:
-            if self.asked:
+            if self.requested:
                 raise _Stopped
             yield
         finally:
             self._at_once = False
 
-    def _ask(self, *_signal: object) -> None:
+    def _on_signal(self, *_signal: object) -> None:
         self._event.set()
         if self._at_once:
             raise _Stopped
 
 
 def _wait(query: Any, stop: _Stop) -> None:
-    while not stop.asked:
+    while not stop.requested:
         try:
             if query.awaitTermination(1):
                 return
         except Exception:
-            if not stop.asked:
+            if not stop.requested:
                 raise
             # A terminal's Ctrl-C reaches the source's Python process too, and may end the query before it is stopped.
     query.stop()

@@ -76,37 +76,37 @@ def run(arguments: argparse.Namespace) -> int:
 # --- printed ---------------------------------------------------------------------------------------------------------
 
 
-def _show(look: LagSnapshot, arguments: argparse.Namespace) -> int:
+def _show(snapshot: LagSnapshot, arguments: argparse.Namespace) -> int:
     if arguments.json:
-        print_json(as_json(look))
+        print_json(as_json(snapshot))
     else:
-        for line in table(look):
+        for line in table(snapshot):
             print(line)
     print(end="", flush=True)
-    for remark in look.remarks:
+    for remark in snapshot.remarks:
         print(f"muster: {remark}", file=sys.stderr, flush=True)
-    missing = set(arguments.group) - {group.group for group in look.groups}
+    missing = set(arguments.group) - {group.group for group in snapshot.groups}
     return 1 if missing else 0
 
 
 def _follow(watch: LagWatch, arguments: argparse.Namespace) -> int:
     """Repeat until Ctrl-C. A failure is reported once, until a reading succeeds again."""
-    failing = _Failing(arguments.interval)
+    readings = _Readings(arguments.interval)
     with reaching(arguments.bootstrap):
-        look: LagSnapshot | None = watch.poll()
+        snapshot: LagSnapshot | None = watch.poll()
     while True:
         begun = time.monotonic()
-        if look is not None:
-            text = json.dumps(as_json(look)) if arguments.json else "\n".join([*table(look), ""])
+        if snapshot is not None:
+            text = json.dumps(as_json(snapshot)) if arguments.json else "\n".join([*table(snapshot), ""])
             print(text, flush=True)
         time.sleep(max(0.0, begun + arguments.interval / 1_000 - time.monotonic()))
-        look = failing.look(watch)
+        snapshot = readings.poll(watch)
 
 
-def table(look: LagSnapshot) -> list[str]:
+def table(snapshot: LagSnapshot) -> list[str]:
     """A line for each partition of each group; a group without partitions gets one line too."""
     rows: list[tuple[str, ...]] = [_HEADS]
-    for group in look.groups:
+    for group in snapshot.groups:
         rows += [_row(group, part) for part in group.partitions] or [(group.group, group.state, *["-"] * 7)]
     widths = [max(len(row[index]) for row in rows) for index in range(len(_HEADS))]
     numbers = range(3, 8)
@@ -132,7 +132,7 @@ def _text(value: object) -> str:
 # --- served ----------------------------------------------------------------------------------------------------------
 
 
-class _Failing:
+class _Readings:
     """Readings that may fail: the first failure is logged, and the first success after it."""
 
     def __init__(self, interval_ms: int) -> None:
@@ -140,7 +140,7 @@ class _Failing:
         self.why = ""
         self._interval_ms = interval_ms
 
-    def look(self, watch: LagWatch) -> LagSnapshot | None:
+    def poll(self, watch: LagWatch) -> LagSnapshot | None:
         """One reading; None if it failed."""
         try:
             found = watch.poll()
@@ -155,31 +155,33 @@ class _Failing:
         return found
 
 
-class Exporter:
+class LagExporter:
     """The last reading as pages. Another thread than the pages' does the readings."""
 
     def __init__(self, watch: LagWatch, interval_ms: int) -> None:
         self._watch = watch
         self._interval_s = interval_ms / 1_000
-        self._failing = _Failing(interval_ms)
-        self._look: LagSnapshot | None = None
+        self._readings = _Readings(interval_ms)
+        self._snapshot: LagSnapshot | None = None
         self._reported: set[str] = set()
 
     def metrics(self, accept: str) -> Page:
         """`/metrics`."""
-        return exposition.page(families(self._look, failures=self._failing.count), accept)
+        return exposition.page(families(self._snapshot, failures=self._readings.count), accept)
 
     def health(self, accept: str) -> Page:
         """`/healthz`: this process is healthy even while the cluster is not."""
-        if self._look is None:
-            return text_page(200, f"the cluster does not answer: {self._failing.why or 'it has not been asked yet'}")
+        if self._snapshot is None:
+            return text_page(
+                200, f"the cluster does not answer: {self._readings.why or 'no request has been sent yet'}"
+            )
         return text_page(200, "serving")
 
     def work(self, stopped: threading.Event) -> None:
         """Read the lag repeatedly."""
         while not stopped.is_set():
             begun = time.monotonic()
-            self._look = found = self._failing.look(self._watch)
+            self._snapshot = found = self._readings.poll(self._watch)
             for remark in () if found is None else found.remarks:
                 if remark not in self._reported:
                     self._reported.add(remark)
@@ -213,7 +215,7 @@ def _until_signal() -> Iterator[None]:
 def _serve(watch: LagWatch, arguments: argparse.Namespace) -> int:
     from muster.metrics.port import MetricsPort  # imported here: printing needs no server
 
-    exporter = Exporter(watch, arguments.interval)
+    exporter = LagExporter(watch, arguments.interval)
     port = MetricsPort(
         arguments.metrics_host, arguments.metrics_port, {"/metrics": exporter.metrics, "/healthz": exporter.health}
     )

@@ -23,16 +23,16 @@ def spark_tools() -> tuple[Any, Any, Any]:
     """
     try:
         from muster.spark import history, session
-        from muster.spark.history.sentences import hush, said
+        from muster.spark.history.short_errors import hush, with_short_errors
     except ModuleNotFoundError as error:
         raise MusterError(str(error)) from None
 
-    def quiet(*given: Any, **settings: Any) -> Any:
-        made = session(*given, **settings)
+    def quiet(*arguments: Any, **settings: Any) -> Any:
+        made = session(*arguments, **settings)
         hush(made)
         return made
 
-    return history, quiet, said
+    return history, quiet, with_short_errors
 
 
 def check_master(master: str, otherwise: str = "") -> None:

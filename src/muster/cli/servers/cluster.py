@@ -1,4 +1,4 @@
-"""`muster cluster up`: ZooKeeper and several brokers on this machine, for trying out, until Ctrl-C."""
+"""`muster cluster up`: ZooKeeper and several brokers on this machine, to try out a cluster, until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft-listener",
         metavar="HOST:PORT",
-        help=f"where members connect, which speak the draft protocol (default 127.0.0.1:{DRAFTS_PORT})",
+        help=f"address for members, which speak the draft protocol (default 127.0.0.1:{DRAFTS_PORT})",
     )
     serve.add_listener(parser, PORT, "for admin clients")
     serve.add_sources(parser)

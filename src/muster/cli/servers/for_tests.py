@@ -17,13 +17,17 @@ from muster.cli.servers import serve
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `muster test-broker`: those of `muster serve`, and of the control port."""
     serve.add_arguments(parser)
-    parser.add_argument("--control-port", type=int, default=0, metavar="PORT", help="the control port (default: any)")
+    parser.add_argument(
+        "--control-port", type=int, default=0, metavar="PORT", help="the control port (default: a free one)"
+    )
     parser.add_argument(
         "--stop-at-eof",
         action="store_true",
-        help="stop when standard input ends, so that it ends with the program that started it",
+        help="stop when standard input ends, so that the broker ends with the program that started it",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of faults that strike with a probability (default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the faults that occur with a probability (default 0)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from muster.cli.common import add_connection, client_settings, pairs, reaching
 from muster.cli.logs import set_up_log
-from muster.cli.stream.reading_range import Ends, add_range, begin, check_range, chooses_beginning
+from muster.cli.stream.reading_range import UntilEnd, add_range, begin, check_range, chooses_beginning
 from muster.cli.stream.record_text import as_json, formatter, unpackings
 from muster.client.config import ConsumerConfig
 from muster.client.consumer.consumer import Consumer
@@ -62,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.stdout is None:
         raise MusterError("standard output is closed: there is nowhere to write")
     write = as_json if arguments.json else _formatter(arguments)
-    output = Output(sys.stdout.buffer, write)
-    minded = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in minded:
+    output = RecordOutput(sys.stdout.buffer, write)
+    handled = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
         signal.signal(number, output.interrupt)
     try:
         _consume(arguments, output)
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         output.check_interrupts()
         raise
     finally:
-        for number in minded:
+        for number in handled:
             signal.signal(number, signal.SIG_IGN)  # nothing is left to stop: keep the exit code
     return 0
 
@@ -85,7 +85,7 @@ def _formatter(arguments: argparse.Namespace) -> Callable[[ConsumerRecord], byte
     return formatter(text, null=null, key=key, value=value)
 
 
-def _consume(arguments: argparse.Namespace, output: Output) -> None:
+def _consume(arguments: argparse.Namespace, output: RecordOutput) -> None:
     grouped = arguments.group is not None  # an empty name does not mean standalone: the setting is refused
     settings: dict[str, Any] = {
         "auto.offset.reset": "earliest" if arguments.from_beginning or chooses_beginning(arguments) else "latest",
@@ -98,9 +98,9 @@ def _consume(arguments: argparse.Namespace, output: Output) -> None:
     if grouped:
         settings["group.id"] = arguments.group
     with reaching(arguments.bootstrap), Consumer(settings) as consumer:
-        ends: Ends | None = None
+        ends: UntilEnd | None = None
         if grouped:
-            _look(consumer, arguments.topics)
+            _check_topics(consumer, arguments.topics)
             consumer.subscribe(arguments.topics)
         else:
             ends = _assign(consumer, arguments)
@@ -125,7 +125,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("-o group.id: name the group with --group; without it nothing is committed")
 
 
-def _look(consumer: Consumer, topics: list[str]) -> None:
+def _check_topics(consumer: Consumer, topics: list[str]) -> None:
     """Fail if the cluster is unreachable, and report missing topics: a group would wait silently for both."""
     for topic in topics:
         try:
@@ -136,7 +136,7 @@ def _look(consumer: Consumer, topics: list[str]) -> None:
             print(f"muster: waiting for topic {topic}: {error.code.name}", file=sys.stderr)
 
 
-def _assign(consumer: Consumer, arguments: argparse.Namespace) -> Ends | None:
+def _assign(consumer: Consumer, arguments: argparse.Namespace) -> UntilEnd | None:
     places: list[TopicPartition] = []
     for topic in arguments.topics:
         known = _partitions(consumer, topic)
@@ -144,7 +144,7 @@ def _assign(consumer: Consumer, arguments: argparse.Namespace) -> Ends | None:
             raise ConfigError(f"topic {topic} has no partition {arguments.partition}: it has {len(known)} partitions")
         places += [TopicPartition(topic, part) for part in sorted(known) if arguments.partition in (None, part)]
     consumer.assign(places)
-    ends = Ends(consumer, places) if arguments.until_end else None
+    ends = UntilEnd(consumer, places) if arguments.until_end else None
     begin(consumer, places, arguments)
     return ends
 
@@ -158,7 +158,7 @@ def _partitions(consumer: Consumer, topic: str) -> set[int]:
         raise
 
 
-def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output, ends: Ends | None) -> None:
+def _pump(consumer: Consumer, arguments: argparse.Namespace, output: RecordOutput, ends: UntilEnd | None) -> None:
     """Calling `poll` again confirms that the records it returned before are written."""
     left = arguments.max_messages
     last = time.monotonic()
@@ -179,7 +179,7 @@ def _pump(consumer: Consumer, arguments: argparse.Namespace, output: Output, end
             return
 
 
-def _commit_written(consumer: Consumer, output: Output) -> None:
+def _commit_written(consumer: Consumer, output: RecordOutput) -> None:
     """After an interruption: commit as much of the last batch as has been written, and no more."""
     mine = consumer.assignment()
     try:
@@ -188,7 +188,7 @@ def _commit_written(consumer: Consumer, output: Output) -> None:
         print(f"muster: the last records written are not committed: {error}", file=sys.stderr)
 
 
-class Output:
+class RecordOutput:
     """Writes records, and knows how far it got when interrupted: `written` is where to continue reading.
 
     A signal that arrives during a write is handled once the written bytes are counted. A write starts only when the

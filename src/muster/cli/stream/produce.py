@@ -17,7 +17,7 @@ from muster.errors import ConfigError, MusterError
 from muster.model import RecordMetadata
 
 
-class Line(NamedTuple):
+class InputRecord(NamedTuple):
     """A record parsed from a line."""
 
     key: bytes | None
@@ -40,9 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition", type=int, metavar="N", help="write to this partition (default: by key, as Kafka's Java producer)"
     )
-    parser.add_argument("--acks", choices=("all", "1", "0"), default="all", help="default all")
     parser.add_argument(
-        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none", help="default none"
+        "--acks", choices=("all", "1", "0"), default="all", help="acknowledgements to wait for (default all)"
+    )
+    parser.add_argument(
+        "--compression",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        default="none",
+        help="how batches are compressed (default none)",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="print each record's partition and offset on standard error"
@@ -87,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_lines(arguments: argparse.Namespace) -> Iterator[Line]:
+def read_lines(arguments: argparse.Namespace) -> Iterator[InputRecord]:
     """The records of standard input."""
     separator = arguments.key_separator.encode() if arguments.key_separator else None
     for number, raw in enumerate(sys.stdin.buffer, 1):
@@ -95,15 +100,15 @@ def read_lines(arguments: argparse.Namespace) -> Iterator[Line]:
         if arguments.json:
             yield from_json(text, number)
         elif separator is None:
-            yield Line(None, text, [])
+            yield InputRecord(None, text, [])
         else:
             key, found, value = text.partition(separator)
             if not found:
                 raise MusterError(f"line {number} has no key: it lacks the separator {arguments.key_separator!r}")
-            yield Line(key, value, [])
+            yield InputRecord(key, value, [])
 
 
-def from_json(text: bytes, number: int) -> Line:
+def from_json(text: bytes, number: int) -> InputRecord:
     """A record from a JSON object. A key or value that is not a string is written as JSON; null stays null.
 
     Bytes that are not text are base64 in `key_base64` or `value_base64`, in a header `{"base64": …}`.
@@ -127,7 +132,7 @@ def from_json(text: bytes, number: int) -> Line:
         if not isinstance(found.get(name), int | None) or isinstance(found.get(name), bool):
             raise MusterError(f"line {number}: {name} must be a whole number")
     key, value = (_field(found, name, number) for name in ("key", "value"))
-    return Line(key, value, pairs, found.get("partition"), found.get("timestamp"))
+    return InputRecord(key, value, pairs, found.get("partition"), found.get("timestamp"))
 
 
 # `muster consume --json` also writes `topic` and `offset`: they are ignored here.

@@ -6,18 +6,18 @@ import argparse
 import sys
 import time
 
-from muster.cli.administer.asking import some
+from muster.cli.administer.confirmation import some
 from muster.cli.common import natural_number
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.consumer.consumer import Consumer
 from muster.errors import ConfigError
 from muster.model import ConsumerRecord, TopicPartition
 
-_SINGLE = ("offset", "partition", "last", "from_time", "since", "until_end")
+_WITHOUT_GROUP = ("offset", "partition", "last", "from_time", "since", "until_end")
 
 
 def add_range(parser: argparse.ArgumentParser) -> None:
-    """The options for which records to read, without a group: a group continues from its committed offsets."""
+    """The options that select the records to read without a group: a group continues from its committed offsets."""
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
         "--offset", metavar="N", help="start at this offset, earliest or latest; -N is --last N (as kcat's -o)"
@@ -33,9 +33,9 @@ def add_range(parser: argparse.ArgumentParser) -> None:
 
 def check_range(arguments: argparse.Namespace) -> None:
     """Check the arguments before connecting."""
-    given = [name for name in _SINGLE if (found := getattr(arguments, name)) is not None and found is not False]
-    if arguments.group is not None and given:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
+    used = [name for name in _WITHOUT_GROUP if (found := getattr(arguments, name)) is not None and found is not False]
+    if arguments.group is not None and used:
+        options = ", ".join("--" + name.replace("_", "-") for name in used)
         raise ConfigError(f"{options}: cannot be combined with --group")
     if arguments.last is not None and arguments.last < 0:
         raise ConfigError(f"--last {arguments.last}: must be at least 0")
@@ -112,7 +112,7 @@ def _seek_to_time(consumer: Consumer, places: list[TopicPartition], begin_ms: in
         consumer.seek(place, ends[place] if at_time is None else at_time.offset)
 
 
-class Ends:
+class UntilEnd:
     """How far --until-end reads: to where the partitions ended when reading started."""
 
     def __init__(self, consumer: Consumer, places: list[TopicPartition]) -> None:

@@ -17,7 +17,7 @@ from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig
 from muster.demo.run.cluster_access import Way
 from muster.demo.run.plan import Deed, Step
-from muster.history import doctor as look
+from muster.history import doctor
 from muster.history.model import Cause, Rebalance
 from muster.history.report import Report
 from muster.history.sources.live import ReaderConfig
@@ -89,7 +89,7 @@ def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Ex
     lines of JSON."""
     config = ReaderConfig.of(way.settings(), client_id="muster-demo")
     with Admin(asdict(config.narrowed(AdminConfig))) as admin:
-        seen = look.read_cluster(admin, config, look.Selection(list(groups)), None, _unheard)
+        seen = doctor.read_cluster(admin, config, doctor.Selection(list(groups)), None, _unheard)
     report, inferred = seen.report(), seen.report(with_events=False)
     spark = read_rows(tables.read_text(encoding="utf-8").splitlines())
     reported = [row for row in spark if row.source == "events"]

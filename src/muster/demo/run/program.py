@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias
 from pyspark.sql.streaming.query import StreamingQuery
 
 from muster.errors import MusterError
-from muster.spark.history.sentences import sentence
+from muster.spark.history.short_errors import sentence
 
 Say: TypeAlias = Callable[[Mapping[str, Any]], None]
 

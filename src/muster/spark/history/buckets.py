@@ -53,7 +53,7 @@ _REMEMBERED = 20_000
 _NO_LIMITS = Limits()
 
 
-class Stand(NamedTuple):
+class GroupStatus(NamedTuple):
     """A group's current state: what it has committed, and when that expires."""
 
     group: str
@@ -76,12 +76,12 @@ class _Group:
 
 
 @dataclass(slots=True)
-class Output:
+class BucketOutput:
     """What a bucket emits: final rows, open rows, and the state of its groups."""
 
     final: Rows = field(default_factory=Rows)
     open: Rows = field(default_factory=Rows)
-    stands: list[Stand] = field(default_factory=list)
+    statuses: list[GroupStatus] = field(default_factory=list)
 
 
 class Bucket:
@@ -93,7 +93,7 @@ class Bucket:
         self._heard: dict[str, Heard]
         self._frozen, self._heard = pickle.loads(stored) if stored else ({}, {})
         self._thawed: dict[str, _Group] = {}
-        self.output = Output()
+        self.output = BucketOutput()
         self.timeline: CommitTimeline | None = None
         """What groups have committed over time, if wanted; it is not stored."""
 
@@ -105,9 +105,9 @@ class Bucket:
         kept = self._frozen, self._heard
         return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if any(kept) else b""
 
-    def take(self) -> Output:
+    def take(self) -> BucketOutput:
         """What there is to emit since the last call."""
-        output, self.output = self.output, Output()
+        output, self.output = self.output, BucketOutput()
         return output
 
     def read(self, entries: pa.Table) -> None:
@@ -164,7 +164,7 @@ class Bucket:
         for name in sorted(self._frozen.keys() | self._thawed.keys()):
             group = self._group(name)
             rows = self._emit(name, finish(group.state, now_ms))
-            self.output.stands.append(_stand(name, group, rows))
+            self.output.statuses.append(_status(name, group, rows))
         self._thawed.clear()
 
     def _emit(self, name: str, rows: Rows) -> Rows:
@@ -207,7 +207,7 @@ class Bucket:
         if lives or rows.rebalances:
             if not self._is_of_sink(name):
                 self.output.open.extend(rows)
-            self.output.stands.append(_stand(name, group, rows))
+            self.output.statuses.append(_status(name, group, rows))
             return False
         if not self._is_of_sink(name):
             self.output.final.extend(rows)
@@ -252,9 +252,9 @@ def _by_group(events: pa.Table) -> dict[str, list[Event]]:
     return found
 
 
-def _stand(name: str, group: _Group, rows: Rows) -> Stand:
+def _status(name: str, group: _Group, rows: Rows) -> GroupStatus:
     latest = rows.generations[-1] if rows.generations else None
-    return Stand(name, group.committed, expiry_state(latest), group.state.kind)
+    return GroupStatus(name, group.committed, expiry_state(latest), group.state.kind)
 
 
 def _last_ms(chunk: Chunk) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from muster.spark.history.place import Place
+    from muster.spark.history.hadoop_folder import HadoopFolder
 
 log = logging.getLogger("muster.spark.history")
 
@@ -52,7 +52,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 class Compaction:
     """Compacts the tables of one folder."""
 
-    def __init__(self, spark: SparkSession, place: Place, tables: Mapping[str, StructType]) -> None:
+    def __init__(self, spark: SparkSession, place: HadoopFolder, tables: Mapping[str, StructType]) -> None:
         self._spark, self._place = spark, place
         self._tables = tables
         self._day: date | None = None
@@ -97,14 +97,14 @@ class Compaction:
         self._place.delete(FOLDER)
 
 
-def swap(place: Place, name: str, fresh: str, old: str) -> None:
+def swap(place: HadoopFolder, name: str, fresh: str, old: str) -> None:
     """Replace one folder with another, atomically where possible."""
     if not _exchange(place.local(name), place.local(fresh)):
         place.rename(name, old)
         place.rename(fresh, name)
 
 
-def replace(place: Place, name: str, frame: DataFrame) -> None:
+def replace(place: HadoopFolder, name: str, frame: DataFrame) -> None:
     """Replace the table in a folder. The old one stays until the new one is complete: a job that is stopped or killed
     in between loses no rows. Where folders cannot be exchanged atomically, the table is missing for a moment."""
     fresh = f"{NEW}/{name}"
@@ -115,20 +115,20 @@ def replace(place: Place, name: str, frame: DataFrame) -> None:
     place.delete(fresh)
 
 
-def recover(place: Place) -> None:
+def recover(place: HadoopFolder) -> None:
     """Restore what a kill has left moved away, and delete the rest."""
     for name in away(place):
         place.rename(f"{OLD}/{name}", name)
     place.delete(FOLDER)
 
 
-def away(place: Place) -> list[str]:
+def away(place: HadoopFolder) -> list[str]:
     """Days, such as `lag/day=2026-11-22`, that are moved away while they are being replaced."""
     moved = [f"{name}/{day}" for name in place.listed(OLD) for day in place.listed(f"{OLD}/{name}")]
     return [name for name in moved if not place.exists(name)]
 
 
-def _sweep(place: Place, name: str) -> None:
+def _sweep(place: HadoopFolder, name: str) -> None:
     """Delete a table's files that Spark left unfinished in a kill; none are being written now."""
     for folder in place.listed(name):
         if folder.startswith(_UNFINISHED):

@@ -43,7 +43,7 @@ class EventsTask(ReadTask):
         self.log_partitions = log_partitions
 
 
-def look(cluster: Cluster, before: Mapping[str, Any]) -> Events:
+def next_ranges(cluster: Cluster, before: Mapping[str, Any]) -> Events:
     """The ranges after those of the last batch; everything if `before` is empty.
 
     Raises:

@@ -34,7 +34,7 @@ from muster.history.model import (
 from muster.history.rows import from_table, schema_of, to_table
 from muster.history.sources.open_transactions import oldest_open
 from muster.history.sources.reader_warnings import ReaderWarnings
-from muster.spark.history.buckets import Bucket, GroupViews, Output
+from muster.spark.history.buckets import Bucket, BucketOutput, GroupViews
 from muster.spark.history.packed import (
     COUNTS,
     COUNTS_SLOT,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("muster.spark.history")
 
-_ASKED_MS = 15_000
+_CLUSTER_TIMEOUT_MS = 15_000
 """How long a task waits for the cluster."""
 
 KINDS: dict[str, type[Any]] = {
@@ -67,8 +67,8 @@ SCHEMAS: dict[str, pa.Schema] = {name: schema_of(kind) for name, kind in KINDS.i
 OPEN = "open/"
 """Prefix of a table's name: rows that would be in it if the log ended here."""
 
-STANDS = "stands"
-"""A row whose data are pickled `Stand`s, from which the lag is computed (lags.py)."""
+STATUSES = "statuses"
+"""A row whose data are pickled `GroupStatus`s, from which the lag is computed (lags.py)."""
 
 TIMELINE = "timeline"
 """A row whose data is a pickled `CommitTimeline` and whose `at_ms` is its step, for the lag over time (lags.py)."""
@@ -138,18 +138,18 @@ class _Whole:
     def end(self) -> Batches:
         now_ms = self._last_ms if self._now_ms is None else self._now_ms
         self._bucket.end(now_ms)
-        told = self._bucket.take()
-        yield self._output(told)
-        stands = [(STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL))]
-        yield output_batch([*stands, *_packed("findings", self._views.findings(now_ms))])
+        output = self._bucket.take()
+        yield self._output(output)
+        statuses = [(STATUSES, pickle.dumps(output.statuses, pickle.HIGHEST_PROTOCOL))]
+        yield output_batch([*statuses, *_packed("findings", self._views.findings(now_ms))])
         timeline = self._bucket.timeline
         if timeline is not None and timeline.commits:
             step_ms = timeline.reach(now_ms)
             yield output_batch([(TIMELINE, pickle.dumps(timeline, pickle.HIGHEST_PROTOCOL))], step_ms)
 
-    def _output(self, told: Output) -> pa.RecordBatch:
-        self._views.add(told.final)
-        return output_batch(_packed_rows(told.final))
+    def _output(self, output: BucketOutput) -> pa.RecordBatch:
+        self._views.add(output.final)
+        return output_batch(_packed_rows(output.final))
 
 
 def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], Iterator[DataFrame]]:
@@ -165,7 +165,7 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
         rows.sort(key=lambda row: int(row[0]))
         tick_ms = 0
         if int(key[1]) == COUNTS_SLOT:
-            told = [("counts", sum_counts(bytes(data) for _, what, _, data in rows if what == IN_COUNTS))]
+            output = [("counts", sum_counts(bytes(data) for _, what, _, data in rows if what == IN_COUNTS))]
         else:
             had_some = bool(state.exists)
             bucket = Bucket(limits, bytes(state.get[0]) if had_some else b"")
@@ -182,18 +182,18 @@ def fold_on(limits: Limits) -> Callable[[Any, Iterator[DataFrame], GroupState], 
                 state.update((stored,))
             elif had_some:
                 state.remove()
-            told = output_rows(bucket.take(), with_states=had_some and tick_ms > 0)
-        yield pd.DataFrame([(name, tick_ms, data) for name, data in told], columns=OUTPUT.names)
+            output = output_rows(bucket.take(), with_states=had_some and tick_ms > 0)
+        yield pd.DataFrame([(name, tick_ms, data) for name, data in output], columns=OUTPUT.names)
 
     return run
 
 
-def output_rows(told: Output, *, with_states: bool) -> list[_Packed]:
+def output_rows(output: BucketOutput, *, with_states: bool) -> list[_Packed]:
     """A bucket's output, packed. At a tick it has the states of its groups even if the last group was just forgotten:
     otherwise its earlier open rows would remain, next to the same rows as final ones."""
-    rows = _packed_rows(told.final) + [(OPEN + name, data) for name, data in _packed_rows(told.open)]
-    if told.stands or with_states:
-        rows.append((STANDS, pickle.dumps(told.stands, pickle.HIGHEST_PROTOCOL)))
+    rows = _packed_rows(output.final) + [(OPEN + name, data) for name, data in _packed_rows(output.open)]
+    if output.statuses or with_states:
+        rows.append((STATUSES, pickle.dumps(output.statuses, pickle.HIGHEST_PROTOCOL)))
     return rows
 
 
@@ -269,7 +269,7 @@ def _open_transactions(
 ) -> dict[TopicPartition, OpenTransaction]:
     warnings = ReaderWarnings()
     try:
-        with Admin(asdict(settings.client), default_api_timeout_ms=_ASKED_MS) as admin:
+        with Admin(asdict(settings.client), default_api_timeout_ms=_CLUSTER_TIMEOUT_MS) as admin:
             found = oldest_open(admin, behind, now_ms, warnings)
     except MusterError as error:
         found = {}

@@ -21,8 +21,8 @@ from muster.history.sources.cluster_limits import limits_of
 from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.tables import ENTRIES
 from muster.spark.history.folding import OUTPUT_DDL, SCHEMAS, STATE_DDL, fold_in_order, fold_on, unpack
+from muster.spark.history.hadoop_folder import HadoopFolder
 from muster.spark.history.packed import IN_ENTRIES
-from muster.spark.history.place import Place
 from muster.spark.history.sink import (
     FINAL,
     OPEN_TABLES,
@@ -43,7 +43,7 @@ from muster.spark.history.source import (
     TICK_MS,
     HistoryDataSource,
     groups_option,
-    take_options,
+    parse_history_options,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ CHECKPOINT = "_checkpoint"
 
 EVERY_S = 60.0
 
-_ASKED_MS = 15_000
+_CLUSTER_TIMEOUT_MS = 15_000
 """How long a starting job waits for the cluster."""
 
 _FOR_QUERIES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
@@ -130,13 +130,13 @@ def tables(
         KafkaConnectionError: no broker answers.
     """
     records = packed(spark, bootstrap, folder, groups, options)
-    limits = limits or (Limits() if bootstrap is None else _asked_limits(spark_options(bootstrap, options)))
+    limits = limits or (Limits() if bootstrap is None else _limits_of_cluster(spark_options(bootstrap, options)))
     at_ms = time.time_ns() // 1_000_000 if now_ms is None and folder is None else now_ms
     kept = folded(spark, records, limits, at_ms).persist(StorageLevel.MEMORY_AND_DISK)
     found = {name: _table(kept, name) for name in SCHEMAS}
     if bootstrap is None:
         return History(**found, lag_over_time=found["lag"], kept=(kept,))
-    source, _ = take_options(spark_options(bootstrap, options), streaming=False)
+    source, _ = parse_history_options(spark_options(bootstrap, options), streaming=False)
     settings = source.fetch_settings()
     lag = lag_frame(kept, settings, limits, now_ms, None).persist(StorageLevel.MEMORY_AND_DISK)
     rows = {name: found[name] for name in OPEN_TABLES} | {"lag": lag}
@@ -154,8 +154,8 @@ def check(bootstrap: str, **options: Any) -> Limits:
         MusterError: there is no history.
     """
     given = spark_options(bootstrap, options)
-    take_options(given, streaming=True)
-    return _asked_limits(given, _see_topic)
+    parse_history_options(given, streaming=True)
+    return _limits_of_cluster(given, _check_has_history)
 
 
 def alone(spark: SparkSession, out: str) -> AbstractContextManager[None]:
@@ -165,7 +165,7 @@ def alone(spark: SparkSession, out: str) -> AbstractContextManager[None]:
         ConfigError: another job holds it.
         MusterError: the folder cannot be created.
     """
-    return Place(spark, out).alone()
+    return HadoopFolder(spark, out).alone()
 
 
 def follow(
@@ -200,11 +200,11 @@ def follow(
         )
     _register(spark)
     given = spark_options(bootstrap, options)
-    given |= _what_is_read(given) | _own(groups, now_ms) | {TICK_MS: str(int(every_s * 500))}
-    source, _ = take_options(given, streaming=True)
-    limits = limits or _asked_limits(spark_options(bootstrap, options))
-    Place(spark, out).claim(None if checkpoint else CHECKPOINT, FINAL)
-    told = (
+    given |= _what_is_read(given) | _history_options(groups, now_ms) | {TICK_MS: str(int(every_s * 500))}
+    source, _ = parse_history_options(given, streaming=True)
+    limits = limits or _limits_of_cluster(spark_options(bootstrap, options))
+    HadoopFolder(spark, out).claim(None if checkpoint else CHECKPOINT, FINAL)
+    output = (
         spark.readStream.format(NAME)
         .options(**given)
         .load()
@@ -213,7 +213,7 @@ def follow(
     )
     sink = Sink(out, limits, source.fetch_settings(), since_ms=since_ms, clock_ms=now_ms)
     writer = (
-        told.writeStream.queryName(f"history of {','.join(source.bootstrap)}")
+        output.writeStream.queryName(f"history of {','.join(source.bootstrap)}")
         .foreachBatch(sink.write)
         .option("checkpointLocation", checkpoint or f"{out.rstrip('/')}/{CHECKPOINT}")
         .outputMode("append")
@@ -238,7 +238,7 @@ def spark_options(bootstrap: str | None, options: Mapping[str, Any]) -> dict[str
     return given if bootstrap is None else given | {"kafka.bootstrap.servers": bootstrap}
 
 
-def _see_topic(admin: Admin) -> None:
+def _check_has_history(admin: Admin) -> None:
     if _is_missing(admin.describe_topics([OFFSETS_TOPIC], raise_errors=False)[OFFSETS_TOPIC]) and not _is_events_only(
         admin
     ):
@@ -250,8 +250,8 @@ def _see_topic(admin: Admin) -> None:
 def _is_events_only(admin: Admin) -> bool:
     """Whether no log has the groups of a cluster, but its brokers report events about them."""
     found = admin.describe_topics([OFFSETS_TOPIC, EVENTS_TOPIC], raise_errors=False)
-    told = found[EVENTS_TOPIC]
-    return _is_missing(found[OFFSETS_TOPIC]) and isinstance(told, TopicDescription) and told.is_internal
+    events = found[EVENTS_TOPIC]
+    return _is_missing(found[OFFSETS_TOPIC]) and isinstance(events, TopicDescription) and events.is_internal
 
 
 def _is_missing(topic: TopicDescription | KafkaError) -> bool:
@@ -260,18 +260,18 @@ def _is_missing(topic: TopicDescription | KafkaError) -> bool:
 
 def _what_is_read(options: Mapping[str, str]) -> dict[str, str]:
     """The option for a cluster whose groups are known from events alone."""
-    source, _ = take_options(options, streaming=False)
-    with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_ASKED_MS) as admin:
+    source, _ = parse_history_options(options, streaming=False)
+    with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_CLUSTER_TIMEOUT_MS) as admin:
         return {EVENTS_ONLY: "true"} if _is_events_only(admin) else {}
 
 
-def _asked_limits(options: Mapping[str, str], see: Callable[[Admin], None] | None = None) -> Limits:
+def _limits_of_cluster(options: Mapping[str, str], check: Callable[[Admin], None] | None = None) -> Limits:
     """The cluster's timeouts and topic IDs, read once: a topic that is created later appears by its ID, or by the
     name that its group's records suggest."""
-    source, _ = take_options(options, streaming=False)
-    with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_ASKED_MS) as admin:
-        if see is not None:
-            see(admin)
+    source, _ = parse_history_options(options, streaming=False)
+    with Admin(asdict(source.fetch_settings().client), default_api_timeout_ms=_CLUSTER_TIMEOUT_MS) as admin:
+        if check is not None:
+            check(admin)
         return limits_of(admin)
 
 
@@ -299,7 +299,7 @@ def packed(
     if (bootstrap is None) == (folder is None):
         raise ConfigError("name either a cluster with bootstrap, or a folder of segment files with folder")
     _register(spark)
-    given = spark_options(bootstrap, options) | _own(groups, None)
+    given = spark_options(bootstrap, options) | _history_options(groups, None)
     if folder is not None:
         given |= {FOLDER: folder}
     else:
@@ -331,13 +331,13 @@ def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None
             spark.conf.set(name, value)
 
 
-def _own(groups: Iterable[str], clock_ms: int | None) -> dict[str, str]:
+def _history_options(groups: Iterable[str], clock_ms: int | None) -> dict[str, str]:
     found = groups_option(groups)
     return found if clock_ms is None else found | {CLOCK_MS: str(clock_ms)}
 
 
-def _table(told: DataFrame, name: str) -> DataFrame:
-    frame = told.where(f.col("name") == name).select("data").mapInArrow(unpack, schema_of(name))
+def _table(output: DataFrame, name: str) -> DataFrame:
+    frame = output.where(f.col("name") == name).select("data").mapInArrow(unpack, schema_of(name))
     if name != "counts":
         return frame
     return frame.groupBy("day", "log_partition", "kind", "version").agg(f.sum("records").alias("records"))

@@ -26,7 +26,7 @@ from muster.history.model import GroupKind, Lag, LagSample, Limits
 from muster.history.rows import day_of, from_table, to_table
 from muster.history.sources.lag_samples import count_records, count_settings, ends_over_time
 from muster.model import TopicPartition
-from muster.spark.history.buckets import Stand
+from muster.spark.history.buckets import GroupStatus
 
 log = logging.getLogger("muster.spark.history")
 
@@ -41,7 +41,7 @@ Batches = Iterator[pa.RecordBatch]
 def behind(
     settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
 ) -> Callable[[Batches], Batches]:
-    """For mapInArrow: `Stand`s to rows of LAG, in offsets. `at_ms`: the current time; None: this machine's clock.
+    """For mapInArrow: `GroupStatus`s to rows of LAG, in offsets. `at_ms`: the current time; None: this machine's clock.
     Their day is that of the tick, which a replay repeats; without one, their own."""
 
     def run(batches: Batches) -> Batches:
@@ -57,16 +57,18 @@ def behind(
     return run
 
 
-def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits: Limits) -> list[Lag]:
-    stands = [stand for stand in stands if stand.kind is not GroupKind.SINK]
+def _behind(settings: FetchSettings, statuses: Iterable[GroupStatus], at_ms: int, limits: Limits) -> list[Lag]:
+    statuses = [status for status in statuses if status.kind is not GroupKind.SINK]
     try:
-        bounds = connect(settings.client).bounds(TopicPartition(*name) for stand in stands for name in stand.committed)
+        bounds = connect(settings.client).bounds(
+            TopicPartition(*name) for status in statuses for name in status.committed
+        )
     except MusterError as error:
         log.warning("no lag this time: cannot look up where the logs end (%s)", error)
         return []
     return [
         row
-        for group, committed, state, _ in stands
+        for group, committed, state, _ in statuses
         for row in lag_rows(
             CommitSeries(no_commits(), committed),
             [
@@ -82,7 +84,7 @@ def _behind(settings: FetchSettings, stands: Iterable[Stand], at_ms: int, limits
 
 def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
     """For mapInArrow: rows of LAG to the same rows, with records counted in the first `most` with unread ones."""
-    look = count_settings(settings)
+    limited = count_settings(settings)
 
     def run(batches: Batches) -> Batches:
         left = most
@@ -94,7 +96,7 @@ def count(settings: FetchSettings, most: int) -> Callable[[Batches], Batches]:
                     left -= 1
                     try:
                         place = TopicPartition(row.topic, row.partition)
-                        row = counted(row, *count_records(look, place, start, row.log_end_offset))
+                        row = counted(row, *count_records(limited, place, start, row.log_end_offset))
                     except KafkaConnectionError as error:
                         left = 0  # one timeout is enough
                         log.warning("the lag of some partitions is in offsets: %s", error)
@@ -129,17 +131,17 @@ def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable
             return
         now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
         times = sorted({each for timeline in parts for each in timeline.times(now_ms)})
-        asked = plan_lookups(
+        lookups = plan_lookups(
             list(dict.fromkeys(place for timeline in parts for place in committed_partitions(timeline))), times, most
         )
-        if asked.left_out:
-            log.warning("the lag over time of %d partitions is omitted", asked.left_out)
+        if lookups.left_out:
+            log.warning("the lag over time of %d partitions is omitted", lookups.left_out)
         try:
-            ends = ends_over_time(connect(settings.client), asked)
+            ends = ends_over_time(connect(settings.client), lookups)
         except MusterError as error:
             log.warning("no lag over time: cannot look up where the logs ended (%s)", error)
             return
-        rows = [row for timeline in parts for row in lag_over_time(timeline, asked.times, ends)]
+        rows = [row for timeline in parts for row in lag_over_time(timeline, lookups.times, ends)]
         yield from to_table(Lag, rows).to_batches()
 
     return run

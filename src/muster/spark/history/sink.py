@@ -27,9 +27,9 @@ from pyspark.storagelevel import StorageLevel
 from muster.client.plain.fetch import FetchSettings
 from muster.history.model import Limits
 from muster.spark.history.compaction import OLD, Compaction, away, replace
-from muster.spark.history.folding import GROUPED_DDL, OPEN, SCHEMAS, STANDS, TIMELINE, find, pack_groups, unpack
+from muster.spark.history.folding import GROUPED_DDL, OPEN, SCHEMAS, STATUSES, TIMELINE, find, pack_groups, unpack
+from muster.spark.history.hadoop_folder import HadoopFolder
 from muster.spark.history.lags import MOST_COUNTED, MOST_LOOKUPS, behind, count, over_time, split
-from muster.spark.history.place import Place
 from muster.spark.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _away(spark: SparkSession, out: str, name: str) -> list[str]:
     """Days that are moved away and not replaced yet."""
     if is_remote(spark):
         return []
-    place = Place(spark, out)
+    place = HadoopFolder(spark, out)
     return [place.full(f"{OLD}/{found}") for found in away(place) if found.startswith(f"{name}/")]
 
 
@@ -80,12 +80,12 @@ def _parquet(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
 
 
 def lag_frame(
-    told: DataFrame, settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
+    output: DataFrame, settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
 ) -> DataFrame:
     """The lag of the groups whose state is in the output (lags.py)."""
-    spread = tasks(told.sparkSession)
+    spread = tasks(output.sparkSession)
     return (
-        told.where(f.col("name") == STANDS)
+        output.where(f.col("name") == STATUSES)
         .select("data")
         .mapInArrow(behind(settings, limits, at_ms, tick_ms), schema_of("lag"))
         .repartition(spread)
@@ -93,10 +93,10 @@ def lag_frame(
     )
 
 
-def lag_over_time_frame(told: DataFrame, settings: FetchSettings, at_ms: int | None) -> DataFrame:
+def lag_over_time_frame(output: DataFrame, settings: FetchSettings, at_ms: int | None) -> DataFrame:
     """The lag of the groups over time (lags.py)."""
-    spread = tasks(told.sparkSession)
-    past = told.where(f.col("name") == TIMELINE)
+    spread = tasks(output.sparkSession)
+    past = output.where(f.col("name") == TIMELINE)
     longest = past.agg(f.max("at_ms").alias("step_ms"))
     return (
         past.select("data")
@@ -155,21 +155,21 @@ class Sink:
         """Tables that may have open rows in the folder."""
 
     @stoppable
-    def write(self, told: DataFrame, batch: int) -> None:
+    def write(self, output: DataFrame, batch: int) -> None:
         """For foreachBatch."""
-        self._compact(told.sparkSession, batch)
-        told = told.persist(_STORAGE)
+        self._compact(output.sparkSession, batch)
+        output = output.persist(_STORAGE)
         try:
-            sizes = told.groupBy("name").agg(f.sum(f.length("data")), f.max("at_ms")).collect()
+            sizes = output.groupBy("name").agg(f.sum(f.length("data")), f.max("at_ms")).collect()
             found = {name: (size, at_ms) for name, size, at_ms in sizes}
             for name in FINAL:
                 if name in found:
-                    frame = told.where(f.col("name") == name).select("data").mapInArrow(unpack, schema_of(name))
+                    frame = output.where(f.col("name") == name).select("data").mapInArrow(unpack, schema_of(name))
                     self._write(name, frame, batch, found[name][0])
-            if STANDS in found:
-                self._write_states(told, batch, found)
+            if STATUSES in found:
+                self._write_states(output, batch, found)
         finally:
-            told.unpersist()
+            output.unpersist()
 
     def _compact(self, spark: SparkSession, batch: int) -> None:
         if self._compaction is None:
@@ -177,14 +177,14 @@ class Sink:
             self._compaction = Compaction(spark, self._place(spark), schemas)
         self._compaction.run(batch, day(self._now_ms()))
 
-    def _place(self, spark: SparkSession) -> Place:
-        return Place(spark, self._out)
+    def _place(self, spark: SparkSession) -> HadoopFolder:
+        return HadoopFolder(spark, self._out)
 
     def _now_ms(self) -> int:
         return time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms
 
-    def _write_states(self, told: DataFrame, batch: int, sizes: Mapping[str, tuple[int, int]]) -> None:
-        size, tick_ms = sizes[STANDS]
+    def _write_states(self, output: DataFrame, batch: int, sizes: Mapping[str, tuple[int, int]]) -> None:
+        size, tick_ms = sizes[STATUSES]
         for name in OPEN_TABLES:
             if OPEN + name in sizes:
                 self._has_open.add(name)
@@ -192,13 +192,13 @@ class Sink:
                 continue  # unchanged
             else:
                 self._has_open.discard(name)
-            frame = told.where(f.col("name") == OPEN + name).select("data").mapInArrow(unpack, schema_of(name))
-            replace(self._place(told.sparkSession), OPEN + name, self._recent(name, frame).coalesce(_files(size)))
+            frame = output.where(f.col("name") == OPEN + name).select("data").mapInArrow(unpack, schema_of(name))
+            replace(self._place(output.sparkSession), OPEN + name, self._recent(name, frame).coalesce(_files(size)))
         now_ms = self._now_ms()
-        lag = lag_frame(told, self._settings, self._limits, self._clock_ms, tick_ms).persist(_STORAGE)
+        lag = lag_frame(output, self._settings, self._limits, self._clock_ms, tick_ms).persist(_STORAGE)
         try:
             self._write("lag", lag, batch, size)
-            self._write_findings(told.sparkSession, now_ms, lag)
+            self._write_findings(output.sparkSession, now_ms, lag)
         finally:
             lag.unpersist()
 

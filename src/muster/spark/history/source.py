@@ -1,6 +1,6 @@
 """The data source of `muster.spark.history`: reads `__consumer_offsets` as `format("muster")` does, and decodes it.
 
-It has the options of the muster source and returns rows of PACKED (packed.py). Records are decoded in the task
+It has the options of the muster source and returns rows of PACKED (packed.py). Records are packed_decoded in the task
 that fetches them: moving each to the JVM and back to Python would cost more than decoding it.
 
 As a stream its offset is the muster source's with additions (`events`: events.py):
@@ -70,9 +70,9 @@ SKEW_MS = 30_000
 COLUMNS = ("partition", *DECODER_COLUMNS)
 
 _FIXED = {"subscribe": COMMITS_TOPIC, "mode": "assign", "columns": ",".join(COLUMNS)}
-_ALL_TOLD = _FIXED | {"subscribe": EVENTS_TOPIC}
+_FIXED_EVENTS_ONLY = _FIXED | {"subscribe": EVENTS_TOPIC}
 """For a cluster that keeps its groups in ZooKeeper: its brokers' events are all there is."""
-TOLD_PARTITION = 0
+EVENTS_ONLY_PARTITION = 0
 """The log partition of groups that no log has."""
 _DEFAULTS = {"startingoffsets": "earliest", "isolationlevel": "read_committed"}
 """A commit in a transaction counts once the transaction is committed."""
@@ -88,28 +88,28 @@ class HistoryOptions:
     """The current time, for a topic from another time; None: this machine's clock."""
     groups: frozenset[str] = frozenset()
     """Empty: all."""
-    is_all_told: bool = False
+    is_events_only: bool = False
     """Whether no log has the groups, but brokers have reported events about them."""
 
     @property
     def topic(self) -> str:
         """The topic that is read."""
-        return EVENTS_TOPIC if self.is_all_told else COMMITS_TOPIC
+        return EVENTS_TOPIC if self.is_events_only else COMMITS_TOPIC
 
     def packed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Its records, packed."""
-        return all_told(batches, self.groups) if self.is_all_told else fetched(batches, self.groups)
+        return packed_events_only(batches, self.groups) if self.is_events_only else packed_fetched(batches, self.groups)
 
 
-def take_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOptions, HistoryOptions]:
+def parse_history_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOptions, HistoryOptions]:
     """The options of the muster source, and the history's own.
 
     Raises:
         ConfigError: as `parse_options`.
     """
     options = {name.lower(): value for name, value in given.items()}
-    tick, clock, groups, told = (options.pop(name, None) for name in (TICK_MS, CLOCK_MS, GROUPS, EVENTS_ONLY))
-    fixed = _FIXED if told is None else _ALL_TOLD
+    tick, clock, groups, events_only = (options.pop(name, None) for name in (TICK_MS, CLOCK_MS, GROUPS, EVENTS_ONLY))
+    fixed = _FIXED if events_only is None else _FIXED_EVENTS_ONLY
     for name in _FIXED:
         if name in options:
             raise ConfigError(f"{name} cannot be set: the history reads {COMMITS_TOPIC} as a whole")
@@ -118,7 +118,7 @@ def take_options(given: Mapping[str, str], *, streaming: bool) -> tuple[SourceOp
         TICK_DEFAULT_MS if tick is None else int(tick),
         None if clock is None else int(clock),
         _groups_in(groups),
-        told is not None,
+        events_only is not None,
     )
 
 
@@ -151,10 +151,10 @@ class HistoryDataSource(DataSource):  # type: ignore[misc]
         folder = self.options.get(FOLDER)
         if folder is not None:
             return FolderReader(folder, _groups_in(self.options.get(GROUPS)))
-        return PackedBatchReader(*take_options(self.options, streaming=False))
+        return PackedBatchReader(*parse_history_options(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> PackedStreamReader:  # noqa: N802 - Spark's name
-        return PackedStreamReader(*take_options(self.options, streaming=True))
+        return PackedStreamReader(*parse_history_options(self.options, streaming=True))
 
 
 class PackedBatchReader(BatchReader):
@@ -166,9 +166,9 @@ class PackedBatchReader(BatchReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         found = super().partitions()
-        if self._history.is_all_told:
+        if self._history.is_events_only:
             return found
-        return [*found, *events.tasks_of(events.look(_cluster(self._settings), {}))]
+        return [*found, *events.tasks_of(events.next_ranges(_cluster(self._settings), {}))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, events.EventsTask):
@@ -202,17 +202,17 @@ class FolderReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FolderTask)
         if partition.log_partition == _ALL:
-            told = self._topic(self._folder, EVENTS_TOPIC)
-            for index in told.records:
-                yield from all_told(told.read(index), self._groups)
+            events_topic = self._topic(self._folder, EVENTS_TOPIC)
+            for index in events_topic.records:
+                yield from packed_events_only(events_topic.read(index), self._groups)
             return
         own = self._folder / f"{COMMITS_TOPIC}-{partition.log_partition}"
         topic = self._topic(own if own.is_dir() else self._folder)
         seen: set[str] = set()
-        yield from decoded(topic.read(partition.log_partition), self._groups, seen)
-        told = self._topic(self._folder, EVENTS_TOPIC)
-        for index in told.records if seen else ():
-            yield from events.in_folder(told.read(index), partition.log_partition, frozenset(seen))
+        yield from packed_decoded(topic.read(partition.log_partition), self._groups, seen)
+        events_topic = self._topic(self._folder, EVENTS_TOPIC)
+        for index in events_topic.records if seen else ():
+            yield from events.in_folder(events_topic.read(index), partition.log_partition, frozenset(seen))
 
     def _topic(self, folder: Path, name: str = COMMITS_TOPIC) -> FolderTopic:
         warnings = ReaderWarnings()
@@ -223,7 +223,7 @@ class FolderReader(DataSourceReader):  # type: ignore[misc]
 
 
 class TickTask(InputPartition):  # type: ignore[misc]
-    """Says up to which time each log partition has been read, for its buckets."""
+    """States up to which time each log partition has been read, for its buckets."""
 
     def __init__(self, read_to_ms: Mapping[int, int], look_ms: int) -> None:
         self.read_to_ms, self.look_ms = dict(read_to_ms), look_ms
@@ -252,7 +252,7 @@ class PackedStreamReader(StreamReader):
         try:
             cluster = _cluster(self._settings)
             now_ms, ends = self._stop_at or self._look(cluster, until)
-            told = {} if self._history.is_all_told else events.look(cluster, start["events"])
+            events_read = {} if self._history.is_events_only else events.next_ranges(cluster, start["events"])
         except KafkaConnectionError:
             if self._stop_at is not None:
                 raise
@@ -264,7 +264,9 @@ class PackedStreamReader(StreamReader):
                 f"{error.what}, or the folder has the history of another cluster: the job cannot "
                 "continue there, so start in another folder"
             ) from None
-        return batch_end(start, None if read is before else read, told, ends, now_ms, is_last=self._stop_at is not None)
+        return batch_end(
+            start, None if read is before else read, events_read, ends, now_ms, is_last=self._stop_at is not None
+        )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         _check(end)
@@ -301,7 +303,7 @@ class PackedStreamReader(StreamReader):
 def batch_end(
     start: dict[str, Any],
     read: dict[str, Any] | None,
-    told: events.Events,
+    events_read: events.Events,
     ends: Ends,
     now_ms: int,
     *,
@@ -318,8 +320,8 @@ def batch_end(
     is_due = until < now_ms and (read is None or reached == ends.keys()) if is_last else bool(reached)
     if is_due:
         known = dict.fromkeys(map(str, sorted(positions)), 0) | start["at"]
-        return _offset(now_ms, known | {str(partition): now_ms for partition in reached}, told, now)
-    return start if read is None else _offset(until, start["at"], told, now)
+        return _offset(now_ms, known | {str(partition): now_ms for partition in reached}, events_read, now)
+    return start if read is None else _offset(until, start["at"], events_read, now)
 
 
 def _ends(cluster: Cluster, topic: str) -> Ends:
@@ -329,8 +331,8 @@ def _ends(cluster: Cluster, topic: str) -> Ends:
     return {place.partition: end for place, end in found.items()}
 
 
-def _offset(until_ms: int, at: Mapping[str, int], told: events.Events, read: dict[str, Any]) -> dict[str, Any]:
-    return {"history": FORMAT, "until": until_ms, "at": dict(at), "events": told, "read": read}
+def _offset(until_ms: int, at: Mapping[str, int], events_read: events.Events, read: dict[str, Any]) -> dict[str, Any]:
+    return {"history": FORMAT, "until": until_ms, "at": dict(at), "events": events_read, "read": read}
 
 
 def _check(offset: Mapping[str, Any]) -> None:
@@ -345,11 +347,11 @@ def _cluster(settings: FetchSettings) -> Cluster:
     return connect(settings.client)
 
 
-def all_told(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def packed_events_only(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
     """Packed events of groups that no log has; each batch is of one partition."""
 
     def place_of(group: str) -> int | None:
-        return TOLD_PARTITION if not groups or group in groups else None
+        return EVENTS_ONLY_PARTITION if not groups or group in groups else None
 
     for batch in batches:
         if batch.num_rows:
@@ -357,14 +359,14 @@ def all_told(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Itera
             yield pack_events(raw, place_of, IN_EVENTS_ONLY)
 
 
-def fetched(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
+def packed_fetched(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
     """Fetched records, decoded and packed."""
-    return decoded(
+    return packed_decoded(
         (to_raw(batch, int(batch.column("partition")[0].as_py())) for batch in batches if len(batch)), groups
     )
 
 
-def decoded(
+def packed_decoded(
     batches: Iterator[pa.RecordBatch], groups: frozenset[str], seen: set[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Records of schema RAW, decoded and packed; each batch is of one partition. `seen` collects the groups' names."""

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from muster.history.engine import GroupHistory
 from muster.history.model import Limits
 from muster.history.rows import from_table
-from muster.spark.history.folding import KINDS, STANDS, TIMELINE
+from muster.spark.history.folding import KINDS, STATUSES, TIMELINE
 from muster.spark.history.job import folded, packed
 from muster.spark.history.packed import IN_EVENTS, IN_EVENTS_ONLY, from_bytes, span_of
 
@@ -39,7 +39,7 @@ def whole(
     # The brokers' events are not used here, but when the rows are put together, as with any engine.
     records = packed(spark, bootstrap, folder, groups, options).where(~f.col("what").isin(IN_EVENTS, IN_EVENTS_ONLY))
     output = folded(spark, records, limits, now_ms)
-    rows = output.where(f.col("name").isin(*_ROWS, STANDS, TIMELINE, "counts")).select("name", "data").toArrow()
+    rows = output.where(f.col("name").isin(*_ROWS, STATUSES, TIMELINE, "counts")).select("name", "data").toArrow()
     return collected(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
@@ -47,11 +47,11 @@ def collected(packed_rows: Iterable[tuple[str, bytes]]) -> GroupHistory:
     """Unpacked rows; lag and findings are computed from them afterwards, as with any engine."""
     found = GroupHistory()
     for name, data in packed_rows:
-        if name == STANDS:
-            for stand in pickle.loads(data):
-                found.kinds[stand.group] = stand.kind
-                if stand.committed:
-                    found.committed[stand.group] = stand.committed
+        if name == STATUSES:
+            for status in pickle.loads(data):
+                found.kinds[status.group] = status.kind
+                if status.committed:
+                    found.committed[status.group] = status.committed
         elif name == TIMELINE:
             found.timeline.merge(pickle.loads(data))
         elif name == "counts":

@@ -36,7 +36,7 @@ def digest(offset: dict[str, Any]) -> str:
 
 
 def socket_path(query: str) -> Path | None:
-    """The socket of the query with this name; None if no private folder can be had."""
+    """The socket of the query with this name; None if no private folder can be created."""
     if not hasattr(socket, "AF_UNIX"):
         return None
     folder = Path(tempfile.gettempdir()) / f"muster-spark-{os.getuid()}"

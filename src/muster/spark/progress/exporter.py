@@ -30,7 +30,7 @@ class _Source:
         return {"query": self.last.query, "source": str(self.last.source), "group": self.last.group or ""}
 
 
-class Exporter:
+class QueryExporter:
     """Keeps what queries report. Spark's listener thread writes it, the port's thread reads it."""
 
     def __init__(self) -> None:

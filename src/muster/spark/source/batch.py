@@ -11,7 +11,7 @@ from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.offsets import Claim, Claims
-from muster.spark.source.choices import Choice, Spot
+from muster.spark.source.choices import OffsetChoice, OffsetOrTime
 from muster.spark.source.options import SourceOptions
 
 log = logging.getLogger("muster.spark")
@@ -45,13 +45,13 @@ def plan(cluster: Cluster, options: SourceOptions) -> Claims:
     """
     existing = find_partitions(cluster, options)
     partitions = options.share.of(existing)
-    options.starting.check_strangers(existing)
-    options.ending.check_strangers(existing)
+    options.starting.check_named_partitions(existing)
+    options.ending.check_named_partitions(existing)
     starting = _spots(options.starting, partitions)
     if options.starting.committed:
         assert options.group_id is not None
         committed = cluster.committed(options.group_id, partitions)
-        starting |= {partition: Spot(position.offset) for partition, position in committed.items()}
+        starting |= {partition: OffsetOrTime(position.offset) for partition, position in committed.items()}
     starts = _resolve(cluster, starting, options, options.starting)
     ends = _resolve(cluster, _spots(options.ending, partitions), options, options.ending)
     for partition in partitions:
@@ -70,14 +70,14 @@ def _refuse(partition: TopicPartition, start: int, end: int, options: SourceOpti
     log.warning("%s; it is not read, since failOnDataLoss is false", what)
 
 
-def _spots(choice: Choice, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Spot]:
+def _spots(choice: OffsetChoice, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetOrTime]:
     if warning := choice.left_out_warning(partitions):
         log.warning(warning)
     return {partition: choice.spot(partition) for partition in partitions}
 
 
 def _resolve(
-    cluster: Cluster, spots: Mapping[TopicPartition, Spot], options: SourceOptions, choice: Choice
+    cluster: Cluster, spots: Mapping[TopicPartition, OffsetOrTime], options: SourceOptions, choice: OffsetChoice
 ) -> dict[TopicPartition, int]:
     isolation_level = 1 if options.read_committed else 0
     times = {partition: spot.time for partition, spot in spots.items() if spot.offset is None}

@@ -34,7 +34,7 @@ STARTS_EVERY_MS = 10_000
 DOUBT_TRIES, DOUBT_EVERY_MS = 3, 1_000
 
 
-class Verdict(Enum):
+class PositionState(Enum):
     """Whether a position is valid, and why not (rule 13 of claims.py)."""
 
     GOOD = "good"
@@ -44,7 +44,7 @@ class Verdict(Enum):
     """The log ends earlier: it was truncated, or recreated without topic IDs, or the commit was never valid."""
 
 
-def judge(position: int, log_start: int, log_end: int) -> Verdict:
+def judge(position: int, log_start: int, log_end: int) -> PositionState:
     """Whether reading can continue at a position.
 
     | position                    | verdict | failOnDataLoss=false continues at    |
@@ -54,12 +54,12 @@ def judge(position: int, log_start: int, log_end: int) -> Verdict:
     | p > log end                 | beyond  | log start                            |
     """
     if position < log_start:
-        return Verdict.GONE
-    return Verdict.BEYOND if position > log_end else Verdict.GOOD
+        return PositionState.GONE
+    return PositionState.BEYOND if position > log_end else PositionState.GOOD
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OffsetAnswer:
     """An offset, the epoch under which it was looked up, and when."""
 
     offset: int
@@ -99,9 +99,9 @@ class Lookup:
         """When the oldest unanswered lookup was made."""
         return min((asked_at for _, asked_at in self._asked.values()), default=None)
 
-    def take(self) -> dict[TopicPartition, Answer]:
+    def take(self) -> dict[TopicPartition, OffsetAnswer]:
         """The answers that have arrived, for partitions owned without interruption since the lookup."""
-        found: dict[TopicPartition, Answer] = {}
+        found: dict[TopicPartition, OffsetAnswer] = {}
         for query in list(self._queries):
             for partition in [p for p in query.open if self._claims.epoch(p) is None]:
                 query.open.pop(partition)
@@ -113,7 +113,7 @@ class Lookup:
                 if answer is None:
                     self.without_record.add(partition)
                 else:
-                    found[partition] = Answer(answer.offset, epoch, asked_at)
+                    found[partition] = OffsetAnswer(answer.offset, epoch, asked_at)
             query.results.clear()
             if query.done:
                 self._queries.remove(query)
@@ -133,7 +133,7 @@ class _Doubt:
     next_at: int = 0
 
 
-class Bounds:
+class PartitionBounds:
     """The start and end offsets of the logs that a query reads.
 
     An end is the high watermark, or the last stable offset for `read_committed`.
@@ -142,16 +142,16 @@ class Bounds:
     def __init__(self, offsets: OffsetLookup, claims: QueryClaims, metadata: ClusterMetadata) -> None:
         self._claims = claims
         self._metadata = metadata
-        self.ends: dict[TopicPartition, Answer] = {}
+        self.ends: dict[TopicPartition, OffsetAnswer] = {}
         self.notes: list[Note] = []
         self.error: MusterError | None = None
-        self._starts: dict[TopicPartition, Answer] = {}
+        self._starts: dict[TopicPartition, OffsetAnswer] = {}
         self._ask_ends = Lookup(offsets, claims)
         self._ask_starts = Lookup(offsets, claims)
         self._ask_again = Lookup(offsets, claims, READ_UNCOMMITTED)
         self._wanted_at = -1
         self._doubts: dict[TopicPartition, _Doubt] = {}
-        self._cleared: dict[TopicPartition, Answer] = {}
+        self._cleared: dict[TopicPartition, OffsetAnswer] = {}
         self._warned: set[TopicPartition] = set()
 
     # --- for the member ----------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Bounds:
         end = self._current(self.ends, partition)
         return end is not None and end.asked_at >= since and self._current(self._starts, partition) is not None
 
-    def _current(self, answers: dict[TopicPartition, Answer], partition: TopicPartition) -> Answer | None:
+    def _current(self, answers: dict[TopicPartition, OffsetAnswer], partition: TopicPartition) -> OffsetAnswer | None:
         found = answers.get(partition)
         return found if found is not None and found.epoch == self._claims.epoch(partition) else None
 
@@ -239,11 +239,13 @@ class Bounds:
             start, end = self._current(self._starts, partition), self._current(self.ends, partition)
             if start is None or end is None:
                 continue
-            verdict = judge(position, start.offset, end.offset)
-            if verdict is Verdict.GONE:
+            state = judge(position, start.offset, end.offset)
+            if state is PositionState.GONE:
                 gone = f"offsets {position} to {start.offset - 1} of {partition} are gone"
                 self._claims.lost(partition, start.offset, f"{gone}: {LOG_BEGINS} {start.offset} now")
-            elif verdict is Verdict.BEYOND and partition not in self._doubts and self._cleared.get(partition) != end:
+            elif (
+                state is PositionState.BEYOND and partition not in self._doubts and self._cleared.get(partition) != end
+            ):
                 self._doubts[partition] = _Doubt(end.epoch, now, next_at=now)
                 self._metadata.request_update(now)  # the topic may have been recreated
 
@@ -262,7 +264,7 @@ class Bounds:
                 self._ask_again.ask({partition: LATEST_TIMESTAMP}, now)
                 doubt.next_at = now + DOUBT_EVERY_MS
 
-    def _weigh(self, partition: TopicPartition, position: int, doubt: _Doubt, end: Answer, now: int) -> None:
+    def _weigh(self, partition: TopicPartition, position: int, doubt: _Doubt, end: OffsetAnswer, now: int) -> None:
         if end.offset >= position:
             del self._doubts[partition]
             self._cleared[partition] = self.ends[partition]
@@ -293,7 +295,7 @@ class Bounds:
             return "no longer exists"
         return "has no leader" if self._metadata.leader(partition) is None else "does not answer with its end offset"
 
-    def _note_readable(self, ends: Mapping[TopicPartition, Answer]) -> None:
+    def _note_readable(self, ends: Mapping[TopicPartition, OffsetAnswer]) -> None:
         back = self._warned & ends.keys()
         if back:
             self._warned -= back

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from muster.spark.given import Given
+from muster.spark.option_values import OptionValues
 
 EARLIEST, LATEST, COMMITTED = "earliest", "latest", "committed"
 
@@ -28,8 +28,8 @@ _LISTED = 5
 """How many partitions a message names; of the rest it gives only the count."""
 
 
-class Spot(NamedTuple):
-    """A place in a partition: an offset, or if that is None, a timestamp for ListOffsets: milliseconds,
+class OffsetOrTime(NamedTuple):
+    """Where to read in a partition: at an offset, or if that is None, at a timestamp for ListOffsets: milliseconds,
     EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
 
     offset: int | None
@@ -37,7 +37,7 @@ class Spot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OffsetChoice:
     """Where to start or end in partitions, by the options alone."""
 
     option: str
@@ -52,12 +52,12 @@ class Choice:
     latest_if_none: bool = True
     """Whether a time without a record at or after it means the log's end, rather than an error."""
 
-    def spot(self, partition: TopicPartition) -> Spot:
+    def spot(self, partition: TopicPartition) -> OffsetOrTime:
         """The place in a partition."""
         found = self.named.get(partition)
         if found is None:
-            return Spot(None, self.everywhere)
-        return Spot(None, found) if self.by_time or found < 0 else Spot(found)
+            return OffsetOrTime(None, self.everywhere)
+        return OffsetOrTime(None, found) if self.by_time or found < 0 else OffsetOrTime(found)
 
     def left_out(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Partitions that the JSON omits, if it names any."""
@@ -72,14 +72,14 @@ class Choice:
 
         return f"{self.option} does not name {listed(found)}: reading {verb} where their logs {where}"
 
-    def check_strangers(self, partitions: Iterable[TopicPartition]) -> None:
+    def check_named_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         """Refuse named partitions that are not read.
 
         Raises:
             ConfigError: the JSON names one.
         """
-        if strangers := self.named.keys() - set(partitions):
-            raise ConfigError(f"{self.option} names {min(strangers)}, which is not one of the partitions that are read")
+        if unknown := self.named.keys() - set(partitions):
+            raise ConfigError(f"{self.option} names {min(unknown)}, which is not one of the partitions that are read")
 
     def no_record(self, partition: TopicPartition) -> ConfigError:
         """The error for a partition without a record at or after its time."""
@@ -99,7 +99,7 @@ class Choice:
         return self.by_time or self.everywhere >= 0
 
 
-def starting(options: Given, streaming: bool | None) -> Choice:
+def starting(options: OptionValues, streaming: bool | None) -> OffsetChoice:
     """Where reading starts; None for `streaming` checks only what applies to both kinds.
 
     Raises:
@@ -112,19 +112,19 @@ def starting(options: Given, streaming: bool | None) -> Choice:
     name = STARTING[-1]
     value = options.get(name)
     if value is None:
-        return Choice(name, LATEST_TIMESTAMP if streaming else EARLIEST_TIMESTAMP)
+        return OffsetChoice(name, LATEST_TIMESTAMP if streaming else EARLIEST_TIMESTAMP)
     if value.lstrip().startswith("{"):
         named = _partitions(name, value, least=-2)
         if streaming is False and LATEST_TIMESTAMP in named.values():
             raise ConfigError(f"{name} has -1 (latest) for a partition: a batch read would find nothing to read")
-        return Choice(name, EARLIEST_TIMESTAMP, named)
+        return OffsetChoice(name, EARLIEST_TIMESTAMP, named)
     word = options.choice(name, (EARLIEST, LATEST, COMMITTED))
     if streaming is False and word == LATEST:
         raise ConfigError(f"{name} is latest: a batch read would find nothing to read")
-    return Choice(name, LATEST_TIMESTAMP if word == LATEST else EARLIEST_TIMESTAMP, committed=word == COMMITTED)
+    return OffsetChoice(name, LATEST_TIMESTAMP if word == LATEST else EARLIEST_TIMESTAMP, committed=word == COMMITTED)
 
 
-def ending(options: Given) -> Choice:
+def ending(options: OptionValues) -> OffsetChoice:
     """Where a batch read ends.
 
     Raises:
@@ -136,29 +136,29 @@ def ending(options: Given) -> Choice:
     name = ENDING[-1]
     value = options.get(name)
     if value is not None and value.lstrip().startswith("{"):
-        return Choice(name, LATEST_TIMESTAMP, _partitions(name, value, least=-1))
+        return OffsetChoice(name, LATEST_TIMESTAMP, _partitions(name, value, least=-1))
     options.choice(name, (LATEST,))
-    return Choice(name, LATEST_TIMESTAMP)
+    return OffsetChoice(name, LATEST_TIMESTAMP)
 
 
-def overruled(options: Given) -> list[str]:
+def overruled(options: OptionValues) -> list[str]:
     """Messages about options that another option overrides."""
     messages = []
     for names in (STARTING, ENDING):
-        given = [name for name in names if options.get(name) is not None]
-        messages += [f"{name} is ignored, since {given[0]} is set" for name in given[1:]]
+        found = [name for name in names if options.get(name) is not None]
+        messages += [f"{name} is ignored, since {found[0]} is set" for name in found[1:]]
     return messages
 
 
-def _by_time(options: Given, names: tuple[str, ...], rest: int, latest_if_none: bool) -> Choice | None:
+def _by_time(options: OptionValues, names: tuple[str, ...], rest: int, latest_if_none: bool) -> OffsetChoice | None:
     """The choice by the first two options."""
     time = options.number(names[0], None, 0)
     if time is not None:
-        return Choice(names[0], time, latest_if_none=latest_if_none)
+        return OffsetChoice(names[0], time, latest_if_none=latest_if_none)
     value = options.get(names[1])
     if value is None:
         return None
-    return Choice(names[1], rest, _partitions(names[1], value, least=0), True, latest_if_none=latest_if_none)
+    return OffsetChoice(names[1], rest, _partitions(names[1], value, least=0), True, latest_if_none=latest_if_none)
 
 
 def _partitions(name: str, value: str, least: int) -> dict[TopicPartition, int]:

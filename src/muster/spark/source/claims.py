@@ -50,11 +50,11 @@ from muster.errors import ConfigError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.offsets import ALL, INITIAL, Claim, Claims, QueryOffset, Share, Topic, from_json, to_json
 from muster.spark.source.shares import share_rows
-from muster.spark.source.state import KeptState
+from muster.spark.source.state import QueryState
 from muster.spark.source.topics import QueryTopics
 
 
-class Resume(Enum):
+class ResumeMode(Enum):
     """Which offset counts for a partition that this query has read before (rule 8)."""
 
     MAX = "max"
@@ -65,7 +65,7 @@ class Resume(Enum):
     """Always the checkpoint."""
 
 
-class Replay(Enum):
+class ReplayMode(Enum):
     """What is read when a batch is planned again after a restart (rule 9)."""
 
     STRICT = "strict"
@@ -81,7 +81,7 @@ class BatchState(Enum):
 
 
 def resume_position(
-    committed: int | None, done: Claim | None, resume: Resume = Resume.MAX, earlier: bool = True
+    committed: int | None, done: Claim | None, resume: ResumeMode = ResumeMode.MAX, earlier: bool = True
 ) -> int | None:
     """Where a gained partition starts; None leaves it to the reset policy (`startingOffsets`).
 
@@ -101,9 +101,9 @@ def resume_position(
     """
     if done is None:
         return committed
-    if committed is None or resume is Resume.CHECKPOINT:
+    if committed is None or resume is ResumeMode.CHECKPOINT:
         return done.end
-    if resume is Resume.MAX and earlier and done.start <= committed <= done.end:
+    if resume is ResumeMode.MAX and earlier and done.start <= committed <= done.end:
         return done.end
     return committed
 
@@ -111,7 +111,7 @@ def resume_position(
 _NOTE = re.compile(r"(spark(?::.*)?)/(\d+)(?:@(.*):(\w+))?")
 
 
-class _Note(NamedTuple):
+class _CommitMetadata(NamedTuple):
     """The metadata of a query's commit, `spark:<query>/<batch>@<cluster>:<topic ID>` (rule 8); of other metadata all is
     empty. Older versions wrote no query, or no ID, which brokers before Kafka 2.8 do not have either."""
 
@@ -123,7 +123,7 @@ class _Note(NamedTuple):
     """An ID says nothing in another cluster, to which a group's offsets may have been mirrored."""
 
     @classmethod
-    def read(cls, metadata: str) -> _Note:
+    def read(cls, metadata: str) -> _CommitMetadata:
         found = _NOTE.fullmatch(metadata)
         query, batch, cluster, topic_id = found.groups("") if found else ("", "-1", "", "")
         return cls(query, int(batch), cluster, topic_id)
@@ -185,8 +185,8 @@ class QueryClaims:
 
     def __init__(
         self,
-        resume: Resume = Resume.MAX,
-        replay: Replay = Replay.STRICT,
+        resume: ResumeMode = ResumeMode.MAX,
+        replay: ReplayMode = ReplayMode.STRICT,
         name: str = "",
         *,
         keeps_all: bool = False,
@@ -206,7 +206,7 @@ class QueryClaims:
         self._share = share
         self._topics = QueryTopics()
         self._cluster = ""
-        self.state = KeptState()
+        self.state = QueryState()
         self._losses: list[str] = []
         self._unrecorded = False
         self._owned: dict[TopicPartition, _Owned] = {}
@@ -267,7 +267,7 @@ class QueryClaims:
         """Partitions whose committed offset is not known yet."""
         return sorted(partition for partition, owned in self._owned.items() if not owned.known)
 
-    def unnoted(self) -> list[TopicPartition]:
+    def without_own_commit(self) -> list[TopicPartition]:
         """Partitions whose start is not committed under this query's name yet."""
         return sorted(p for p, owned in self._owned.items() if not self._may_read(owned) and owned.position is not None)
 
@@ -397,21 +397,23 @@ class QueryClaims:
 
     def _note(self, owned: _Owned) -> str:
         """The metadata of this query's commits: its name, the last finished batch, and the topic's ID."""
-        return str(_Note(f"spark:{self.name}", self._seq - (self._batch is not None), self._cluster, owned.topic_id))
+        return str(
+            _CommitMetadata(f"spark:{self.name}", self._seq - (self._batch is not None), self._cluster, owned.topic_id)
+        )
 
     def _is_own(self, note: str) -> bool:
         """Whether a commit's metadata is this query's. Older versions, whose offsets lack the name, wrote no name."""
-        return _Note.read(note).query in (f"spark:{self.name}", *(["spark"] if self._older_names else []))
+        return _CommitMetadata.read(note).query in (f"spark:{self.name}", *(["spark"] if self._older_names else []))
 
     def _number(self, note: str) -> int:
         """The last batch that was done when this query made a commit; -1 if the metadata does not say: older versions
         had the number of the current batch."""
-        query, batch, *_ = _Note.read(note)
+        query, batch, *_ = _CommitMetadata.read(note)
         return -1 if query == "spark" else batch
 
     def _committed_for(self, note: str) -> str:
         """The ID of the topic that a commit is about; empty if it does not say, or was made in another cluster."""
-        _, _, cluster, topic_id = _Note.read(note)
+        _, _, cluster, topic_id = _CommitMetadata.read(note)
         return topic_id if cluster == self._cluster else ""
 
     def _may_read(self, owned: _Owned) -> bool:
@@ -518,7 +520,7 @@ class QueryClaims:
         """Whether a planned batch is a replay to trim (rule 9): wait until the group has assigned partitions and
         none is `unresolved`, then `trim`, then plan it again."""
         batch = self._batch
-        trims = self._replay is Replay.TRIM and batch is not None and batch.replayed
+        trims = self._replay is ReplayMode.TRIM and batch is not None and batch.replayed
         return trims and batch is not None and batch.offset.seq not in self._trimmed
 
     def trim(self) -> None:
@@ -585,7 +587,7 @@ class QueryClaims:
         if start == INITIAL:
             return
         finished = start.finished()
-        if self._replay is Replay.TRIM:
+        if self._replay is ReplayMode.TRIM:
             # A trimmed replay may have skipped what other members owned then, which the checkpoint does not say: of
             # these claims only the start is certain.
             finished = {partition: Claim(claim.start, claim.start) for partition, claim in finished.items()}

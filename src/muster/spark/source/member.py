@@ -46,7 +46,7 @@ COMMIT_WAIT_MS = 5_000
 DOUBTS_WAIT_MS = 10_000
 """How long an answer to Spark waits for the decision whether a position is still valid."""
 
-LAST_WORD_MS = 2_000
+LAST_BATCH_MS = 2_000
 """How long an ending query waits for the message that its last batch was finished."""
 
 LAST_COMMIT_MS = 6_000
@@ -55,13 +55,13 @@ LAST_COMMIT_MS = 6_000
 LEAVE_MS = 2_500
 """How long it then waits for the LeaveGroup response."""
 
-GOODBYE_MS = LAST_WORD_MS + LAST_COMMIT_MS + LEAVE_MS
+GOODBYE_MS = LAST_BATCH_MS + LAST_COMMIT_MS + LEAVE_MS
 
 CHECKPOINT_EVERY_MS = 200
 """How often a drain checks whether the batch that it waits for is in Spark's commit log."""
 
 
-class Pace:
+class BatchPacing:
     """Holds batches back until there are enough records (`minOffsetsPerTrigger`), or the last batch was long enough ago
     (`maxTriggerDelay`).
 
@@ -91,7 +91,7 @@ class QueryMember:
         self._options = options
         self._checkpoint = Checkpoint(options.checkpoint)
         self._config = _named(options, self._checkpoint)
-        self._pace = Pace(options.min_rows, options.max_trigger_delay_ms)
+        self._pace = BatchPacing(options.min_rows, options.max_trigger_delay_ms)
         self._claims = QueryClaims(
             options.resume,
             options.replay,
@@ -112,7 +112,7 @@ class QueryMember:
         self._first = True
         self._committed_batch: int | None = None
         self._batch_done: BatchDoneSocket | None = None
-        self._look_at = 0
+        self._next_checkpoint_check = 0
         self._closed = False
         self._closing = threading.Lock()
 
@@ -147,8 +147,8 @@ class QueryMember:
         end before the position while that is in doubt."""
         return self._run(self._unread())
 
-    def standing(self) -> dict[str, Any]:
-        """The group as this member knows it, and the last committed batch, for the query's progress."""
+    def group_progress(self) -> dict[str, Any]:
+        """The group as this member knows it, and the last committed batch, for the query's progress report."""
         options, core = self._options, self._core
         found: dict[str, Any] = {} if options.group_id is None else {"group": options.group_id}
         if options.grouped:
@@ -250,14 +250,14 @@ class QueryMember:
             if self._claims.draining:
                 return True
             waits = bounds.missing(since) if last else not bounds.fresh(since, self._now())
-            return not waits and not bounds.in_doubt and not (last and self._claims.unnoted())
+            return not waits and not bounds.in_doubt and not (last and self._claims.without_own_commit())
 
         if not is_fresh():
             bounds.want(self._now())
             self._loop.wakeup()
             timeout_ms = self._options.join_timeout_ms if last else DOUBTS_WAIT_MS
             if not await self._wait(is_fresh, timeout_ms) and last:
-                waiting = sorted({*bounds.missing(since), *bounds.in_doubt, *self._claims.unnoted()})
+                waiting = sorted({*bounds.missing(since), *bounds.in_doubt, *self._claims.without_own_commit()})
                 raise KafkaTimeoutError(
                     f"{', '.join(map(str, waiting))} could not be looked up within join.timeout ({timeout_ms} ms)"
                 )
@@ -293,11 +293,11 @@ class QueryMember:
             self._loop.wakeup()
 
     async def _say_goodbye(self) -> None:
-        self._look_into_checkpoint()
+        self._check_checkpoint()
         if self._batch_done is not None and self._claims.batch_state is BatchState.PLANNED:
             # It may have finished just now, with the message still on its way, as with Trigger.Once.
             with contextlib.suppress(MusterError):
-                await self._loop.wait_for(lambda: self._claims.batch_in_flight is None, LAST_WORD_MS)
+                await self._loop.wait_for(lambda: self._claims.batch_in_flight is None, LAST_BATCH_MS)
         if self._batch_done is not None:
             self._batch_done.close()
         self._loop.wakeup()
@@ -319,13 +319,13 @@ class QueryMember:
     def _on_turn(self, now: int) -> None:
         for event in self._core.take_events():
             self._loop.attend(event, log)
-        if self._claims.draining and self._claims.batch_in_flight is not None and now >= self._look_at:
-            self._look_at = now + CHECKPOINT_EVERY_MS
+        if self._claims.draining and self._claims.batch_in_flight is not None and now >= self._next_checkpoint_check:
+            self._next_checkpoint_check = now + CHECKPOINT_EVERY_MS
             asyncio.get_running_loop().call_later(CHECKPOINT_EVERY_MS / 1000, self._loop.wakeup)
-            if self._look_into_checkpoint():
+            if self._check_checkpoint():
                 self._loop.wakeup()
 
-    def _look_into_checkpoint(self) -> bool:
+    def _check_checkpoint(self) -> bool:
         """Whether Spark's commit log says that the current batch is done, although Spark has not called yet."""
         end = self._claims.batch_in_flight
         if end is None or not self._checkpoint.is_done(end):

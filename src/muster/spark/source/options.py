@@ -17,13 +17,13 @@ from muster.client.config import ClientConfig, ConsumerConfig
 from muster.client.plain.fetch import MAX_BYTES, FetchSettings
 from muster.errors import ConfigError
 from muster.model import TopicPartition
-from muster.spark.given import Given, Names, as_typed
 from muster.spark.offsets import ALL, Share
-from muster.spark.source.choices import ENDING, Choice, ending, overruled, starting
-from muster.spark.source.claims import Replay, Resume
+from muster.spark.option_values import KnownOptions, OptionValues, with_option_names
+from muster.spark.source.choices import ENDING, OffsetChoice, ending, overruled, starting
+from muster.spark.source.claims import ReplayMode, ResumeMode
 
 DEFAULT_MAX_ROWS = 2_000_000
-"""Rows of a batch if `maxOffsetsPerTrigger` is not set: a drain waits for a batch, so none may be endless."""
+"""Rows of a batch if `maxOffsetsPerTrigger` is not set: a drain waits for a batch, so a batch must not be endless."""
 
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
@@ -95,7 +95,7 @@ _DECIDED_HERE = {
     "path": "name topics with subscribe, not in load()",
 }
 
-NAMES = Names("source", KNOWN, _DECIDED_HERE)
+NAMES = KnownOptions("source", KNOWN, _DECIDED_HERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class SourceOptions:
     group_id: str | None
     group_prefix: str | None
     """If no group is named: the prefix of the name of the query's own group."""
-    starting: Choice
-    ending: Choice
+    starting: OffsetChoice
+    ending: OffsetChoice
     fail_on_data_loss: bool
     min_rows: int | None
     max_rows: int | None
@@ -124,8 +124,8 @@ class SourceOptions:
     """Of one task."""
     columns: tuple[str, ...]
     read_committed: bool
-    resume: Resume
-    replay: Replay
+    resume: ResumeMode
+    replay: ReplayMode
     drain_timeout_ms: int
     join_timeout_ms: int
     poll_timeout_ms: int
@@ -189,16 +189,16 @@ class SourceOptions:
                 isolation_level="read_committed" if self.read_committed else "read_uncommitted",
             )
         except ConfigError as error:
-            raise ConfigError(as_typed(str(error), ConsumerConfig, set(settings), _NAMED_HERE)) from None
+            raise ConfigError(with_option_names(str(error), ConsumerConfig, set(settings), _NAMED_HERE)) from None
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+def parse_options(raw: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
     """Parse a reader's options. None for `streaming` checks what applies to both streams and batch reads.
 
     Raises:
         ConfigError: something is unknown, missing, contradictory or invalid. The message is written for the user.
     """
-    options = Given(given, NAMES)
+    options = OptionValues(raw, NAMES)
     options.check_names()
     topics, pattern, partitions = _what_to_read(options)
     group_id = options.one_of("groupId", "group.id", "kafka.group.id") or None
@@ -229,8 +229,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         max_records=options.number("maxRecordsPerPartition", None, 1),
         columns=columns,
         read_committed=_read_committed(options),
-        resume=options.member("resume", Resume, Resume.MAX),
-        replay=options.member("replay", Replay, Replay.STRICT),
+        resume=options.member("resume", ResumeMode, ResumeMode.MAX),
+        replay=options.member("replay", ReplayMode, ReplayMode.STRICT),
         drain_timeout_ms=options.duration("drain.timeout", 60_000),
         join_timeout_ms=options.duration("join.timeout", 60_000),
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", 120_000, 1) or 1,
@@ -248,14 +248,14 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
     return parsed
 
 
-def _read_committed(options: Given) -> bool:
+def _read_committed(options: OptionValues) -> bool:
     ours, sparks = "isolationLevel", "kafka.isolation.level"
-    options.one_of(ours, sparks)  # two that differ are refused
-    given = sparks if options.get(ours) is None else ours
-    return options.choice(given, ("read_uncommitted", "read_committed")) == "read_committed"
+    options.one_of(ours, sparks)  # refuses different values
+    name = sparks if options.get(ours) is None else ours
+    return options.choice(name, ("read_uncommitted", "read_committed")) == "read_committed"
 
 
-def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: bool) -> None:
+def _check_streaming(options: OptionValues, mode: str, group_id: str | None, by_hand: bool) -> None:
     if mode == "group" and group_id is None:
         raise ConfigError(
             'a streaming query is a member of a group: set groupId, or set mode to "assign" to read without a group'
@@ -271,7 +271,7 @@ def _check_streaming(options: Given, mode: str, group_id: str | None, by_hand: b
             raise ConfigError(f"{name} applies to batch reads only; a streaming query has no end")
 
 
-def _max_rows(options: Given) -> int | None:
+def _max_rows(options: OptionValues) -> int | None:
     least = options.number("minOffsetsPerTrigger", None, 1) or 1
     most = options.number("maxOffsetsPerTrigger", None, 1)
     if most is not None and most < least:
@@ -279,7 +279,7 @@ def _max_rows(options: Given) -> int | None:
     return max(DEFAULT_MAX_ROWS, least) if most is None else most
 
 
-def _notes(options: Given, streaming: bool | None, group_id: str | None) -> list[str]:
+def _notes(options: OptionValues, streaming: bool | None, group_id: str | None) -> list[str]:
     """Messages about options that are set but ignored."""
     notes = overruled(options)
     if group_id is not None and options.get("groupIdPrefix") is not None:
@@ -288,7 +288,7 @@ def _notes(options: Given, streaming: bool | None, group_id: str | None) -> list
     return notes + [f"{name} is ignored in a batch read" for name in of_triggers if options.get(name) is not None]
 
 
-def _what_to_read(options: Given) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+def _what_to_read(options: OptionValues) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.get(name) is not None]
     if len(ways) != 1:
         found = f"{' and '.join(ways)} are set" if ways else "none is set"
@@ -316,7 +316,7 @@ def _assigned(value: str) -> list[TopicPartition]:
         raise ConfigError(f'assign is {value!r}; it must look like {{"topic":[0,1]}}') from None
 
 
-def _share(options: Given) -> Share:
+def _share(options: OptionValues) -> Share:
     value = options.get("share")
     if value is None:
         return ALL
@@ -329,7 +329,7 @@ def _share(options: Given) -> Share:
     return share
 
 
-def _columns(options: Given) -> tuple[str, ...]:
+def _columns(options: OptionValues) -> tuple[str, ...]:
     known = {name.lower(): name for name in (*COLUMNS, *EXTRA)}
     value = options.get("columns")
     headers = options.flag("includeHeaders", False)
@@ -347,7 +347,7 @@ def _columns(options: Given) -> tuple[str, ...]:
     return (*found, HEADERS) if headers and HEADERS not in found else found
 
 
-def _consumer_settings(options: Given) -> dict[str, str]:
+def _consumer_settings(options: OptionValues) -> dict[str, str]:
     settings = {
         name.removeprefix("kafka."): value
         for name, value in options.all.items()

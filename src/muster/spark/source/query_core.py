@@ -42,8 +42,8 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.primitives import ZERO_UUID
 from muster.spark.offsets import Topic
-from muster.spark.source.bounds import Bounds, Lookup
-from muster.spark.source.choices import Spot
+from muster.spark.source.bounds import Lookup, PartitionBounds
+from muster.spark.source.choices import OffsetOrTime
 from muster.spark.source.claims import QueryClaims
 from muster.spark.source.options import SourceOptions
 from muster.spark.source.state import StateError
@@ -73,7 +73,7 @@ class QueryCore:
         self.options = options
         self.claims = claims
         self.consumer = ConsumerCore(config, fetch=False)
-        self.bounds = Bounds(self.consumer.offsets, claims, self.consumer.metadata)
+        self.bounds = PartitionBounds(self.consumer.offsets, claims, self.consumer.metadata)
         self.fatal: MusterError | None = None
         self.events = EventStream()
         self.fence: dict[TopicPartition, int] = {}
@@ -160,7 +160,7 @@ class QueryCore:
 
     def _waiting(self) -> set[TopicPartition]:
         claims = self.claims
-        return {*claims.unresolved(), *claims.without_start(), *claims.unnoted()}
+        return {*claims.unresolved(), *claims.without_start(), *claims.without_own_commit()}
 
     def has_begun(self) -> None:
         """Reading starts: from now on a missing topic holds up only its own partitions."""
@@ -433,11 +433,11 @@ class QueryCore:
                 self.events.append(Note(WARNING, warning))
         self._resets.ask(times, now)
 
-    def _starting_spot(self, partition: TopicPartition) -> Spot:
+    def _starting_spot(self, partition: TopicPartition) -> OffsetOrTime:
         if self.claims.is_new(partition):
-            return Spot(None, EARLIEST_TIMESTAMP)
+            return OffsetOrTime(None, EARLIEST_TIMESTAMP)
         if partition in self._without_record:
-            return Spot(None, LATEST_TIMESTAMP)
+            return OffsetOrTime(None, LATEST_TIMESTAMP)
         return self.options.starting.spot(partition)
 
     def _check_choice(self, waiting: Iterable[TopicPartition]) -> None:
@@ -454,7 +454,7 @@ class QueryCore:
             self.events.append(Note(WARNING, warning))
         if self._beginning and not self.claims.restarted and not self._missing:
             try:
-                choice.check_strangers(self.options.partitions or self._all_partitions())
+                choice.check_named_partitions(self.options.partitions or self._all_partitions())
             except ConfigError as error:
                 self.fatal = self.fatal or error
 

@@ -53,7 +53,7 @@ _TYPES: dict[str, DataType] = {
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """The named columns with the types of Spark's own Kafka source, which says of all that they may be null."""
+    """The named columns with the types of Spark's own Kafka source, which declares all of them nullable."""
     return StructType([StructField(name, _TYPES[name], name not in NEVER_NULL) for name in columns])
 
 

@@ -40,7 +40,7 @@ class StateError(MusterError):
     """A query's state no longer fits the partitions that it reads. The message says which partition and why."""
 
 
-class KeptState:
+class QueryState:
     """The partitions whose records are in a query's state, if the query is known to keep any."""
 
     def __init__(self) -> None:

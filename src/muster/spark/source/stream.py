@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._watch = GroupWatch(self._settings, self._member.group_id)
         unread = self._member.unread()
         self._watch.notice(unread)
-        return report(unread, self._member.standing() | self._watch.seen(time.time_ns() // 1_000_000))
+        return report(unread, self._member.group_progress() | self._watch.seen(time.time_ns() // 1_000_000))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:

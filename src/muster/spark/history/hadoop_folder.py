@@ -1,6 +1,6 @@
-"""The folder that a history is written to, and whether a job may continue there.
+"""A folder through Hadoop's file system, and whether a job that writes a history may continue there.
 
-`DIR/_history.json` has the format of the tables, the checkpoint and the state. A folder may be on any file system
+`DIR/_history.json` has the format of the tables, the checkpoint and the state. The folder may be on any file system
 that Hadoop supports.
 """
 
@@ -30,7 +30,7 @@ _OF_PATTERNS = frozenset("{}[]*?\\")
 """These make a path a glob for Spark's readers (SparkHadoopUtil.isGlobPath), but not for its writers."""
 
 
-class Place:
+class HadoopFolder:
     """A folder, through Hadoop's file system."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
@@ -46,7 +46,7 @@ class Place:
             path = self._path("")
             self._files = path.getFileSystem(spark._jsc.hadoopConfiguration())
         except Py4JJavaError as error:
-            raise ConfigError(f"{folder}: {_said(error)}") from None
+            raise ConfigError(f"{folder}: {_message(error)}") from None
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._folder}/{name}" if name else self._folder)
@@ -112,7 +112,7 @@ class Place:
             if not self._files.mkdirs(self._path("")):
                 raise MusterError(f"{self._folder} cannot be created")
         except Py4JJavaError as error:
-            raise MusterError(f"{self._folder} cannot be written: {_said(error)}") from None
+            raise MusterError(f"{self._folder} cannot be written: {_message(error)}") from None
 
     def claim(self, checkpoint: str | None, tables: Iterable[str]) -> None:
         """Create the folder if needed, and check that a job may start or continue in it.
@@ -125,7 +125,7 @@ class Place:
         try:
             self._claim(checkpoint, [*tables])
         except Py4JJavaError as error:
-            raise MusterError(f"{self._folder} cannot be written: {_said(error)}") from None
+            raise MusterError(f"{self._folder} cannot be written: {_message(error)}") from None
 
     def _claim(self, checkpoint: str | None, tables: list[str]) -> None:
         begun = checkpoint is not None and self.exists(checkpoint)
@@ -181,7 +181,7 @@ def _lock(held: int, folder: str) -> None:
         pass  # NFS cannot lock folders
 
 
-def _said(error: Py4JJavaError) -> str:
+def _message(error: Py4JJavaError) -> str:
     """A Java exception's message, in one line."""
     cause = error.java_exception
     return str(cause.getMessage() or cause.getClass().getSimpleName()).strip().partition("\n")[0]

@@ -15,21 +15,21 @@ from muster.errors import ConfigError
 E = TypeVar("E", bound=Enum)
 
 
-class Names(NamedTuple):
-    """The known options, apart from client settings, which begin with `kafka.`."""
+class KnownOptions(NamedTuple):
+    """The options of a reader or a writer, apart from client settings, which begin with `kafka.`."""
 
-    what: str
+    owner: str
     """Whose options they are, for messages."""
-    known: tuple[str, ...]
+    names: tuple[str, ...]
     """Spelled as documented; the last one is omitted when all are listed."""
-    decided: Mapping[str, str]
+    refused: Mapping[str, str]
     """Options that are refused, in lower case, with the reason."""
 
 
-def as_typed(message: str, config: type[ClientConfig], given: set[str], named_here: Mapping[str, str]) -> str:
-    """A client's message about its settings, with their names as options: `kafka.` and dots, or
-    `named_here`. `given` has names in addition to those of `config`."""
-    among = {name for name in given if "_" in name} | {field.name for field in fields(config) if "_" in field.name}
+def with_option_names(message: str, config: type[ClientConfig], more: set[str], named_here: Mapping[str, str]) -> str:
+    """A client's message about its settings, with the names that they have as options: with `kafka.` and dots, or
+    as in `named_here`. `more` has names of settings in addition to those of `config`."""
+    among = {name for name in more if "_" in name} | {field.name for field in fields(config) if "_" in field.name}
     for name in sorted(sorted(among), key=len, reverse=True):
         here = named_here.get(name, f"kafka.{name.replace('_', '.')}")
         message = re.sub(rf"(?<![\w.]){name}(?!\w)", here, message)
@@ -41,28 +41,28 @@ def as_typed(message: str, config: type[ClientConfig], given: set[str], named_he
     return message.replace("is not a setting of this client", f"is not a setting of the {client}")
 
 
-class Given:
-    """The options of one reader or writer."""
+class OptionValues:
+    """The values of the options of one reader or writer."""
 
-    def __init__(self, given: Mapping[str, str], names: Names) -> None:
-        self.all = {name.lower(): str(value) for name, value in given.items()}
-        self.known = {name.lower(): name for name in names.known}
-        self._names = names
+    def __init__(self, options: Mapping[str, str], known: KnownOptions) -> None:
+        self.all = {name.lower(): str(value) for name, value in options.items()}
+        self.known = {name.lower(): name for name in known.names}
+        self._known = known
 
     def check_names(self) -> None:
         """Refuse unknown options, and suggest the nearest known one."""
         for name in self.all:
-            if name in self._names.decided:
-                raise ConfigError(f"{name} cannot be set: {self._names.decided[name]}")
+            if name in self._known.refused:
+                raise ConfigError(f"{name} cannot be set: {self._known.refused[name]}")
             if name in self.known or name.startswith("kafka."):
                 continue
             near = difflib.get_close_matches(name, self.known, 1, 0.5)
             hint = (
                 f"; did you mean {self.known[near[0]]}?"
                 if near
-                else f"; the options are {', '.join(self._names.known[:-1])}"
+                else f"; the options are {', '.join(self._known.names[:-1])}"
             )
-            raise ConfigError(f"{name} is not an option of the muster {self._names.what}{hint}")
+            raise ConfigError(f"{name} is not an option of the muster {self._known.owner}{hint}")
 
     def get(self, name: str) -> str | None:
         """The text of an option; None if it is not set."""
@@ -76,7 +76,7 @@ class Given:
         return next(iter(found.values()), None)
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-        """One of a few words, in any case."""
+        """One of some words, in upper or lower case."""
         value = self.get(name)
         if value is None:
             return allowed[0] if default is None else default

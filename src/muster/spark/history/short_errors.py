@@ -31,8 +31,8 @@ PROCESS_GONE = "a Python process of Spark ended unexpectedly; the next run conti
 JAVA_GONE = "Spark's Java process ended or is unreachable; the next run continues where this one stopped"
 
 
-def said(call: Callable[[], T]) -> T:
-    """Return what the call returns.
+def with_short_errors(call: Callable[[], T]) -> T:
+    """Return what the call returns, or raise a Spark error as one sentence.
 
     Raises:
         MusterError: Spark raised an error (the last Python error in it, else its first line), or is gone.
