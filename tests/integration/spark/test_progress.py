@@ -32,7 +32,7 @@ def test_the_age_of_what_is_not_read_and_the_members_of_the_group(cluster, queri
     found = watch.seen(60_000)
     assert found.pop("groupState") in ("Stable", "PreparingRebalance", "CompletingRebalance")
     assert found == {"lagSeconds": {zero: 51.0, one: 50.0}, "maxLagSeconds": 51.0, "members": 1}
-    standing = query.member.standing()
+    standing = query.member.group_progress()
     assert standing.pop("generation") >= 1
     assert standing == {"group": cluster.group, "rebalances": 0, "committedBatch": 1}
 

@@ -41,7 +41,7 @@ def test_the_last_batch_that_the_group_has_acknowledged_is_reported(worlds):
     query = world.query(maxOffsetsPerTrigger=30)
 
     def committed():
-        return query.member.standing().get("committedBatch")
+        return query.member.group_progress().get("committedBatch")
 
     begin_batch(world, query)
     assert committed() is None
@@ -52,9 +52,9 @@ def test_the_last_batch_that_the_group_has_acknowledged_is_reported(worlds):
     again = world.query(maxOffsetsPerTrigger=30)
     assert again.recover()  # batch 2
     again.finish()
-    assert again.member.standing().get("committedBatch") is None
+    assert again.member.group_progress().get("committedBatch") is None
     world.until(lambda: again.running == 2, again.trigger)
-    assert again.member.standing()["committedBatch"] == 2
+    assert again.member.group_progress()["committedBatch"] == 2
 
 
 @pytest.mark.parametrize("how", ["commit", "word", "stop", "checkpoint"])
@@ -183,14 +183,14 @@ def test_progress_says_how_far_reading_is_behind(worlds):
     query.finish()
     assert query.trigger()
     assert query.member.unread() == {P0: (10, 50), P1: (10, 50)}
-    first = query.member.standing()
+    first = query.member.group_progress()
     known = {"group": world.group, "rebalances": 0, "committedBatch": 1}
     assert first == known | {"generation": first["generation"]}
     query.finish()
     other = world.consumer()
     world.until(lambda: len(other.held) == 1, query.run)
-    assert query.member.standing()["rebalances"] >= 1
-    assert world.query(name="alone", mode="assign", groupId=None).member.standing() == {}
+    assert query.member.group_progress()["rebalances"] >= 1
+    assert world.query(name="alone", mode="assign", groupId=None).member.group_progress() == {}
 
 
 # --- Trigger.AvailableNow and Trigger.Once ----------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_commits_that_fail_are_reported_once_hold_up_nobody_and_are_made_when_th
         drive(world, query)
     assert sum("could not commit offsets" in text for text in told(caplog)) == 1
     assert query.count(OffsetCommitRequest) < 25  # a little later each time
-    assert "committedBatch" not in query.member.standing()
+    assert "committedBatch" not in query.member.group_progress()
     other.close()
     world.until(lambda: not world.cluster.alive)
     world.until(lambda: query.member._core.all_committed, query.run)
@@ -275,7 +275,7 @@ def test_commits_that_fail_are_reported_once_hold_up_nobody_and_are_made_when_th
     read_all(world, 11, query)
     drive(world, query)
     assert world.committed() == {0: 11}
-    assert query.member.standing()["committedBatch"] == 11
+    assert query.member.group_progress()["committedBatch"] == 11
 
 
 def test_without_a_group_nothing_is_committed_and_the_checkpoint_knows(worlds):
