@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.client.net.connection import ConnectionState
-from muster.client.net.measures import Measures, RecordCounts, Requests
+from muster.client.net.measures import Measures, RecordCounts, RequestStats
 from muster.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ class _Collected:
             given = {"client-id": self._client_id, **tags}
             self.found[MetricName(group, name, tuple(sorted(given.items())))] = float(value)
 
-    def add_requests(self, group: str, requests: Requests | None, start: str, time: str) -> None:
+    def add_requests(self, group: str, requests: RequestStats | None, start: str, time: str) -> None:
         """`start`-total and -rate, `time`-avg and -max."""
         self.add(group, f"{start}-total", 0 if requests is None else requests.answered)
         if requests is not None:
             self.add(group, f"{time}-avg", requests.took_ms.average(self.now))
-            self.add(group, f"{time}-max", requests.took_ms.most(self.now))
+            self.add(group, f"{time}-max", requests.took_ms.maximum(self.now))
 
     def add_connections(self, group: str, driver: Driver) -> None:
         measures = driver.measures
@@ -84,12 +84,12 @@ class _Collected:
         kinds = list(measures.requests.values())
         self.add(group, "response-total", sum(kind.answered for kind in kinds))
 
-    def add_sent_ago(self, group: str, name: str, requests: Requests | None) -> None:
+    def add_sent_ago(self, group: str, name: str, requests: RequestStats | None) -> None:
         if requests is not None:
             self.add(group, name, (self.now - requests.sent_at) / 1_000)
 
 
-def _of(measures: Measures, name: str) -> Requests | None:
+def _of(measures: Measures, name: str) -> RequestStats | None:
     return measures.requests.get(f"{name}Request")
 
 
@@ -145,7 +145,7 @@ def of_producer(client_id: str, counted: ProducerMetrics, driver: Driver, room: 
     into.add(PRODUCER, "request-total", counted.requests)
     if requests is not None:
         into.add(PRODUCER, "request-latency-avg", requests.took_ms.average(now))
-        into.add(PRODUCER, "request-latency-max", requests.took_ms.most(now))
+        into.add(PRODUCER, "request-latency-max", requests.took_ms.maximum(now))
     into.add(PRODUCER, "requests-in-flight", sum(one.load for one in driver.connections))
     into.add(PRODUCER, "record-send-total", counted.records_sent)
     into.add(PRODUCER, "record-error-total", counted.records_failed)

@@ -12,7 +12,7 @@ import pytest
 from muster.client.config import ClientConfig
 from muster.client.core.metadata import ClusterMetadata
 from muster.client.core.sends import LEAST_LOADED, Channel, Failure, FailureKind, Send
-from muster.client.net.connection import Connection, ConnectionState, Waiting
+from muster.client.net.connection import Connection, ConnectionState, PendingRequest
 from muster.client.net.driver import Driver, _Address
 from muster.model import Node
 from muster.protocol import framing
@@ -105,32 +105,32 @@ async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
 # --- brokers that do not tell their versions --------------------------------------------------------------------------
 
 
-async def ancient(peer, server, spoken):
+async def ancient(peer, server, known_versions):
     """Kafka before 0.10: closes the connection of a client that sends what it does not know, ApiVersions among it."""
     while True:
         request = await peer.read()
-        spoken.append((peer.number, type(request).__name__, peer.header.request_api_version))
+        known_versions.append((peer.number, type(request).__name__, peer.header.request_api_version))
         if not isinstance(request, m.MetadataRequest):
             return
         await peer.reply(server.metadata())
 
 
 async def test_a_broker_that_closes_when_asked_is_taken_for_an_old_one_if_the_user_says_so():
-    spoken: list[tuple[int, str, int]] = []
-    server = ScriptedServer(lambda peer: ancient(peer, server, spoken))
+    known_versions: list[tuple[int, str, int]] = []
+    server = ScriptedServer(lambda peer: ancient(peer, server, known_versions))
     async with server.running(), client(server.bootstrap, broker_version_fallback="0.8") as made:
         await made.know(1)
-        assert spoken[:2] == [(1, "ApiVersionsRequest", 4), (2, "MetadataRequest", 0)]
+        assert known_versions[:2] == [(1, "ApiVersionsRequest", 4), (2, "MetadataRequest", 0)]
         assert "does not speak" in failed(await made.ask(m.HeartbeatRequest(), 1), FailureKind.UNSUPPORTED_VERSION)
 
 
 async def test_without_the_setting_it_is_a_failure_like_any_other():
-    spoken: list[tuple[int, str, int]] = []
-    server = ScriptedServer(lambda peer: ancient(peer, server, spoken))
+    known_versions: list[tuple[int, str, int]] = []
+    server = ScriptedServer(lambda peer: ancient(peer, server, known_versions))
     async with server.running(), client(server.bootstrap) as made:
         for _ in range(3):
             failed(await made.ask(m.ListGroupsRequest()))
-        assert {name for _, name, _ in spoken} == {"ApiVersionsRequest"}
+        assert {name for _, name, _ in known_versions} == {"ApiVersionsRequest"}
 
 
 async def test_a_newer_broker_that_was_only_starting_is_asked_again():
@@ -440,7 +440,7 @@ async def test_pauses_that_two_answers_ask_for_are_one():
         made.driver.__class__ = Still
         (link,) = [link for link in made.driver._connections.values() if link.node.node_id == 1]
         for _ in range(2):
-            waiting = Waiting(
+            waiting = PendingRequest(
                 Send(1, m.HeartbeatRequest, lambda _: m.HeartbeatRequest(), lambda *_: None), NOW, version=4
             )
             waiting.correlation_id = 7
@@ -448,3 +448,30 @@ async def test_pauses_that_two_answers_ask_for_are_one():
             frame = framing.encode_response(m.HeartbeatResponse(1_000), m.HeartbeatRequest, 4, 7)
             link._on_frame(b"".join(frame)[4:])
         assert link._muted_until == NOW + 1_000
+
+
+async def unanswered(peer):
+    """The request stays in flight."""
+
+
+async def test_a_request_that_times_out_during_a_reauthentication_ends_the_connection():
+    """The handshake's own requests wait behind those that were in flight when it began."""
+    async with scripted(unanswered, known=1) as (_, made):
+        begun = made.begin(m.HeartbeatRequest(), 1)
+        async with asyncio.timeout(20):
+            while not (links := [link for link in made.driver._connections.values() if link._in_flight]):
+                await asyncio.sleep(0.001)
+            while (link := links[0]).state is not ConnectionState.READY:
+                await asyncio.sleep(0.001)
+        link.state = ConnectionState.HANDSHAKE
+        link.expire(made.driver.now() + LONG_MS)
+        assert "did not answer HeartbeatRequest in time" in failed(await begun, FailureKind.TIMEOUT)
+
+
+async def test_a_broker_that_ends_a_reauthentication_is_no_old_one():
+    async with scripted(answered, known=1) as (_, made):
+        await made.ask(m.HeartbeatRequest(), 1)
+        (link,) = [link for link in made.driver._connections.values() if link.node.node_id == 1]
+        link.state = ConnectionState.HANDSHAKE
+        link.connection_lost(None)
+        assert not link.closed_in_handshake

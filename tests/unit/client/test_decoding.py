@@ -48,12 +48,12 @@ class Core:
 
     def poll(self, limit: int = 100) -> dict[TopicPartition, list[int]]:
         """As `AsyncConsumer.poll` does."""
-        self.handout.come_back()
+        self.handout.mark_all_handled()
         try:
             self.handout.raise_failure()
             if not self.handout.has_records:
                 self.fetch()
-            reading = self.handout.reading(limit)
+            reading = self.handout.begin(limit)
             if reading:
                 reading()
             found = self.handout.settle(reading)
@@ -63,7 +63,7 @@ class Core:
         return {place: [record.offset for record in records] for place, records in found.items()}
 
     def committed(self) -> dict[TopicPartition, int]:
-        self.handout.come_back()
+        self.handout.mark_all_handled()
         consumed = {**self.subscription.all_consumed(), **self.handout.unhandled()}
         return {place: offset.offset for place, offset in consumed.items()}
 
@@ -115,7 +115,7 @@ def test_an_error_that_waits_is_gone_when_the_user_has_answered_it_already(answe
         core.subscription.pause([P0])
     else:
         core.subscription.assign([P1])
-    core.handout.come_back()
+    core.handout.mark_all_handled()
     core.handout.raise_failure()  # raises nothing
 
 

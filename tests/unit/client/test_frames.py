@@ -134,4 +134,4 @@ def test_memory_of_the_largest_frames_is_not_kept():
 
 def weigh(reader):
     """Bytes that a reader keeps for large frames to come."""
-    return sum(map(len, reader._memory._kept))
+    return sum(map(len, reader._memory._buffers))

@@ -56,10 +56,10 @@ def test_a_limit_is_for_all_partitions_together(taken: Taken) -> None:
 def test_what_was_handed_out_is_handled_when_the_caller_comes_back(taken: Taken) -> None:
     taken.hand_out(2)
     assert taken.commits() == {P0: 0, P1: 0}
-    taken.handout.come_back()
+    taken.handout.mark_all_handled()
     assert taken.commits() == {P0: 2, P1: 0}
     taken.hand_out(3)
-    taken.handout.come_back()
+    taken.handout.mark_all_handled()
     assert taken.commits() == {P1: 0}  # P0 as the core says
 
 
@@ -72,7 +72,7 @@ def test_iteration_handles_a_record_when_the_next_one_is_asked_for(taken: Taken)
 
 def test_what_nobody_has_got_is_handed_out_again(taken: Taken) -> None:
     taken.hand_out(2)
-    taken.handout.come_back()
+    taken.handout.mark_all_handled()
     assert taken.hand_out(2) == {P0: [2, 3]}
     taken.handout.take_back()
     assert taken.hand_out(2) == {P0: [2, 3]}
@@ -125,7 +125,7 @@ def test_a_commit_of_offsets_handles_what_was_handed_out_in_front_of_them(
 
 def test_what_waits_is_fetched_again_where_tables_are_wanted(taken: Taken) -> None:
     taken.hand_out(2)
-    taken.handout.come_back()
+    taken.handout.mark_all_handled()
     taken.handout.give_back()
     assert [taken.subscription.position(partition) for partition in (P0, P1)] == [2, 0]
     assert (taken.hand_out(), taken.handout.has_records) == ({}, False)
@@ -150,7 +150,7 @@ def test_where_the_next_record_stands_and_how_many_are_still_to_come(taken: Take
     taken.take(P0, range(5, 8))
     taken.hand_out(2)
     assert (taken.handout.position(P0), taken.handout.count(P0)) == (2, 6)
-    taken.handout.come_back()
+    taken.handout.mark_all_handled()
     assert (taken.handout.position(P0), taken.handout.count(P0)) == (2, 6)
     assert taken.commits() == {P0: 2, P1: 0}
 
@@ -160,14 +160,14 @@ def test_a_place_has_the_epoch_of_the_record_in_front_of_it(taken: Taken) -> Non
     taken.handout.clear()
     taken.handout.take({P0: [record(P0, 0, 1), record(P0, 1, 2)]})
     taken.hand_out(1)
-    taken.handout.come_back()
+    taken.handout.mark_all_handled()
     assert taken.handout.unhandled() == {P0: OffsetAndMetadata(1, 1)}
 
 
 def test_a_log_that_lost_its_end_is_committed_no_further_than_it_goes(taken: Taken) -> None:
     """The core has found that the log was cut back in front of what waits here."""
     taken.hand_out(4)
-    taken.handout.come_back()
+    taken.handout.mark_all_handled()
     taken.subscription.state(P0).position = 3
     assert taken.commits() == {P1: 0}
 

@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from muster.client.net.loop import Call, LoopThread
+from muster.client.net.loop import LoopCall, LoopThread
 from muster.errors import ClosedError, IllegalStateError, KafkaTimeoutError
 
 
@@ -102,7 +102,7 @@ def test_closing_again_does_not_cut_the_farewell_short():
 
 
 def test_a_call_that_comes_between_the_last_round_and_the_end_is_told():
-    late = Call(answer)
+    late = LoopCall(answer)
 
     async def farewell():
         loop, served = asyncio.get_running_loop(), made._served
@@ -119,7 +119,7 @@ def test_a_call_that_comes_between_the_last_round_and_the_end_is_told():
     made = LoopThread("test", farewell)
     made.run(answer())
     made.close()
-    assert late.over
+    assert late.ended
     with pytest.raises(ClosedError):
         late.result()
 

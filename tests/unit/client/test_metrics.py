@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from muster import AsyncConsumer, AsyncProducer, Consumer, Producer
 from muster.client.metrics import MetricName, Metrics, of_consumer
-from muster.client.net.measures import WINDOW_MS, Measures, RecordCounts, Window
+from muster.client.net.measures import WINDOW_MS, Measures, RecordCounts, SampleWindow
 from muster.errors import KafkaError
 from muster.model import TopicPartition
 from tests.support.brokers import beside, running
@@ -19,13 +19,13 @@ from tests.support.brokers import beside, running
 
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 100)), min_size=1), st.integers(0, 100_000))
 def test_a_window_has_the_last_half_to_whole_minute(steps: list[tuple[int, int]], later: int) -> None:
-    window, now, added = Window(), 0, []
+    window, now, added = SampleWindow(), 0, []
     for wait, value in steps:
         now += wait
         window.add(value, now)
         added.append((now, value))
     now += later
-    average, most = window.average(now), window.most(now)
+    average, most = window.average(now), window.maximum(now)
     sure = [value for at, value in added if now - at < WINDOW_MS]
     maybe = [value for at, value in added if now - at < 2 * WINDOW_MS]
     assert (average is None) == (most is None)
@@ -41,13 +41,13 @@ def test_a_window_has_the_last_half_to_whole_minute(steps: list[tuple[int, int]]
 
 
 def test_an_average_and_a_rate() -> None:
-    window = Window()
-    assert (window.average(5), window.most(5), window.rate(5)) == (None, None, 0)
+    window = SampleWindow()
+    assert (window.average(5), window.maximum(5), window.rate(5)) == (None, None, 0)
     window.add(10, 1_000)
     window.add(20, 31_000)
-    assert (window.average(32_000), window.most(32_000)) == (15, 20)
+    assert (window.average(32_000), window.maximum(32_000)) == (15, 20)
     assert window.rate(60_000) == pytest.approx(30 / 59, rel=0.02)
-    assert (window.average(70_000), window.most(70_000)) == (20, 20)
+    assert (window.average(70_000), window.maximum(70_000)) == (20, 20)
     assert window.average(200_000) is None
 
 

@@ -31,7 +31,7 @@ def _blocking(
     return call
 
 
-class Admin(forks.StaysHere):
+class Admin(forks.NotPicklable):
     """Administers a cluster, from any thread: `AsyncAdmin` with blocking calls."""
 
     def __init__(self, settings: Mapping[str, Any] | None = None, /, **more: Unpack[AdminKeywords]) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster.client.typed_settings import AdminKeywords
 
 
-class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, TransactionsPart, ClusterPart, forks.StaysHere):
+class AsyncAdmin(TopicsPart, PartitionsPart, GroupsPart, TransactionsPart, ClusterPart, forks.NotPicklable):
     """Administers a cluster, from asyncio. Settings are those of `AdminConfig`.
 
     async with AsyncAdmin(bootstrap_servers="localhost:9092") as admin:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from muster.client.typed_settings import ConsumerKeywords
 
 
-class AsyncConcurrentConsumer(forks.StaysHere):
+class AsyncConcurrentConsumer(forks.NotPicklable):
     """A member of a group that handles many records at a time, each by a call of an async function.
 
         async def handle(record):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster.client.typed_settings import ConsumerKeywords
 
 
-class ConcurrentConsumer(forks.StaysHere):
+class ConcurrentConsumer(forks.NotPicklable):
     """A member of a group that handles many records at a time, each by a call of a function.
 
         def handle(record):

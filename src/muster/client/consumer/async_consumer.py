@@ -19,7 +19,7 @@ from muster.client.consumer.decoding import DecodingHandout
 from muster.client.consumer.handout import Handout, Records
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.consumer.pump import CommitCallback, ConsumerPump, Offsets, call_here, log, settle
-from muster.client.consumer.questions import Questions
+from muster.client.consumer.queries import ConsumerQueries
 from muster.client.core.checks import MAX_INT, check_number, check_timeout, compile_pattern
 from muster.client.core.consumer import ConsumerCore, OnDone
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
@@ -54,10 +54,10 @@ OffsetsToCommit = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 DEFAULT_CLOSE_TIMEOUT_MS = 30_000
 
-_HANG_UP_MS = 1_000
+_ABRUPT_CLOSE_MS = 1_000
 
 
-class AsyncConsumer(Questions):
+class AsyncConsumer(ConsumerQueries):
     """Reads records, alone or as a member of a group.
 
     Settings are those of `ConsumerConfig`, by keyword or as a mapping with Kafka's dotted keys. No connection is made
@@ -97,13 +97,13 @@ class AsyncConsumer(Questions):
             self._core.group.commits.on_committed = self._hooks.committed
         self._started = False
         self._polling = False
-        self._reader: asyncio.Task[Any] | None = None
+        self._reading_task: asyncio.Task[Any] | None = None
         """The task to which records were handed out last."""
         self._closing = False
         self._closed = False
-        self._gone = asyncio.Event()
-        self._has_farewell = False
-        """Whether `_hang_up` runs when the event loop ends, so that it is not needed after an interrupt."""
+        self._ended = asyncio.Event()
+        self._closed_by_loop = False
+        """Whether the loop thread calls `_close_abruptly` when it ends, so that an interrupt need not."""
         self._forks = forks.count
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class AsyncConsumer(Questions):
 
         A static member (`group_instance_id`) does not leave: its place is kept for `session_timeout_ms`.
         """
-        await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._reader))
+        await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._reading_task))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
         """Close. Returns whether the consumer is closed now; it is not if a callback of its close calls this."""
@@ -137,15 +137,15 @@ class AsyncConsumer(Questions):
             return True  # the connections belong to the parent process
         if self._closing:
             if not self._pump.in_callback:
-                await self._gone.wait()
+                await self._ended.wait()
             return self._closed
         self._closing = True  # not closed yet: the listener may still commit
         try:
             if self._started:
-                await self._say_goodbye(self._driver.now() + timeout_ms, handled=handled)
+                await self._close_gracefully(self._driver.now() + timeout_ms, handled=handled)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            if not self._has_farewell:
-                await self._hang_up()
+            if not self._closed_by_loop:
+                await self._close_abruptly()
             raise
         except BaseException:
             await self._end()
@@ -160,12 +160,12 @@ class AsyncConsumer(Questions):
             if self._started:
                 await self._loop.close()
         finally:
-            self._gone.set()
+            self._ended.set()
 
-    async def _hang_up(self) -> None:
+    async def _close_abruptly(self) -> None:
         """End a consumer that was dropped, or whose close was interrupted: nothing is committed and no listener called;
         it briefly tries to leave the group."""
-        if self._gone.is_set():
+        if self._ended.is_set():
             return
         why = "the consumer's close was interrupted" if self._closing else "the consumer was dropped"
         self._closing = True
@@ -175,15 +175,15 @@ class AsyncConsumer(Questions):
         try:
             if self._started and not self._closed:
                 with suppress(MusterError):
-                    await self._pump.leave(why, self._driver.now() + _HANG_UP_MS)
+                    await self._pump.leave(why, self._driver.now() + _ABRUPT_CLOSE_MS)
         finally:
             await self._end()
 
-    async def _say_goodbye(self, until: int, *, handled: bool) -> None:
+    async def _close_gracefully(self, until: int, *, handled: bool) -> None:
         self._handout.end(handled=handled)
         if self._loop.error is not None:
             return
-        self._core.commit_for_close(self._note_goodbye_commit, until)
+        self._core.commit_for_close(self._log_last_commit, until)
         try:
             await self._pump.wait(lambda: not self._core.commits_pending, until)
             await self._pump.run_commit_callbacks()
@@ -193,7 +193,7 @@ class AsyncConsumer(Questions):
                 self._driver.dispatch(self._core.fetcher.closing_sends())
                 await asyncio.sleep(0)
 
-    def _note_goodbye_commit(self, error: MusterError | None, now: int) -> None:
+    def _log_last_commit(self, error: MusterError | None, now: int) -> None:
         if error is not None:
             log.warning("the last auto commit of group %s failed: %s", self._config.group_id, error)
 
@@ -204,7 +204,7 @@ class AsyncConsumer(Questions):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and has_ended_well(self._reader))
+        await self._close(DEFAULT_CLOSE_TIMEOUT_MS, handled=kind is None and has_ended_well(self._reading_task))
 
     def __del__(self) -> None:
         if getattr(self, "_started", False) and not self._closed and self._forks == forks.count:
@@ -249,7 +249,7 @@ class AsyncConsumer(Questions):
             IllegalStateError: subscribed to topics; call `unsubscribe` first.
         """
         self._check_open()
-        self._handout.come_back()
+        self._handout.mark_all_handled()
         self._core.assign([TopicPartition(*partition) for partition in partitions])
         self._loop.wakeup()
 
@@ -290,10 +290,10 @@ class AsyncConsumer(Questions):
                 return self._handout.hand_out(limit)
             decoding.raise_failure()
             await self._take(limit)
-            reading = decoding.reading(limit)
-            if reading:
-                await self._pump.call_user(reading)
-            return decoding.settle(reading)
+            batch = decoding.begin(limit)
+            if batch:
+                await self._pump.call_user(batch)
+            return decoding.settle(batch)
 
         return await self._poll(timeout_ms, hand_out)
 
@@ -357,11 +357,11 @@ class AsyncConsumer(Questions):
             self._core.leave_poll()
 
     async def _poll_on(self, deadline: int, hand_out: Callable[[], Awaitable[T]]) -> T:
-        self._handout.come_back()
-        self._reader = asyncio.current_task()
+        self._handout.mark_all_handled()
+        self._reading_task = asyncio.current_task()
         self._core.enter_poll(self._driver.now())
         while True:
-            self._pump.heed_wakeup()
+            self._pump.raise_wakeup()
             await self._pump.run_commit_callbacks()
             self._pump.turn()
             if await self._pump.handle_events():
@@ -529,20 +529,20 @@ class AsyncConsumer(Questions):
         if self._config.enable_auto_offset_store:
             raise IllegalStateError("store_offsets needs enable_auto_offset_store to be off")
         if isinstance(offsets, ConsumerRecord):
-            place = TopicPartition(offsets.topic, offsets.partition)
-            offsets = {place: OffsetAndMetadata(offsets.offset + 1, offsets.leader_epoch)}
+            partition = TopicPartition(offsets.topic, offsets.partition)
+            offsets = {partition: OffsetAndMetadata(offsets.offset + 1, offsets.leader_epoch)}
         self._core.subscription.store({TopicPartition(*partition): offset for partition, offset in offsets.items()})
 
     def handled(self, *, handed_out: bool = False) -> dict[TopicPartition, int]:
         """The positions after the records that the caller has handled, as a commit would write them; for offsets stored
         elsewhere.
 
-        With `handed_out` all records handed out count as handled. Partitions whose
-        position is not known yet are left out.
+        With `handed_out` all records handed out count as handled. Partitions whose position is not known yet are left
+        out.
         """
         if handed_out:
-            self._handout.come_back()
-        return {partition: place.offset for partition, place in self._core.consumed().items()}
+            self._handout.mark_all_handled()
+        return {partition: position.offset for partition, position in self._core.consumed().items()}
 
     def _commit(self, offsets: Offsets, on_done: OnDone, until: int | None) -> None:
         self._core.commit(offsets, on_done, until=until)
@@ -551,7 +551,7 @@ class AsyncConsumer(Questions):
 
     def _to_commit(self, offsets: OffsetsToCommit | None) -> Offsets:
         if offsets is None:
-            self._handout.come_back()  # this call means that everything is handled
+            self._handout.mark_all_handled()  # this call means that everything is handled
             return self._core.consumed()
         return {
             TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 from muster.client.consumer.async_consumer import DEFAULT_CLOSE_TIMEOUT_MS, OffsetsToCommit
 from muster.client.consumer.handout import Records
 from muster.client.net import forks
-from muster.client.net.loop import Call, LoopThread
+from muster.client.net.loop import LoopCall, LoopThread
 from muster.errors import ClosedError, IllegalStateError
 from muster.model import OffsetAndMetadata, TopicPartition
 
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Reader(Protocol):
+class AsyncReader(Protocol):
     """The consumer for asyncio that does the work."""
 
     async def start(self) -> None: ...
@@ -105,8 +105,8 @@ def in_loop(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Bl
     return call
 
 
-def _reading(
-    method: Callable[Concatenate[Reader, P], Coroutine[Any, Any, T]],
+def _hands_out(
+    method: Callable[Concatenate[AsyncReader, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingReader, P], T]:
     """`blocking` for a method that hands out records."""
 
@@ -118,22 +118,22 @@ def _reading(
     return call
 
 
-class BlockingReader(forks.StaysHere):
+class BlockingReader(forks.NotPicklable):
     """A blocking consumer: a consumer for asyncio does the work in a loop thread.
 
     A poll may be interrupted (Ctrl-C) after its records have left the core. Then the next poll hands them out: before
     anything else happens in the loop's thread, `_settle` takes back what the caller did not get.
     """
 
-    _consumer: Reader
+    _consumer: AsyncReader
 
     def __init__(self, thread: LoopThread, take_back: Callable[[], None]) -> None:
         self._thread = thread
         self._take_back = take_back
         """Hand out again the records that the caller did not get."""
-        self._reading: Call[Any] = _returned()
+        self._last_read: LoopCall[Any] = _finished()
         """The last call that hands out records. The loop's thread writes it."""
-        self._reader: int | None = None
+        self._reader_thread: int | None = None
         """The thread that made this call."""
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class BlockingReader(forks.StaysHere):
         closed = True
         try:
             if not self._thread.forked and not self._thread.closed:
-                here = self._reader in (None, threading.get_ident())
+                here = self._reader_thread in (None, threading.get_ident())
                 closed = self._run(self._consumer._close, timeout_ms, handled=handled and here)
         except ClosedError:
             if not self._thread.closed:
@@ -174,8 +174,8 @@ class BlockingReader(forks.StaysHere):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    poll = _reading(Reader.poll)
-    poll_arrow = _reading(Reader.poll_arrow)
+    poll = _hands_out(AsyncReader.poll)
+    poll_arrow = _hands_out(AsyncReader.poll_arrow)
 
     def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
         """`poll` that does not wait by default."""
@@ -192,20 +192,20 @@ class BlockingReader(forks.StaysHere):
 
     # --- where to read, and committing -------------------------------------------------------------------------------
 
-    assignment = in_loop(Reader.assignment)
-    seek = in_loop(Reader.seek)
-    seek_to_beginning = in_loop(Reader.seek_to_beginning)
-    seek_to_end = in_loop(Reader.seek_to_end)
-    position = blocking(Reader.position)
-    pause = in_loop(Reader.pause)
-    resume = in_loop(Reader.resume)
-    paused = in_loop(Reader.paused)
-    commit = blocking(Reader.commit)
+    assignment = in_loop(AsyncReader.assignment)
+    seek = in_loop(AsyncReader.seek)
+    seek_to_beginning = in_loop(AsyncReader.seek_to_beginning)
+    seek_to_end = in_loop(AsyncReader.seek_to_end)
+    position = blocking(AsyncReader.position)
+    pause = in_loop(AsyncReader.pause)
+    resume = in_loop(AsyncReader.resume)
+    paused = in_loop(AsyncReader.paused)
+    commit = blocking(AsyncReader.commit)
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def _do(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a plain function in the loop's thread."""
+        """LoopCall a plain function in the loop's thread."""
 
         async def call() -> T:
             return function(*arguments, **named)
@@ -215,43 +215,43 @@ class BlockingReader(forks.StaysHere):
     def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
         """Run a coroutine function in the loop's thread."""
         work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
-        return self._thread.perform(Call(lambda: self._after_reading(work)))
+        return self._thread.perform(LoopCall(lambda: self._after_hands_out(work)))
 
     def _read(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
         """Run, in the loop's thread, a coroutine function that hands out records: one call at a time."""
         work: Callable[[], Coroutine[Any, Any, T]] = partial(function, *arguments, **named)
         reader = threading.get_ident()
-        call: Call[T] = Call(lambda: self._read_in_turn(call, work, reader))
+        call: LoopCall[T] = LoopCall(lambda: self._read_in_turn(call, work, reader))
         return self._thread.perform(call)
 
-    async def _after_reading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _after_hands_out(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         await self._settle()
         return await work()
 
-    async def _read_in_turn(self, call: Call[T], work: Callable[[], Coroutine[Any, Any, T]], reader: int) -> T:
+    async def _read_in_turn(self, call: LoopCall[T], work: Callable[[], Coroutine[Any, Any, T]], reader: int) -> T:
         await self._settle()
-        if not self._reading.returned:
+        if not self._last_read.returned:
             raise IllegalStateError("another thread's poll of this consumer is in progress")
-        self._reading, self._reader = call, reader
+        self._last_read, self._reader_thread = call, reader
         return await work()
 
     async def _settle(self) -> None:
         """If the last call that hands out records was interrupted, end it and take back its records."""
-        last = self._reading
+        last = self._last_read
         if not last.abandoned:
             return
-        while last.task is not None and not last.over:
+        while last.task is not None and not last.ended:
             last.task.cancel()
             await asyncio.wait([last.task])
-        if self._reading is last:
-            self._reading = _returned()
-            if last.gave:
+        if self._last_read is last:
+            self._last_read = _finished()
+            if last.succeeded:
                 self._take_back()
 
 
-def _returned() -> Call[Any]:
+def _finished() -> LoopCall[Any]:
     """The placeholder before the first call: a finished one."""
-    call: Call[Any] = Call(_nothing)
+    call: LoopCall[Any] = LoopCall(_nothing)
     call.returned = True
     return call
 

@@ -57,9 +57,9 @@ class Consumer(BlockingReader):
             **more,
         )
         self._consumer._pump.call_user = in_caller
-        self._consumer._has_farewell = True
+        self._consumer._closed_by_loop = True
         self._handout = self._consumer._handout
-        thread = LoopThread("muster-consumer", self._consumer._hang_up)
+        thread = LoopThread("muster-consumer", self._consumer._close_abruptly)
         super().__init__(thread, self._handout.take_back)
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Consumer(BlockingReader):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def __next__(self) -> ConsumerRecord:
-        if self._reading.returned and not self._thread.forked:
+        if self._last_read.returned and not self._thread.forked:
             record = self._handout.next()
             if record is not None:
                 return record
@@ -113,7 +113,7 @@ class Consumer(BlockingReader):
     handled = in_loop(AsyncConsumer.handled)
     committed = blocking(AsyncConsumer.committed)
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
     end_offsets = blocking(AsyncConsumer.end_offsets)

@@ -4,10 +4,10 @@ Theory. Records stay as fetched until they are handed out, so that those taken b
 deserialized again. Iteration deserializes one record before its mark moves (`handout.py`): if that fails, the same
 record is the next one again.
 
-A poll deserializes everything that it is about to return, in the caller's thread (`Reading`). A partition stops before
-a record that fails, and its position returns there; the other partitions continue. This poll raises the error if it has
-nothing else to return, or else the next one does, as in Kafka's client. Then the partition is fetched again in its
-turn: it does not keep the others waiting, and nothing after the record is handed out before the record or a `seek`.
+A poll deserializes everything that it is about to return, in the caller's thread (`PollDecoding`). A partition stops
+before a record that fails, and its position returns there; the other partitions continue. This poll raises the error if
+it has nothing else to return; otherwise the next one does, as in Kafka's client. Then the partition is fetched again in
+its turn: it does not keep the others waiting, and nothing after the record is handed out before the record or a `seek`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from muster.client.core.subscription_state import PartitionState, SubscriptionSt
 from muster.errors import RecordDeserializationError
 from muster.model import ConsumerRecord, TopicPartition
 
-Read = Callable[[ConsumerRecord], ConsumerRecord]
+Deserialize = Callable[[ConsumerRecord], ConsumerRecord]
 
 
-class Reading:
+class PollDecoding:
     """Deserializes the records of one poll. Called once."""
 
-    def __init__(self, raw: Records, read: Read) -> None:
+    def __init__(self, raw: Records, read: Deserialize) -> None:
         self._raw = raw
         self._read = read
         self.records: Records = {}
@@ -50,7 +50,7 @@ class Reading:
 class DecodingHandout(Handout):
     """Hands records out as `read` returns them."""
 
-    def __init__(self, subscription: SubscriptionState, read: Read) -> None:
+    def __init__(self, subscription: SubscriptionState, read: Deserialize) -> None:
         super().__init__(subscription)
         self._read = read
         self._failed: tuple[PartitionState, RecordDeserializationError] | None = None
@@ -63,7 +63,7 @@ class DecodingHandout(Handout):
             RecordDeserializationError: it cannot be deserialized, and remains the next one.
         """
         run = self._current
-        if run is None or not run.may_go_on:
+        if run is None or not run.has_more:
             run = self._first()
             if run is None:
                 return None
@@ -78,25 +78,25 @@ class DecodingHandout(Handout):
         if failed is not None and _still_fails(*failed):
             raise failed[1]
 
-    def reading(self, limit: int) -> Reading:
+    def begin(self, limit: int) -> PollDecoding:
         """Hand out up to `limit` records for deserialization."""
-        return Reading(self.hand_out(limit), self._read)
+        return PollDecoding(self.hand_out(limit), self._read)
 
-    def settle(self, reading: Reading) -> Records:
-        """What a poll returns after a reading.
+    def settle(self, decoding: PollDecoding) -> Records:
+        """What a poll returns after decoding.
 
         Raises:
             RecordDeserializationError: nothing could be deserialized.
         """
-        for error in reading.failures:
+        for error in decoding.failures:
             self._go_back(error.partition, error.offset)
-        if not reading.records and reading.failures:
-            raise reading.failures[0]
-        if reading.failures:
-            error = reading.failures[0]
+        if not decoding.records and decoding.failures:
+            raise decoding.failures[0]
+        if decoding.failures:
+            error = decoding.failures[0]
             state = self._subscription.find(error.partition)
             self._failed = (state, error) if state is not None else None
-        return reading.records
+        return decoding.records
 
     def _go_back(self, partition: TopicPartition, offset: int) -> None:
         """Let a partition continue at a record that was handed out but did not reach the user. All its taken records
@@ -104,10 +104,10 @@ class DecodingHandout(Handout):
         for run in self._runs:
             index = next((index for index, one in enumerate(run.records) if one.offset == offset), None)
             if run.partition == partition and index is not None:
-                place = run.place(index)
+                position = run.position_before(index)
                 run.records, run.size, run.index = run.records[:index], index, index
                 if run.state.assigned:
-                    self._subscription.seek(partition, place)
+                    self._subscription.seek(partition, position)
 
 
 def _still_fails(state: PartitionState, error: RecordDeserializationError) -> bool:

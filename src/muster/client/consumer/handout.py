@@ -43,12 +43,12 @@ class _Run:
         self.handled = 0
 
     @property
-    def may_go_on(self) -> bool:
+    def has_more(self) -> bool:
         """Whether it has more to hand out now."""
         state = self.state
         return self.index < self.size and state.assigned and not state.paused and not state.pending_revocation
 
-    def place(self, index: int) -> OffsetAndMetadata:
+    def position_before(self, index: int) -> OffsetAndMetadata:
         """The position before one of its records."""
         before = self.records[max(0, index - 1)]
         return OffsetAndMetadata(self.records[index].offset, before.leader_epoch)
@@ -76,13 +76,13 @@ class Handout:
     @property
     def has_records(self) -> bool:
         """Whether there is something to hand out now."""
-        return any(run.may_go_on for run in self._runs)
+        return any(run.has_more for run in self._runs)
 
     def hand_out(self, limit: int) -> Records:
         """Up to `limit` records, for a poll."""
         records: Records = {}
         for run in self._runs:
-            if limit > 0 and run.may_go_on:
+            if limit > 0 and run.has_more:
                 found = run.records[run.index : run.index + limit]
                 records.setdefault(run.partition, []).extend(found)
                 run.index += len(found)
@@ -115,11 +115,11 @@ class Handout:
 
     def _first(self) -> _Run | None:
         """The run that iteration continues with, once everything handed out is handled."""
-        self.come_back()
+        self.mark_all_handled()
         if self._ended:
             return None
         for run in self._runs:
-            if run.may_go_on:
+            if run.has_more:
                 self._current = run
                 return run
         return None
@@ -129,9 +129,9 @@ class Handout:
         for partition, offset in starts.items():
             self._tables[partition] = self._subscription.state(partition), OffsetAndMetadata(offset)
 
-    # --- what the caller says ----------------------------------------------------------------------------------------
+    # --- the caller's actions ----------------------------------------------------------------------------------------
 
-    def come_back(self) -> None:
+    def mark_all_handled(self) -> None:
         """The caller wants more: everything handed out is handled."""
         self._current = None
         for run in self._runs:
@@ -145,9 +145,9 @@ class Handout:
             end = offsets.get(run.partition)
             while end is not None and run.handled < run.index and run.records[run.handled].offset < end.offset:
                 run.handled += 1
-        for partition, (state, place) in self._tables.items():
+        for partition, (state, start) in self._tables.items():
             end = offsets.get(partition)
-            if end is not None and place.offset < end.offset <= state.position:
+            if end is not None and start.offset < end.offset <= state.position:
                 self._tables[partition] = state, end
 
     def take_back(self) -> None:
@@ -155,9 +155,9 @@ class Handout:
         self._current = None
         for run in self._runs:
             run.index = run.handled
-        for partition, (state, place) in self._tables.items():
+        for partition, (state, start) in self._tables.items():
             if state.assigned:
-                self._subscription.seek(partition, place)
+                self._subscription.seek(partition, start)
         self._tables = {}
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -169,8 +169,8 @@ class Handout:
 
     def give_back(self) -> None:
         """Move positions back to the records that were taken but not handed out, so that they can be fetched again."""
-        for partition, place in self._places(handled=False).items():
-            self._subscription.seek(partition, place)
+        for partition, position in self._positions(handled=False).items():
+            self._subscription.seek(partition, position)
         self._current = None
         for run in self._runs:
             run.records = run.records[: run.index]
@@ -180,7 +180,7 @@ class Handout:
         """Stop handing out. The last records handed out are handled, or another consumer reads them again."""
         self._ended = True
         if handled:
-            self.come_back()
+            self.mark_all_handled()
         else:
             self.take_back()
 
@@ -194,7 +194,7 @@ class Handout:
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record to hand out; None if the core knows it."""
-        found = self._places(handled=False).get(partition)
+        found = self._positions(handled=False).get(partition)
         return None if found is None else found.offset
 
     def count(self, partition: TopicPartition) -> int:
@@ -203,19 +203,19 @@ class Handout:
 
     def unhandled(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offset to commit, for partitions where it is not the core's position."""
-        tables = {partition: place for partition, (state, place) in self._tables.items() if state.assigned}
-        places = self._places(handled=True) | tables
+        tables = {partition: start for partition, (state, start) in self._tables.items() if state.assigned}
+        positions = self._positions(handled=True) | tables
         consumed = self._subscription.all_consumed()
         # The position is after what was taken, unless the log has lost its end.
-        return {p: place for p, place in places.items() if p not in consumed or place.offset < consumed[p].offset}
+        return {p: at for p, at in positions.items() if p not in consumed or at.offset < consumed[p].offset}
 
-    def _places(self, *, handled: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        places: dict[TopicPartition, OffsetAndMetadata] = {}
+    def _positions(self, *, handled: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        positions: dict[TopicPartition, OffsetAndMetadata] = {}
         for run in self._valid():
             index = run.handled if handled else run.index
             if index < run.size:
-                places.setdefault(run.partition, run.place(index))
-        return places
+                positions.setdefault(run.partition, run.position_before(index))
+        return positions
 
     def _valid(self) -> Iterable[_Run]:
         return [run for run in self._runs if run.state.assigned]

@@ -32,7 +32,7 @@ async def call_here(function: Callable[..., Any], *arguments: Any) -> None:
         await result
 
 
-class _Told:
+class _UserCall:
     """One call of the user's code. If an interrupt comes before it starts, the call is made later."""
 
     __slots__ = ("arguments", "begun", "function")
@@ -64,10 +64,10 @@ class ConsumerPump:
         self._left = asyncio.Event()
         """Set when the last `leave` has finished."""
         self._left.set()
-        self._completed: deque[_Told] = deque()
+        self._completed: deque[_UserCall] = deque()
         """The callbacks of finished commits, in the order of the commits."""
 
-    # --- turning -----------------------------------------------------------------------------------------------------
+    # --- polling -----------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Let the core do what is due now, not in the loop's next round: the caller handles its events next."""
@@ -94,17 +94,17 @@ class ConsumerPump:
                 raise event.error
             if isinstance(event, RebalanceCallback):
                 ran = True
-                await self._tell_listener(event)
+                await self._call_listener(event)
             else:
                 self.loop.attend(event, log)
         return ran
 
-    async def _tell_listener(self, event: RebalanceCallback) -> None:
-        told = _Told(self._method(event.kind), list(event.partitions))
+    async def _call_listener(self, event: RebalanceCallback) -> None:
+        call = _UserCall(self._method(event.kind), list(event.partitions))
         try:
-            await self._call_user(told)
+            await self._call_user(call)
         finally:
-            if told.begun:
+            if call.begun:
                 self.core.callback_done(event.token, self.driver.now())
                 self.loop.wakeup()
             else:
@@ -118,17 +118,17 @@ class ConsumerPump:
             CallbackKind.LOST: listener.on_partitions_lost,
         }[kind]
 
-    async def _call_user(self, told: _Told) -> None:
+    async def _call_user(self, call: _UserCall) -> None:
         before, self.in_callback = self.in_callback, True
         try:
-            await self.call_user(told)
+            await self.call_user(call)
         finally:
             self.in_callback = before
 
     def commit_ended(self, callback: CommitCallback | None, offsets: Offsets, error: MusterError | None) -> None:
         """An asynchronous commit has finished: its callback is due at the user's next call."""
         if callback is not None:
-            self._completed.append(_Told(callback, offsets, error))
+            self._completed.append(_UserCall(callback, offsets, error))
         elif error is not None:
             log.error("offsets of group %s were not committed: %s", self.config.group_id, error)
         if isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_INSTANCE_ID:
@@ -137,11 +137,11 @@ class ConsumerPump:
     async def run_commit_callbacks(self) -> None:
         """Run the callbacks that are due, in the order of the commits."""
         while self._completed:
-            told = self._completed[0]
-            if told.begun:  # here, or in a call from inside the callback
+            call = self._completed[0]
+            if call.begun:  # here, or in a call from inside the callback
                 self._completed.popleft()
             else:
-                await self._call_user(told)
+                await self._call_user(call)
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 
@@ -209,11 +209,11 @@ class ConsumerPump:
                 await self.wait(lambda: self.woken or predicate(), until)
         if predicate():
             return True
-        self.heed_wakeup()
+        self.raise_wakeup()
         return False
 
-    def heed_wakeup(self) -> None:
-        """Raise the WakeupError that is due, once."""
+    def raise_wakeup(self) -> None:
+        """Raise the pending WakeupError, if there is one."""
         if self.woken:
             self.woken = False
             raise WakeupError("wakeup() was called")

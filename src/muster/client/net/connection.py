@@ -2,9 +2,9 @@
 
 The states of a connection: CONNECTING, then HANDSHAKE (ApiVersions, which returns the versions that the broker speaks,
 and SASL), then READY; any state may turn to CLOSED. Requests wait in a queue until the connection is READY, or while
-`MAX_IN_FLIGHT` are in flight. If the broker limits the session lifetime, the connection turns from READY to HANDSHAKE
-again before it ends (KIP-368): the handshake's requests queue up behind those in flight. Responses come in the order of
-the requests. When the connection ends, every request that it holds is answered with a failure, exactly once.
+`MAX_IN_FLIGHT` are in flight. If the broker limits the session lifetime, the connection returns from READY to HANDSHAKE
+before the session ends (KIP-368): the handshake's requests queue up behind those in flight. Responses come in the order
+of the requests. When the connection ends, every request that it holds is answered with a failure, exactly once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ConnectionState(Enum):
 
 
 @dataclass(slots=True)
-class Waiting:
-    """A request without an answer yet. `deadline` is by the driver's clock."""
+class PendingRequest:
+    """A request that has not been answered yet. `deadline` is by the driver's clock."""
 
     send: AnySend
     deadline: int
@@ -67,17 +67,17 @@ class ConnectionOwner(Protocol):
     def now(self) -> int:
         """The driver's clock, in milliseconds."""
 
-    def look_at(self, when: int) -> None:
+    def schedule_check(self, when: int) -> None:
         """Call `expire` and `flush` at this time at the latest."""
 
     def deliver(self, send: AnySend, answer: Any) -> None:
-        """Give a request its answer."""
+        """Deliver the answer to a request."""
 
     def on_ready(self, connection: Connection) -> None:
         """The handshake has finished."""
 
-    def prove_again(self, connection: Connection) -> None:
-        """Call the connection's `shake_hands_again` with a new proof: the session is about to expire."""
+    def reauthenticate(self, connection: Connection) -> None:
+        """Call the connection's `restart_handshake` with a new proof: the session is about to expire."""
 
     def on_closed(self, connection: Connection, failure: Failure) -> None:
         """The connection is gone."""
@@ -86,7 +86,7 @@ class ConnectionOwner(Protocol):
 Callback = TypeVar("Callback", bound=Callable[..., None])
 
 
-def _called_by_the_loop(callback: Callback) -> Callback:
+def _loop_callback(callback: Callback) -> Callback:
     """A method whose error ends the connection: an event loop would only log it, and requests would wait for their
     timeouts."""
 
@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self.channel = channel
         self.state = ConnectionState.CONNECTING
         self.was_ready = False
-        self.closed_when_asked = False
+        self.closed_in_handshake = False
         """Whether the broker closed it instead of answering ApiVersions."""
         self.last_used = owner.now()
         self.slow_at = self.last_used + SLOW_MS
@@ -125,14 +125,14 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake_ms = handshake_ms
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(MAX_FRAME_BYTES)
-        self._queue: deque[Waiting] = deque()
-        self._in_flight: deque[Waiting] = deque()
-        self._unwritten: deque[Waiting] = deque()
+        self._queue: deque[PendingRequest] = deque()
+        self._in_flight: deque[PendingRequest] = deque()
+        self._unwritten: deque[PendingRequest] = deque()
         """Requests without an answer (acks=0) that are not completely written: closing now would lose them."""
         self._correlation_id = 0
         self._handshake = Handshake()
         self._muted_until = 0
-        self._prove_at: int | None = None
+        self._reauthenticate_at: int | None = None
         self._answered = False
         """Whether any request other than the handshake's was answered."""
 
@@ -154,23 +154,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def submit(self, send: AnySend, deadline: int) -> None:
         """Take a request; it goes out at the next `flush`."""
-        self._queue.append(Waiting(send, deadline))
+        self._queue.append(PendingRequest(send, deadline))
 
-    def withdraw(self) -> list[Waiting]:
+    def withdraw(self) -> list[PendingRequest]:
         """Take out the requests that any broker can answer; none of them has been sent."""
         taken = [waiting for waiting in self._queue if waiting.send.node_id == LEAST_LOADED]
         if taken:
             self._queue = deque(waiting for waiting in self._queue if waiting.send.node_id != LEAST_LOADED)
         return taken
 
-    def shake_hands_again(self, proof: Proof) -> None:
+    def restart_handshake(self, proof: Proof) -> None:
         """Re-authenticate; other requests wait until that is done."""
         if self.state is ConnectionState.READY:
             self.state = ConnectionState.HANDSHAKE
             self._handshake = Handshake.assumed(self._handshake.ranges, proof)
             self._ask()
 
-    @_called_by_the_loop
+    @_loop_callback
     def flush(self) -> None:
         """Write everything that may be written, in one call."""
         if self.state is not ConnectionState.READY or not self._queue:
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
             return  # `connection_lost` is next
         now = self._owner.now()
         if now < self._muted_until:
-            self._owner.look_at(self._muted_until)
+            self._owner.schedule_check(self._muted_until)
             return
         parts: list[Buffer] = []
         while self._queue and len(self._in_flight) < MAX_IN_FLIGHT:
@@ -207,7 +207,10 @@ class Connection(asyncio.BufferedProtocol):
         heads = [under_way[0] for under_way in (self._in_flight, self._unwritten) if under_way]
         late = next((head.send for head in heads if head.deadline <= now), None)
         if late is not None:
-            name = late.request_type.__name__ if self.state is ConnectionState.READY else _HANDSHAKE[late.request_type]
+            name = late.request_type.__name__
+            if self.state is not ConnectionState.READY:
+                # Not all are the handshake's: re-authentication begins while other requests are in flight.
+                name = _HANDSHAKE.get(late.request_type, name)
             text = f"{self.node} did not {'answer' if late.expects_reply else 'take'} {name} in time"
             self.close(Failure(FailureKind.TIMEOUT, text))
             return None
@@ -219,16 +222,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.deliver(waiting.send, Failure(FailureKind.UNREACHABLE, text))
         deadlines = [waiting.deadline for waiting in self._queue]
         deadlines += [head.deadline for head in heads]
-        if self._prove_at is not None:
-            if self._prove_at <= now and self.state is ConnectionState.READY:
-                self._prove_at = None
-                self._owner.prove_again(self)
+        if self._reauthenticate_at is not None:
+            if self._reauthenticate_at <= now and self.state is ConnectionState.READY:
+                self._reauthenticate_at = None
+                self._owner.reauthenticate(self)
             else:
-                deadlines.append(self._prove_at)
+                deadlines.append(self._reauthenticate_at)
         return min(deadlines, default=None)
 
     def close(self, failure: Failure) -> None:
-        """End the connection. The oldest request in flight gets `failure`; the others get what it means for them."""
+        """End the connection. The oldest request in flight gets `failure`, the others get their own kind of failure."""
         if self.state is ConnectionState.CLOSED:
             return
         self.state = ConnectionState.CLOSED
@@ -256,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- for asyncio -------------------------------------------------------------------------------------------------
 
-    @_called_by_the_loop
+    @_loop_callback
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not checked by its class: the transports of other event loops do not derive from asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
@@ -278,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
 
-    @_called_by_the_loop
+    @_loop_callback
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._reader.buffer_updated(nbytes)
@@ -295,14 +298,14 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool | None:
         return None
 
-    @_called_by_the_loop
+    @_loop_callback
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed_when_asked = self.state is ConnectionState.HANDSHAKE
+        self.closed_in_handshake = self.state is ConnectionState.HANDSHAKE and not self.was_ready
         refused = why_refused(exc) if isinstance(exc, ssl.SSLError) else None
         if refused is not None:
             # With TLS 1.3 the broker checks the client's certificate after the client has finished its handshake.
-            place = f"{self.node.host}:{self.node.port}"
-            self.close(Failure(FailureKind.AUTHENTICATION, f"no connection to {place}: {refused}"))
+            address = f"{self.node.host}:{self.node.port}"
+            self.close(Failure(FailureKind.AUTHENTICATION, f"no connection to {address}: {refused}"))
             return
         # A listener that closes with bytes of ours unread resets the connection.
         reason = self._likely_reason() if exc is None or isinstance(exc, ConnectionError) else ""
@@ -320,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
-    def _encode(self, waiting: Waiting, parts: list[Buffer]) -> bool:
+    def _encode(self, waiting: PendingRequest, parts: list[Buffer]) -> bool:
         """Append a request's bytes. A request that cannot be sent to this broker is answered with the reason."""
         send = waiting.send
         try:
@@ -337,18 +340,18 @@ class Connection(asyncio.BufferedProtocol):
             return False
         return True
 
-    def _frame(self, waiting: Waiting, request: Request[Any]) -> list[Buffer]:
+    def _frame(self, waiting: PendingRequest, request: Request[Any]) -> list[Buffer]:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         waiting.correlation_id = self._correlation_id
         return framing.encode_request(request, waiting.version, waiting.correlation_id, self._client_id)
 
     def _on_frame(self, frame: Buffer) -> None:
         if not self._in_flight:
-            raise ProtocolError("an answer to no request")
+            raise ProtocolError("a response without a request")
         waiting = self._in_flight[0]
-        found = framing.correlation_id(frame)
-        if found != waiting.correlation_id:
-            raise ProtocolError(f"an answer to request {found} where {waiting.correlation_id} is next")
+        received = framing.correlation_id(frame)
+        if received != waiting.correlation_id:
+            raise ProtocolError(f"a response to request {received}, but {waiting.correlation_id} is next")
         if waiting.send.request_type in _HANDSHAKE and self.state is ConnectionState.HANDSHAKE:
             answer = self._handshake.decode(frame)
         else:
@@ -371,20 +374,20 @@ class Connection(asyncio.BufferedProtocol):
             return
         on_reply: Callable[[Any, int], None] = self._on_handshake_answer
         send: AnySend = AnySend(self.node.node_id, type(request), lambda _: request, on_reply)
-        waiting = Waiting(send, self._owner.now() + self._handshake_ms, version=version)
+        waiting = PendingRequest(send, self._owner.now() + self._handshake_ms, version=version)
         if self._in_flight:
             waiting.deadline = max(waiting.deadline, self._in_flight[-1].deadline)
         assert self._transport is not None
         self._transport.writelines(self._frame(waiting, request))
         self._in_flight.append(waiting)
-        self._owner.look_at(waiting.deadline)  # requests waiting behind it may have much longer timeouts
+        self._owner.schedule_check(waiting.deadline)  # requests waiting behind it may have much longer timeouts
 
     def _on_handshake_done(self) -> None:
         self.state = ConnectionState.READY
         lifetime_ms = self._handshake.session_lifetime_ms
         if lifetime_ms:
-            self._prove_at = self._owner.now() + int(lifetime_ms * random.uniform(*REAUTHENTICATE_AT))
-            self._owner.look_at(self._prove_at)
+            self._reauthenticate_at = self._owner.now() + int(lifetime_ms * random.uniform(*REAUTHENTICATE_AT))
+            self._owner.schedule_check(self._reauthenticate_at)
         if not self.was_ready:
             self.was_ready = True
             self._owner.on_ready(self)

@@ -52,10 +52,10 @@ class _Address:
     and so is a failure for another reason. The same reason is logged again only every five minutes.
     """
 
-    __slots__ = ("backoff", "is_old", "logged", "logged_at", "place", "retry_at", "setup_timeout")
+    __slots__ = ("backoff", "is_old", "logged", "logged_at", "name", "retry_at", "setup_timeout")
 
     def __init__(self, config: ClientConfig, node: Node) -> None:
-        self.place = f"{node.host}:{node.port}"
+        self.name = f"{node.host}:{node.port}"
         self.logged: str | None = None
         """The failure that was logged last; None while the address works."""
         self.logged_at = 0
@@ -74,7 +74,7 @@ class _Address:
         self.setup_timeout.reset()
         self.retry_at = 0
         if self.logged is not None:
-            log.info("connected to %s again", self.place)
+            log.info("connected to %s again", self.name)
             self.logged = None
 
     def failed(self, why: str, now: int) -> None:
@@ -83,7 +83,7 @@ class _Address:
             log.debug("%s", why)
             return
         self.logged, self.logged_at = why, now
-        start = f"no connection to {self.place}: "
+        start = f"no connection to {self.name}: "
         log.warning("%s", why if why.startswith(start) else start + why)
 
 
@@ -94,19 +94,22 @@ def _bootstrap_nodes(addresses: Iterable[str]) -> list[Node]:
 class Driver:
     """Connections to the brokers of one cluster.
 
-    With `spoken`, the versions they speak are known, and not requested. `wakeup` is called after answers were
+    With `known_versions`, the brokers' versions are known and not requested. `wakeup` is called after answers were
     delivered, `on_error` when a core's `on_reply` raised, which is a defect.
     """
 
     def __init__(
-        self, config: ClientConfig, metadata: ClusterMetadata, spoken: Mapping[int, tuple[int, int]] | None = None
+        self,
+        config: ClientConfig,
+        metadata: ClusterMetadata,
+        known_versions: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         self.wakeup: Callable[[], None] = lambda: None
         self.on_error: Callable[[Exception], None] = lambda error: log.error("a client core failed", exc_info=error)
         self.measures = Measures()
         self._config = config
         self._metadata = metadata
-        self._spoken = spoken
+        self._known_versions = known_versions
         self._access = Access(config)
         self._bootstrap = _bootstrap_nodes(config.bootstrap_servers)
         self._connections: dict[tuple[int, Channel], Connection] = {}
@@ -166,8 +169,8 @@ class Driver:
             self._event_loop().call_soon(self.deliver, send, found)
             return None
         found.submit(send, deadline)
-        may_go_elsewhere = send.node_id == LEAST_LOADED and self.now() < found.slow_at
-        self.look_at(min(deadline, found.slow_at) if may_go_elsewhere else deadline)
+        may_reroute = send.node_id == LEAST_LOADED and self.now() < found.slow_at
+        self.schedule_check(min(deadline, found.slow_at) if may_reroute else deadline)
         return found
 
     def _start_over(self) -> None:
@@ -198,7 +201,7 @@ class Driver:
         if connection is not None:
             self._retire(connection)
 
-    # --- where to ----------------------------------------------------------------------------------------------------
+    # --- routing -----------------------------------------------------------------------------------------------------
 
     def _route(self, send: AnySend) -> Connection | Failure:
         if self._closed:
@@ -219,19 +222,19 @@ class Driver:
         connection = Connection(self, node, channel, self._config.client_id, self._config.request_timeout_ms)
         connection.slow_at = max(self.now(), self._address(node).retry_at) + SLOW_MS
         self._connections[node.node_id, channel] = connection
-        self._begin(self._connect(connection))
+        self._start_task(self._connect(connection))
         return connection
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a background task; `close` cancels it."""
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a background task; `close` cancels it."""
         task = self._event_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _handshake(self, node: Node) -> Handshake:
         proof = await self._proof()
-        if self._spoken is not None:
-            return Handshake.assumed(self._spoken, proof)
+        if self._known_versions is not None:
+            return Handshake.assumed(self._known_versions, proof)
         return Handshake.assumed(proof=proof) if self._address(node).is_old else Handshake(proof=proof)
 
     async def _proof(self) -> Proof | None:
@@ -302,19 +305,19 @@ class Driver:
         node = connection.node
         connection.begin(handshake)
         try:
-            return await self._link(connection, node.host)
+            return await self._create_connection(connection, node.host)
         except RuntimeError as error:
             # At interpreter shutdown asyncio has no thread left to resolve a host name in, but records may still
             # have to be sent. Blocking here does no harm then, so the name is resolved in this thread.
             failure: OSError | RuntimeError = error
         for *_, address in socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
             try:
-                return await self._link(connection, str(address[0]))
+                return await self._create_connection(connection, str(address[0]))
             except OSError as error:
                 failure = error
         raise failure
 
-    async def _link(self, connection: Connection, host: str) -> asyncio.BaseTransport:
+    async def _create_connection(self, connection: Connection, host: str) -> asyncio.BaseTransport:
         node, context = connection.node, self._access.tls
         name = None if context is None else node.host
         loop = self._event_loop()
@@ -324,7 +327,7 @@ class Driver:
     # --- for connections ---------------------------------------------------------------------------------------------
 
     def deliver(self, send: AnySend, answer: Any) -> None:
-        """Give a request its answer, then poll the cores."""
+        """Deliver the answer to a request, then poll the cores."""
         now = self.now()
         if send.sent_at and not isinstance(answer, Failure):
             self.measures.answered(send.request_type.__name__, send.sent_at, now)
@@ -343,18 +346,18 @@ class Driver:
         connection.flush()
         self._drop_bootstrap()
 
-    def prove_again(self, connection: Connection) -> None:
+    def reauthenticate(self, connection: Connection) -> None:
         """The session is about to expire (KIP-368). Without a new proof the connection serves until then."""
-        self._begin(self._prove_again(connection))
+        self._start_task(self._reauthenticate(connection))
 
-    async def _prove_again(self, connection: Connection) -> None:
+    async def _reauthenticate(self, connection: Connection) -> None:
         try:
             proof = await self._proof()
         except AuthenticationError as error:
             log.warning("connection to %s will expire: could not re-authenticate: %s", connection.node, error)
             return
         assert proof is not None
-        connection.shake_hands_again(proof)
+        connection.restart_handshake(proof)
 
     def on_closed(self, connection: Connection, failure: Failure) -> None:
         """The connection broke: the next one to its address waits for a backoff, which grows with each failure."""
@@ -370,8 +373,8 @@ class Driver:
         now = self.now()
         address = self._address(connection.node)
         address.retry_at = now + address.backoff.next_wait_ms()
-        # Each connection asks again: the broker may have been upgraded.
-        address.is_old = connection.closed_when_asked and self._config.broker_version_fallback is not None
+        # Each connection sends ApiVersions again: the broker may have been upgraded.
+        address.is_old = connection.closed_in_handshake and self._config.broker_version_fallback is not None
         if connection.was_ready:
             log.info("connection to %s ended: %s", connection.node, failure.message)
         elif address.is_old:
@@ -396,7 +399,7 @@ class Driver:
 
     # --- timeouts ----------------------------------------------------------------------------------------------------
 
-    def look_at(self, when: int) -> None:
+    def schedule_check(self, when: int) -> None:
         """Run `_expire` at `when` at the latest. One timer serves all requests; an answer does not touch it."""
         if self._timer is not None:
             if self._timer_at <= when:
@@ -405,8 +408,8 @@ class Driver:
         self._timer_at = when
         self._timer = self._event_loop().call_later(max(1, when - self.now()) / 1000, self._expire)
 
-    def _go_elsewhere(self, connection: Connection) -> None:
-        """Requests for any broker wait for a slow connection: another may be ready sooner."""
+    def _reroute(self, connection: Connection) -> None:
+        """Requests for any broker are waiting for a slow connection: move them, as another may be ready sooner."""
         for waiting in connection.withdraw():
             found = self._submit(waiting.send, waiting.deadline)
             if found is not None:
@@ -421,7 +424,7 @@ class Driver:
             if connection.was_ready:
                 connection.flush()  # it may have been throttled until now
             elif connection.slow_at <= now:
-                self._go_elsewhere(connection)
+                self._reroute(connection)
             else:
                 times.append(connection.slow_at)
             idle_ms = self._config.connections_max_idle_ms
@@ -433,7 +436,7 @@ class Driver:
             if next_look is not None:
                 times.append(next_look)
         if times:
-            self.look_at(min(times))
+            self.schedule_check(min(times))
 
 
 _READY, _CONNECTING, _UNTRIED, _BACKING_OFF, _SLOW = range(5)
@@ -456,15 +459,15 @@ def _no_connection(node: Node, error: Exception, with_tls: bool) -> Failure:
 
 
 def _why_unreachable(node: Node, error: Exception) -> str:
-    place = f"{node.host}:{node.port}"
+    address = f"{node.host}:{node.port}"
     if isinstance(error, socket.gaierror | UnicodeError):  # a label may be empty, or too long for a host name
         why = error.strerror if isinstance(error, socket.gaierror) else "invalid host name"
-        return f"no connection to {place}: its host name cannot be resolved: {why}"
+        return f"no connection to {address}: its host name cannot be resolved: {why}"
     if isinstance(error, TimeoutError):
-        return f"no connection to {place}: no answer in time"
+        return f"no connection to {address}: no answer in time"
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error):
-        return f"no connection to {place}: refused; is a broker listening there?"
-    return f"no connection to {place}: {error}"
+        return f"no connection to {address}: refused; is a broker listening there?"
+    return f"no connection to {address}: {error}"
 
 
 class Core(Protocol):

@@ -24,7 +24,7 @@ def orphaned(what: str) -> IllegalStateError:
     return IllegalStateError(f"this {what} belongs to the parent process: create a new one in the child process")
 
 
-class StaysHere:
+class NotPicklable:
     """A client that can be neither pickled nor copied: a copy would end its original's thread when it is dropped."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -2,7 +2,7 @@
 
 The transport reads straight into the buffer that `get_buffer` offers. A small frame is copied out of the shared buffer.
 For a frame that does not fit there, memory is allocated as soon as its length is known, and the rest is read into it: a
-fetch of 50 MB is written once, by the kernel, and decoded where it lies.
+fetch of 50 MB is written once, by the kernel, and decoded in place.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from muster.protocol.primitives import Buffer
 _LENGTH = Struct(">i")
 _SHARED_BYTES = 65_536
 
-_KEPT_FRAMES = 3
-"""A consumer reads one while it decodes another, and a third waits."""
-_KEPT_BYTES = 8 << 20
+_REUSED_FRAMES = 3
+"""A consumer reads one while it decodes another and a third waits."""
+_MAX_REUSED_BYTES = 8 << 20
 _PIECE = 1 << 20
 
 
@@ -38,26 +38,26 @@ class _Memory:
     The system allocates new memory a page at a time and clears it: that takes longer than reading a frame into it.
     """
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_buffers",)
 
     def __init__(self) -> None:
-        self._kept: list[bytearray] = []
+        self._buffers: list[bytearray] = []
 
     def take(self, length: int) -> memoryview:
         """Memory for a frame."""
-        if length > _KEPT_BYTES:
+        if length > _MAX_REUSED_BYTES:
             return memoryview(bytearray(length))
-        for memory in self._kept:
+        for memory in self._buffers:
             if len(memory) >= length and _is_free(memory):
                 return memoryview(memory)[:length]
         memory = bytearray(-(-length // _PIECE) * _PIECE)
-        self._kept = [*self._kept, memory][-_KEPT_FRAMES:]
+        self._buffers = [*self._buffers, memory][-_REUSED_FRAMES:]
         return memoryview(memory)[:length]
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release all: frames are small again, so the reader has caught up."""
-        if self._kept:
-            self._kept = []
+        if self._buffers:
+            self._buffers = []
 
 
 class FrameReader:
@@ -106,7 +106,7 @@ class FrameReader:
                     self._begin_large(length, position + 4)
                     return frames
                 break
-            self._memory.let_go()
+            self._memory.release()
             frames.append(bytes(self._view[position + 4 : position + 4 + length]))
             position += 4 + length
         if position:

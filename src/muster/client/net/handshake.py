@@ -62,7 +62,7 @@ class Proof:
 
 
 class Handshake:
-    """Asks a broker which versions it speaks (KIP-35), then authenticates if there is a `proof`.
+    """Learns which versions a broker speaks (KIP-35), then authenticates if there is a `proof`.
 
     Send `request` in `version`, `take` the answer, until `done`.
     """

@@ -4,9 +4,9 @@ Theory. A blocking call is a coroutine in the loop's thread and a wait in the ca
 it also runs the user's callbacks, which the coroutine hands to it (`in_caller`).
 
 An exception that ends the wait early, such as Ctrl-C, may be raised between any two instructions of the caller's
-thread, even right after a queue has given up its item or a function its result. So nothing is kept in the caller's
-thread alone. The loop's thread writes the outcome of a call into its `Call`. The queue at which the caller waits only
-says "look again", and losing such an item loses nothing. A caller that is interrupted sets `abandoned`, has the
+thread, even right after an item was taken from a queue or a function has returned. So nothing is kept in the caller's
+thread alone. The loop's thread writes the outcome of a call into its `LoopCall`. The queue on which the caller waits
+only says "look again", and losing such an item loses nothing. A caller that is interrupted sets `abandoned`, has its
 coroutine cancelled, and leaves without waiting, so it cannot hang. The call may still have succeeded: a
 face that needs to know (`Consumer`, about records) checks that in the loop's thread before its next call.
 """
@@ -43,13 +43,13 @@ _FORKED = "this client was started before the process forked: create a new one i
 
 
 class _Mailbox:
-    """Messages from the loop's thread to a waiting caller."""
+    """Messages from the loop's thread to the waiting caller."""
 
-    __slots__ = ("__weakref__", "user_calls", "words")
+    __slots__ = ("__weakref__", "user_calls", "wakeups")
 
     def __init__(self) -> None:
         self.user_calls: deque[_UserCall] = deque()
-        self.words: SimpleQueue[None] = SimpleQueue()
+        self.wakeups: SimpleQueue[None] = SimpleQueue()
         """One "look again" for each change."""
 
 
@@ -57,16 +57,16 @@ _mailbox: ContextVar[_Mailbox] = ContextVar("muster_mailbox")
 """The mailbox of the running task's call."""
 
 
-class Call(Generic[T]):
+class LoopCall(Generic[T]):
     """A call in progress. Only the caller's thread writes `returned` and `abandoned`, the loop's thread the rest."""
 
-    __slots__ = ("abandoned", "gave", "mailbox", "over", "returned", "task", "work")
+    __slots__ = ("abandoned", "ended", "mailbox", "returned", "succeeded", "task", "work")
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.work: Callable[[], Coroutine[Any, Any, T]] | None = work
         self.task: asyncio.Task[T] | None = None
-        self.over = False
-        self.gave = False
+        self.ended = False
+        self.succeeded = False
         """Whether it has ended with a result."""
         self.mailbox = _Mailbox()
         self.returned = False
@@ -74,7 +74,7 @@ class Call(Generic[T]):
         self.abandoned = False
         """The caller has left without the result."""
 
-    def begin(self, context: Context, calls: set[Call[Any]]) -> None:
+    def begin(self, context: Context, calls: set[LoopCall[Any]]) -> None:
         """Start the coroutine, in the loop's thread."""
         if self.abandoned or self.work is None:
             self.end(calls)
@@ -83,23 +83,23 @@ class Call(Generic[T]):
         self.task = asyncio.get_running_loop().create_task(work(), context=context)
         self.task.add_done_callback(lambda task: self.end(calls, task))
 
-    def end(self, calls: set[Call[Any]], task: asyncio.Task[T] | None = None) -> None:
+    def end(self, calls: set[LoopCall[Any]], task: asyncio.Task[T] | None = None) -> None:
         """The call has ended."""
         calls.discard(self)
         work, self.work = self.work, None
         if work is not None:
             work().close()  # it never started: closing it keeps Python from warning that it was never awaited
-        self.gave = task is not None and not task.cancelled() and task.exception() is None
+        self.succeeded = task is not None and not task.cancelled() and task.exception() is None
         if self.abandoned:
             self.task = None  # its traceback would keep the client alive
-        self.over = True
-        self.mailbox.words.put(None)
+        self.ended = True
+        self.mailbox.wakeups.put(None)
 
-    def cancel(self, calls: set[Call[Any]]) -> None:
+    def cancel(self, calls: set[LoopCall[Any]]) -> None:
         """Cancel the coroutine, in the loop's thread."""
         if self.task is not None:
             self.task.cancel()
-        elif not self.over:
+        elif not self.ended:
             self.end(calls)
 
     def result(self) -> T:
@@ -151,13 +151,13 @@ class LoopThread:
         except BaseException:
             work.close()
             raise
-        return self.perform(Call(lambda: work), timeout_ms)
+        return self.perform(LoopCall(lambda: work), timeout_ms)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
         """Like `run`, for the coroutine that a function makes; the function is called in the loop's thread."""
-        return self.perform(Call(partial(function, *arguments, **named)))
+        return self.perform(LoopCall(partial(function, *arguments, **named)))
 
-    def perform(self, call: Call[T], timeout_ms: float | None = None) -> T:
+    def perform(self, call: LoopCall[T], timeout_ms: float | None = None) -> T:
         """Run a call, and return its result or raise its error."""
         try:
             served = self._started()
@@ -183,7 +183,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the loop's thread, without waiting for it."""
+        """LoopCall a function in the loop's thread, without waiting for it."""
         self._started().call_soon(function, *arguments)
 
     def call_if_serving(self, function: Callable[..., object], *arguments: Any) -> bool:
@@ -221,9 +221,9 @@ class LoopThread:
         """Whether this is a forked copy of a thread that the parent process started."""
         return self._forks != forks.count and self._thread is not None
 
-    def _cancel(self, call: Call[Any]) -> None:
+    def _cancel(self, call: LoopCall[Any]) -> None:
         served = self._served
-        if served is not None and not call.over and not self.forked:
+        if served is not None and not call.ended and not self.forked:
             with suppress(ClosedError):
                 served.call_soon(call.cancel, served.calls)
 
@@ -253,7 +253,7 @@ class LoopThread:
             if served.error is not None:
                 self._served = self._thread = None
                 raise served.error
-            served.words.get()
+            served.wakeups.get()
         self._running = True
 
 
@@ -265,9 +265,9 @@ class _Served:
         self.loop: asyncio.AbstractEventLoop | None = None
         """Created by the thread itself: in the caller's thread an interrupt could come before it is stored."""
         self.error: Exception | None = None
-        self.words: SimpleQueue[None] = SimpleQueue()
+        self.wakeups: SimpleQueue[None] = SimpleQueue()
         """Gets an item when the loop exists or could not be created."""
-        self.calls: set[Call[Any]] = set()
+        self.calls: set[LoopCall[Any]] = set()
         """The calls in progress: they end with the loop."""
         self.stopping = False
         self._ending = False
@@ -305,11 +305,11 @@ class _Served:
             loop = asyncio.new_event_loop()
         except Exception as error:  # too many open files
             self.error = error
-            self.words.put(None)
+            self.wakeups.put(None)
             return
         asyncio.set_event_loop(loop)
         self.loop = loop
-        self.words.put(None)
+        self.wakeups.put(None)
         try:
             if not self.stopping:
                 loop.run_forever()
@@ -344,7 +344,7 @@ async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     mailbox = _mailbox.get()
     mailbox.user_calls.append((function, arguments, answer))
-    mailbox.words.put(None)
+    mailbox.wakeups.put(None)
     await answer
 
 
@@ -362,14 +362,14 @@ def _start(thread: threading.Thread) -> None:
         raise
 
 
-def _wait(call: Call[Any], served: _Served, timeout_s: float | None) -> None:
+def _wait(call: LoopCall[Any], served: _Served, timeout_s: float | None) -> None:
     """Wait in the caller's thread until a call has ended. Raises Empty when nothing arrives for `timeout_s`."""
     mailbox = call.mailbox
-    while not call.over:
+    while not call.ended:
         if mailbox.user_calls:
             _run_user_call(mailbox.user_calls.popleft(), served)
         else:
-            mailbox.words.get(timeout=timeout_s)
+            mailbox.wakeups.get(timeout=timeout_s)
 
 
 def _run_user_call(call: _UserCall, served: _Served) -> None:

@@ -1,7 +1,8 @@
 """What a client counts: requests by kind and how long they took, records by topic, rates.
 
 Averages, maxima and rates cover the last half to whole minute, as in Kafka's clients (metrics.sample.window.ms times
-metrics.num.samples): a `Window` has the current half minute and the one before. Times are passed in, in milliseconds.
+metrics.num.samples): a `SampleWindow` has the current half minute and the one before. Times are passed in, in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from muster.model import TopicPartition
 WINDOW_MS = 30_000
 
 
-class Window:
+class SampleWindow:
     """Values of the last half to whole minute: how many, their sum and the largest."""
 
     __slots__ = ("_before", "_began", "_now")
@@ -35,7 +36,7 @@ class Window:
         count = self._now[0] + self._before[0]
         return (self._now[1] + self._before[1]) / count if count else None
 
-    def most(self, now: int) -> float | None:
+    def maximum(self, now: int) -> float | None:
         """The largest; None where there are none."""
         self._turn(now)
         return max(self._now[2], self._before[2]) if self._now[0] or self._before[0] else None
@@ -56,8 +57,8 @@ class Window:
             self._began = self._began + WINDOW_MS if is_next else now
 
 
-class Requests:
-    """Requests of one kind."""
+class RequestStats:
+    """RequestStats of one kind."""
 
     __slots__ = ("answered", "sent_at", "took_ms")
 
@@ -65,14 +66,14 @@ class Requests:
         self.answered = 0
         self.sent_at = 0
         """When the last of those that were answered was sent."""
-        self.took_ms = Window()
+        self.took_ms = SampleWindow()
 
 
 class Measures:
     """What the connections of a client count."""
 
     def __init__(self) -> None:
-        self.requests: dict[str, Requests] = {}
+        self.requests: dict[str, RequestStats] = {}
         """By the name of the request."""
         self.made = self.closed = 0
         """Connections opened and closed."""
@@ -81,22 +82,22 @@ class Measures:
         """A request was answered."""
         found = self.requests.get(name)
         if found is None:
-            found = self.requests[name] = Requests()
+            found = self.requests[name] = RequestStats()
         found.answered += 1
         found.sent_at = sent_at
         found.took_ms.add(now - sent_at, now)
 
 
 class RecordCounts:
-    """Records that have passed."""
+    """Counts of the records that were consumed."""
 
     def __init__(self) -> None:
         self.total = 0
         self.by_topic: dict[str, int] = {}
-        self.window = Window()
+        self.window = SampleWindow()
 
     def add(self, records: Mapping[TopicPartition, Sized], now: int) -> None:
-        """Some more: once for each poll, not for each record."""
+        """Count more records; called once for each poll, not for each record."""
         for partition, some in records.items():
             count = len(some)
             self.total += count

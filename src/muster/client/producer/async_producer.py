@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from muster.client.typed_settings import ProducerKeywords
 
 
-class AsyncProducer(forks.StaysHere):
+class AsyncProducer(forks.NotPicklable):
     """Writes records to Kafka, from asyncio. `Producer` documents the settings and most methods.
 
     async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:

@@ -91,7 +91,7 @@ class _Engine(ProducerLoop):
         self.check()
 
 
-class BatchProducer(forks.StaysHere):
+class BatchProducer(forks.NotPicklable):
     """Writes batches from one thread; its own thread sends them concurrently. Settings are those of `ProducerConfig`.
 
     `linger_ms` has no effect: each batch is sent as it comes. `max_block_ms` bounds the wait for a topic, but not the

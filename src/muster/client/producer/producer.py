@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from muster.client.typed_settings import ProducerKeywords
 
 
-class Producer(forks.StaysHere):
+class Producer(forks.NotPicklable):
     """Writes records to Kafka, from any thread.
 
     Settings are those of `ProducerConfig`, as keywords or in a mapping with Kafka's own dotted names. By default the

@@ -37,7 +37,7 @@ _listener_of: ContextVar[AsyncAssignedReader | None] = ContextVar("muster_listen
 """The consumer whose listener is running."""
 
 
-class AsyncAssignedReader(forks.StaysHere):
+class AsyncAssignedReader(forks.NotPicklable):
     """A consumer for asyncio that reads what a member of a group has assigned to it."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class AsyncAssignedReader(forks.StaysHere):
             self._closing = True
             await self._drop()
         if self._reader is not None:
-            await self._reader._hang_up()
+            await self._reader._close_abruptly()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -43,7 +43,7 @@ NEXT_SESSION_S = 0.1
 CLOSE_S = 5.0
 
 
-class ZooKeeperSession(forks.StaysHere):
+class ZooKeeperSession(forks.NotPicklable):
     """A session, and the next one after it has expired.
 
         async with ZooKeeperSession("host1:2181,host2:2181/chroot") as session:

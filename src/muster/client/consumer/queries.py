@@ -1,4 +1,7 @@
-"""What a consumer's user asks the cluster: committed offsets, the ends of partitions, offsets by time, topics."""
+"""A consumer's queries to the cluster: committed offsets, the ends of partitions, offsets by time, topics.
+
+Topics are described by requests of their own, not from the metadata that a consumer keeps.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,20 @@ from functools import partial
 from typing import Any
 
 from muster.client.config import ConsumerConfig
-from muster.client.consumer.described import describe
 from muster.client.consumer.pump import ConsumerPump, settle
 from muster.client.core.consumer import ConsumerCore
+from muster.client.core.metadata import metadata_request
+from muster.client.core.refusals import should_retry_query
+from muster.client.core.sends import LEAST_LOADED, Failure, Send
 from muster.client.net import forks
 from muster.client.net.driver import CoreLoop, Driver
-from muster.errors import IllegalStateError, KafkaTimeoutError, MusterError
-from muster.model import OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
+from muster.errors import IllegalStateError, KafkaError, KafkaTimeoutError, MusterError, error_code
+from muster.model import Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from muster.protocol.messages import MetadataRequest, MetadataResponse
 
 
-class Questions(forks.StaysHere):
+class ConsumerQueries(forks.NotPicklable):
     """The part of an `AsyncConsumer` that only queries."""
 
     _config: ConsumerConfig
@@ -86,10 +92,77 @@ class Questions(forks.StaysHere):
     async def partitions_for(self, topic: str, timeout_ms: int | None = None) -> list[PartitionInfo]:
         """The partitions of a topic, and where they are; asks the cluster each time."""
         await self.start()
-        found = await describe(self._driver, self._config, [topic], self._pump.until(timeout_ms))
+        found = await _describe(self._driver, self._config, [topic], self._pump.until(timeout_ms))
         return found.get(topic, [])
 
     async def list_topics(self, timeout_ms: int | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this client may see, with their partitions; asks the cluster each time."""
         await self.start()
-        return await describe(self._driver, self._config, None, self._pump.until(timeout_ms))
+        return await _describe(self._driver, self._config, None, self._pump.until(timeout_ms))
+
+
+def _partition_infos(reply: MetadataResponse) -> dict[str, list[PartitionInfo]]:
+    """The topics of a response without errors for them."""
+    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in reply.brokers}
+    return {
+        topic.name: [
+            PartitionInfo(
+                topic.name,
+                found.partition_index,
+                nodes.get(found.leader_id),
+                tuple(found.replica_nodes),
+                tuple(found.isr_nodes),
+            )
+            for found in sorted(topic.partitions, key=lambda found: found.partition_index)
+        ]
+        for topic in reply.topics
+        if topic.name is not None and not topic.error_code
+    }
+
+
+async def _describe(
+    driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
+) -> dict[str, list[PartitionInfo]]:
+    """The partitions of topics, of all for None; retried until `until` while that may help.
+
+    Raises:
+        KafkaError: the topic does not exist, or this client is not authorized to see it.
+        KafkaTimeoutError: there was no answer in time.
+    """
+    why = "no broker answered"
+    while True:
+        reply = await _ask(driver, config, topics, until)
+        if isinstance(reply, Failure):
+            why = str(reply.error())
+        if isinstance(reply, MetadataResponse):
+            codes = [error_code(topic.error_code) for topic in reply.topics if topic.error_code and topics]
+            if not codes:
+                return _partition_infos(reply)
+            if not should_retry_query(codes[0]):
+                raise KafkaError(codes[0], f"topic {topics}")
+            why = f"{codes[0].name}: topic {topics}"
+        if driver.now() + config.retry_backoff_ms >= until:
+            raise KafkaTimeoutError(f"the cluster did not describe its topics in time: {why}")
+        await asyncio.sleep(config.retry_backoff_ms / 1000)
+
+
+async def _ask(
+    driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
+) -> MetadataResponse | Failure | None:
+    """One request; None without an answer in time."""
+    outcome: asyncio.Future[MetadataResponse | Failure] = asyncio.get_running_loop().create_future()
+
+    def on_reply(reply: MetadataResponse | Failure, now: int) -> None:
+        if not outcome.done():
+            outcome.set_result(reply)
+
+    build = partial(metadata_request, topics, config.allow_auto_create_topics)
+    driver.dispatch([Send(LEAST_LOADED, MetadataRequest, build, on_reply)])
+    try:
+        async with asyncio.timeout(max(0, until - driver.now()) / 1000):
+            reply = await outcome
+    except TimeoutError:
+        return None
+    if isinstance(reply, Failure) and not reply.retriable:
+        raise reply.error()
+    return reply
