@@ -163,6 +163,6 @@ class Receipt:
         self.on_delivery = on_delivery
 
     @property
-    def tells_caller(self) -> bool:
+    def notifies_caller(self) -> bool:
         """Whether the caller learns the outcome from it."""
         return True

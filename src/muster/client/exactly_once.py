@@ -27,7 +27,7 @@ from muster.client.consumer.consumer import Consumer
 from muster.client.core.produce.transactions import TransactionCall
 from muster.client.producer.async_producer import AsyncProducer
 from muster.client.producer.producer import Producer
-from muster.client.producer.producer_engine import patience_ms
+from muster.client.producer.producer_engine import exit_timeout_ms
 from muster.errors import CommitFailedError, ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import TopicPartition
 
@@ -192,7 +192,7 @@ def _check(consumer: AsyncConsumer, has_transactions: bool) -> None:
 
 def _is_committed(producer: Producer, earlier: TransactionCall | None, error: BaseException) -> bool:
     """Whether a round that ended with an error was committed nevertheless, or may have been. Aborts it otherwise."""
-    current, limit_ms = producer._engine.transactions, patience_ms(error)
+    current, limit_ms = producer._engine.transactions, exit_timeout_ms(error)
     call = current.last_call
     if call is not earlier and call is not None and call.name == "commit_transaction" and call.error is None:
         try:
@@ -209,7 +209,7 @@ def _is_committed(producer: Producer, earlier: TransactionCall | None, error: Ba
 
 
 async def _async_is_committed(producer: AsyncProducer, earlier: TransactionCall | None, error: BaseException) -> bool:
-    current, limit_ms = producer._engine.transactions, patience_ms(error)
+    current, limit_ms = producer._engine.transactions, exit_timeout_ms(error)
     call = current.last_call
     if call is not earlier and call is not None and call.name == "commit_transaction" and call.error is None:
         try:

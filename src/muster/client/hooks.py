@@ -93,8 +93,8 @@ class Hooked(Receipt):
         return made.topic, made.value, made.key, made.partition, made.timestamp_ms, made.headers or None
 
     @property
-    def tells_caller(self) -> bool:
-        """As `Receipt.tells_caller`."""
+    def notifies_caller(self) -> bool:
+        """As `Receipt.notifies_caller`."""
         return self._callback is not None
 
     def of(self, future: Any, callback: OnDelivery | None) -> Hooked:

@@ -63,7 +63,7 @@ def test_what_was_given_as_a_buffer_may_be_changed_once_it_is_sent() -> None:
 def failed(made: ProducerEngine, count: int) -> list[Future[RecordMetadata]]:
     futures: list[Future[RecordMetadata]] = [DeliveryFuture() for _ in range(count)]
     for number, future in enumerate(futures):
-        made._tell(future, None, MusterError(f"number {number}"))
+        made._report(future, None, MusterError(f"number {number}"))
     return futures
 
 
@@ -84,10 +84,10 @@ def test_what_is_given_up_at_the_end_is_told_besides_its_callback() -> None:
     made = engine()
     told: list[Any] = []
     receipt = Receipt(DeliveryFuture(), lambda metadata, error: told.append(error))
-    made._tell(receipt, None, MusterError("while it was at work"))
+    made._report(receipt, None, MusterError("while it was at work"))
     assert made.take_unseen() is None
     made._giving_up = True
-    made._tell(Receipt(DeliveryFuture(), receipt.on_delivery), None, MusterError("at the end"))
+    made._report(Receipt(DeliveryFuture(), receipt.on_delivery), None, MusterError("at the end"))
     assert str(made.take_unseen()) == "at the end"
     assert len(told) == 2
 

@@ -13,8 +13,9 @@ from muster.client.config import ClientConfig
 from muster.client.plain import cluster as clusters
 from muster.client.plain.cluster import Cluster, Leader
 from muster.client.plain.fetch import FetchSettings, RangeReader
-from muster.errors import ErrorCode, KafkaConnectionError
+from muster.errors import ErrorCode, KafkaConnectionError, UnsupportedVersionError
 from muster.model import TopicPartition
+from muster.protocol import framing
 from muster.protocol import messages as m
 from muster.protocol.records.record_batch import BatchBuilder
 
@@ -30,12 +31,15 @@ class World:
         self.now = 0.0
         self.frozen: set[int] = set()
         self.asked: list[tuple[int, str]] = []
+        self.versions: dict[type[Any], int] = {}
+        self.last: Any = None
         self.leader, self.epoch = 1, 5
         self.fetched: Callable[[int, m.FetchRequest], m.FetchResponse] = lambda port, request: m.FetchResponse()
 
     def answer(self, port: int, request: Any) -> Any:
         name = type(request).__name__.removesuffix("Request")
         self.asked.append((port, name))
+        self.last = request
         if port in self.frozen:
             self.now += REQUEST_S
             raise TimeoutError("timed out")
@@ -61,6 +65,9 @@ class Link:
     @property
     def idle(self) -> bool:
         return not self.sent
+
+    def version(self, request_type: type[Any], newest: int | None = None) -> int:
+        return self.world.versions.get(request_type, request_type.MAX_VERSION)
 
     def send(self, request: Any, _newest: int | None = None) -> None:
         self.sent.append(request)
@@ -127,8 +134,24 @@ def test_without_recovery_only_known_brokers_are_asked(world):
     found = cluster(metadata_recovery_strategy="none")
     found.topics(["t"])
     found._nodes = {3: ("h", 3)}
-    assert found._askable() == [("h", 3)]
-    assert cluster()._askable() == [("h", 1), ("h", 2)]
+    assert found._metadata_addresses() == [("h", 3)]
+    assert cluster()._metadata_addresses() == [("h", 1), ("h", 2)]
+
+
+def test_brokers_before_kafka_0_11_are_asked_for_metadata_too(world):
+    """Their versions cannot say that no topic is to be created."""
+    world.versions = {m.MetadataRequest: 1}
+    cluster().topics(["t"])
+    assert framing.encode_request(world.last, 1, 1, "")
+
+
+def test_brokers_before_kafka_0_10_1_are_not_asked_for_offsets_by_time(world):
+    """They know only the times of segments, so the offset would be another record's."""
+    world.versions = {m.ListOffsetsRequest: 0}
+    found = cluster()
+    assert found.list_offsets({T0: -1}) == {T0: 7}
+    with pytest.raises(UnsupportedVersionError, match="since Kafka 0.10.1"):
+        found.list_offsets({T0: 5})
 
 
 def batch(base: int) -> bytes:

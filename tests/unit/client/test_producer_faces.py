@@ -274,7 +274,7 @@ def test_full_buffer_memory_blocks_for_max_block_ms(producer, monkeypatch):
 
     def free():
         core.buffered_bytes = 0
-        outbox._on_told()
+        outbox._on_reported()
 
     hurries = []
     monkeypatch.setattr(outbox, "_make_room", lambda: hurries.append(outbox._drain()))

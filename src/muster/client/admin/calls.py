@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from muster.client.config import AdminConfig
 from muster.client.core.admin import admin as rules
 from muster.client.core.backoff import Backoff
-from muster.client.core.metadata import ClusterMetadata
+from muster.client.core.metadata import ClusterMetadata, metadata_request
 from muster.client.core.sends import LEAST_LOADED, Failure, Send
 from muster.client.net.driver import CoreLoop, Driver
 from muster.errors import (
@@ -32,7 +33,6 @@ from muster.protocol.messages import (
     Coordinator,
     FindCoordinatorRequest,
     MetadataRequest,
-    MetadataRequestTopic,
     MetadataResponse,
 )
 from muster.protocol.primitives import Request, Response
@@ -67,7 +67,7 @@ class BrokerCalls:
             self._closed = True
             await self._loop.close()
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -97,13 +97,7 @@ class BrokerCalls:
 
     async def describe(self, names: list[str] | None) -> MetadataResponse:
         """Metadata of topics; None means all. It creates no topic."""
-        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-
-        def build(version: int) -> MetadataRequest:
-            if version == 0 and not names:
-                return MetadataRequest([])
-            return MetadataRequest(topics, allow_auto_topic_creation=version < 4)
-
+        build = partial(metadata_request, names, False)
         answer = await self.retried(lambda: self.send(LEAST_LOADED, MetadataRequest, build))
         for broker in answer.brokers:
             self._metadata.learn_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
@@ -123,17 +117,16 @@ class BrokerCalls:
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=keys)
 
         try:
-            answer = await self.ask(LEAST_LOADED, request)
-            found = answer.coordinators
+            found = (await self.ask(LEAST_LOADED, request)).coordinators
         except UnsupportedVersionError:
             found = [await self._coordinator(key, kind) for key in keys]
         nodes: dict[str, Node | KafkaError] = {}
-        for answered in found:
-            error = rules.failure(answered.error_code, answered.error_message)
-            node = Node(answered.node_id, answered.host, answered.port)
+        for answer in found:
+            error = rules.failure(answer.error_code, answer.error_message)
+            node = Node(answer.node_id, answer.host, answer.port)
             if error is None and node.node_id not in self._metadata.brokers:
                 self._metadata.learn_node(node)
-            nodes[answered.key] = error or node
+            nodes[answer.key] = error or node
         return nodes
 
     async def _coordinator(self, key: str, kind: CoordinatorType) -> Coordinator:
@@ -141,7 +134,7 @@ class BrokerCalls:
         answer = await self.ask(LEAST_LOADED, FindCoordinatorRequest(key=key, key_type=kind))
         return Coordinator(key, answer.node_id, answer.host, answer.port, answer.error_code, answer.error_message)
 
-    # --- trying again ------------------------------------------------------------------------------------------------
+    # --- retries -----------------------------------------------------------------------------------------------------
 
     async def of_coordinators(
         self,
@@ -160,8 +153,8 @@ class BrokerCalls:
                     found[key] = node
                 else:
                     by_node.setdefault(node, []).append(key)
-            for node, asked in by_node.items():
-                found |= await ask(node, asked)
+            for node, node_keys in by_node.items():
+                found |= await ask(node, node_keys)
             return found
 
         return await self.settle(keys, attempt, retry)
@@ -181,7 +174,7 @@ class BrokerCalls:
             found.update(await attempt(pending))
             for item in order:
                 if item not in found:
-                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's response says nothing of {item}")
+                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's response does not mention {item}")
                 answer = found[item]
                 if isinstance(answer, KafkaError) and answer.code in retry:
                     raise answer
@@ -210,7 +203,7 @@ class BrokerCalls:
             except KafkaConnectionError as error:
                 last = error
             except AuthenticationError as error:
-                refusals += 1  # another broker's certificate may be a better one
+                refusals += 1  # another broker may accept this client
                 last = error
                 if refusals >= (len(self._metadata.brokers) or len(self._config.bootstrap_servers)):
                     raise

@@ -35,9 +35,9 @@ class ClusterPart(AdminPart):
         try:
             answer = await self._calls.retried(lambda: self._calls.ask(LEAST_LOADED, DescribeClusterRequest()))
         except UnsupportedVersionError:  # brokers before Kafka 2.8 (KIP-700)
-            told = await self._calls.describe([])
-            nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in told.brokers]
-            return ClusterDescription(told.cluster_id or "", told.controller_id, sorted(nodes))
+            metadata = await self._calls.describe([])
+            nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in metadata.brokers]
+            return ClusterDescription(metadata.cluster_id or "", metadata.controller_id, sorted(nodes))
         error = rules.failure(answer.error_code, answer.error_message)
         if error is not None:
             raise error
@@ -88,9 +88,9 @@ class ClusterPart(AdminPart):
                 own = admin_configs.own_node(resource)
                 by_node.setdefault(LEAST_LOADED if own is None else own, []).append(resource)
             await self._calls.controller()  # waits until the brokers are known
-            for node_id, asked in by_node.items():
+            for node_id, node_resources in by_node.items():
                 request = DescribeConfigsRequest(
-                    resources=[DescribeConfigsResource(r.resource_type, r.name, None) for r in asked],
+                    resources=[DescribeConfigsResource(r.resource_type, r.name, None) for r in node_resources],
                     include_documentation=include_documentation,
                 )
                 answer = await self._calls.ask(node_id, request)
@@ -107,7 +107,7 @@ class ClusterPart(AdminPart):
         """Change single settings of topics, brokers and groups, and leave the others as they are (KIP-339). A mapping
         has a setting's new value, or None for its default; `ConfigChange` can also append to a list. Changes of a
         broker are sent to it; an empty name means the defaults of all brokers. `validate_only` only checks."""
-        wanted = {resource: admin_configs.config_changes(resource, asked) for resource, asked in changes.items()}
+        wanted = {resource: admin_configs.config_changes(resource, given) for resource, given in changes.items()}
 
         async def attempt(pending: list[ConfigResource]) -> dict[ConfigResource, KafkaError | None]:
             by_node: dict[int, list[ConfigResource]] = {}
@@ -116,9 +116,9 @@ class ClusterPart(AdminPart):
                 own = admin_configs.own_node(resource)
                 by_node.setdefault(controller if own is None else own, []).append(resource)
             found: dict[ConfigResource, KafkaError | None] = {}
-            for node_id, asked in by_node.items():
+            for node_id, node_resources in by_node.items():
                 request = admin_configs.alter_configs_request(
-                    {resource: wanted[resource] for resource in asked}, validate_only=validate_only
+                    {resource: wanted[resource] for resource in node_resources}, validate_only=validate_only
                 )
                 found |= admin_configs.alter_configs_answers(await self._calls.ask(node_id, request))
             return found

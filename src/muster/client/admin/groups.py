@@ -75,7 +75,7 @@ class GroupsPart(AdminPart):
         async def ask(node: Node, group_ids: list[str]) -> dict[str, GroupDescription | KafkaError]:
             answer = await self._calls.ask(node.node_id, DescribeGroupsRequest(group_ids))
             found = {group.group_id: rules.group_description(group, node) for group in answer.groups}
-            missing = [group_id for group_id, said in found.items() if _is_missing(said)]
+            missing = [group_id for group_id, outcome in found.items() if _is_missing(outcome)]
             return found | (await self._describe_other_groups(node, missing) if missing else {})
 
         return checked(await self._calls.of_coordinators(group_ids, ask, COORDINATOR_RETRIABLE), raise_errors)
@@ -91,7 +91,7 @@ class GroupsPart(AdminPart):
         except UnsupportedVersionError:
             return {}
         found = {group.group_id: rules.consumer_group_description(group, node) for group in answer.groups}
-        return {group_id: said for group_id, said in found.items() if not _is_missing(said)}
+        return {group_id: outcome for group_id, outcome in found.items() if not _is_missing(outcome)}
 
     async def delete_consumer_groups(
         self, group_ids: Iterable[str], *, raise_errors: bool = True
@@ -202,18 +202,21 @@ class GroupsPart(AdminPart):
             KafkaError: the group's coordinator cannot be found.
         """
         positions = {
-            place: OffsetAndMetadata(given) if isinstance(given, int) else given for place, given in offsets.items()
+            partition: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for partition, offset in offsets.items()
         }
 
-        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+        async def attempt(partitions: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
             node = (await self._calls.coordinators([group_id]))[group_id]
             if isinstance(node, KafkaError):
-                return dict.fromkeys(places, node)
-            request = offset_requests.commit_request(group_id, {place: positions[place] for place in sorted(places)})
+                return dict.fromkeys(partitions, node)
+            request = offset_requests.commit_request(
+                group_id, {partition: positions[partition] for partition in sorted(partitions)}
+            )
             newest = offset_requests.COMMIT_WITH_NAMES
             answer = await self._calls.send(node.node_id, OffsetCommitRequest, lambda _: request, newest)
             answers = offset_requests.commit_answers(answer)
-            return {place: rules.failure(code, f"group {group_id}") for place, code in answers.items()}
+            return {partition: rules.failure(code, f"group {group_id}") for partition, code in answers.items()}
 
         return checked(await self._calls.settle(positions, attempt, OFFSETS_RETRIABLE), raise_errors)
 
@@ -224,12 +227,12 @@ class GroupsPart(AdminPart):
         GROUP_SUBSCRIBED_TO_TOPIC. A group whose subscriptions the coordinator does not know must be empty; otherwise
         the error is NON_EMPTY_GROUP."""
 
-        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+        async def attempt(partitions: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
             node = (await self._calls.coordinators([group_id]))[group_id]
             if isinstance(node, KafkaError):
-                return dict.fromkeys(places, node)
-            request = admin_members.delete_offsets_request(group_id, sorted(places))
-            return admin_members.deleted_offsets(await self._calls.ask(node.node_id, request), group_id, places)
+                return dict.fromkeys(partitions, node)
+            request = admin_members.delete_offsets_request(group_id, sorted(partitions))
+            return admin_members.deleted_offsets(await self._calls.ask(node.node_id, request), group_id, partitions)
 
         return checked(
             await self._calls.settle(check_partitions(partitions), attempt, COORDINATOR_RETRIABLE), raise_errors

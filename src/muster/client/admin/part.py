@@ -49,15 +49,15 @@ class AdminPart:
     ) -> dict[TopicPartition, V | KafkaError]:
         """Ask each partition's leader, with one request for all partitions of a leader."""
 
-        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, V | KafkaError]:
-            topics = list(offset_requests.by_topic(sorted(places)))
+        async def attempt(pending: list[TopicPartition]) -> dict[TopicPartition, V | KafkaError]:
+            topics = list(offset_requests.by_topic(sorted(pending)))
             found: dict[TopicPartition, V | KafkaError] = {}
             by_leader: dict[int, list[TopicPartition]] = {}
-            for place, leader in sorted(rules.leaders(await self._calls.describe(topics), places).items()):
+            for partition, leader in sorted(rules.leaders(await self._calls.describe(topics), pending).items()):
                 if isinstance(leader, KafkaError):
-                    found[place] = leader
+                    found[partition] = leader
                 else:
-                    by_leader.setdefault(leader, []).append(place)
+                    by_leader.setdefault(leader, []).append(partition)
             for leader, owned in by_leader.items():
                 found |= await ask(leader, owned)
             return found

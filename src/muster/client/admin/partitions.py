@@ -19,6 +19,7 @@ from muster.errors import KafkaError
 from muster.model import OffsetAndTimestamp, TopicPartition
 from muster.protocol.admin_messages import ElectLeadersRequest
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
+from muster.protocol.messages import ListOffsetsRequest
 
 
 class PartitionsPart(AdminPart):
@@ -55,11 +56,15 @@ class PartitionsPart(AdminPart):
         isolation = READ_COMMITTED if isolation_level == "read_committed" else READ_UNCOMMITTED
 
         async def ask(
-            leader: int, places: list[TopicPartition]
+            leader: int, led: list[TopicPartition]
         ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
-            owned = {place: wanted[place] for place in places}
-            request = offset_requests.list_request(owned, isolation, self._config.request_timeout_ms)
-            return offset_requests.list_answers(await self._calls.ask(leader, request), owned)
+            owned = {partition: wanted[partition] for partition in led}
+
+            def build(version: int) -> ListOffsetsRequest:
+                timeout_ms = self._config.request_timeout_ms
+                return offset_requests.list_request(owned, isolation, timeout_ms, version=version)
+
+            return offset_requests.list_answers(await self._calls.send(leader, ListOffsetsRequest, build), owned)
 
         return checked(await self._of_leaders(wanted, ask, LIST_OFFSETS_RETRIABLE), raise_errors)
 
@@ -81,8 +86,8 @@ class PartitionsPart(AdminPart):
         POLICY_VIOLATION."""
         wanted = admin_partitions.check_deletion_offsets(offsets)
 
-        async def ask(leader: int, places: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
-            owned = {place: wanted[place] for place in places}
+        async def ask(leader: int, led: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+            owned = {partition: wanted[partition] for partition in led}
             request = admin_partitions.delete_records_request(owned, self._config.request_timeout_ms)
             return admin_partitions.deleted_records(await self._calls.ask(leader, request))
 
@@ -105,16 +110,16 @@ class PartitionsPart(AdminPart):
         this broker."""
 
         async def ask(
-            node: int, places: list[TopicPartition]
+            node: int, hosted: list[TopicPartition]
         ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
-            request = admin_partitions.describe_producers_request(places)
+            request = admin_partitions.describe_producers_request(hosted)
             return admin_partitions.described_producers(await self._calls.ask(node, request))
 
-        places = check_partitions(partitions)
+        wanted = check_partitions(partitions)
         if broker is None:
-            return checked(await self._of_leaders(places, ask, LIST_OFFSETS_RETRIABLE), raise_errors)
+            return checked(await self._of_leaders(wanted, ask, LIST_OFFSETS_RETRIABLE), raise_errors)
         await self._check_broker(broker)
-        return checked(await self._calls.settle(places, partial(ask, broker), LIST_OFFSETS_RETRIABLE), raise_errors)
+        return checked(await self._calls.settle(wanted, partial(ask, broker), LIST_OFFSETS_RETRIABLE), raise_errors)
 
     async def elect_leaders(
         self,
@@ -130,10 +135,10 @@ class PartitionsPart(AdminPart):
             KafkaError: the controller refused the whole request.
         """
 
-        async def attempt(places: list[TopicPartition] | None) -> dict[TopicPartition, KafkaError | None]:
+        async def attempt(pending: list[TopicPartition] | None) -> dict[TopicPartition, KafkaError | None]:
             def build(version: int) -> ElectLeadersRequest:
                 timeout_ms = self._config.request_timeout_ms
-                return admin_partitions.elect_leaders_request(version, election_type, places, timeout_ms)
+                return admin_partitions.elect_leaders_request(version, election_type, pending, timeout_ms)
 
             answer = await self._calls.send(await self._calls.controller(), ElectLeadersRequest, build)
             error = rules.failure(answer.error_code)
@@ -161,9 +166,9 @@ class PartitionsPart(AdminPart):
         """
         wanted = admin_replicas.check_replicas(reassignments)
 
-        async def attempt(places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+        async def attempt(pending: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
             request = admin_replicas.reassign_request(
-                {place: wanted[place] for place in places},
+                {partition: wanted[partition] for partition in pending},
                 factor_may_change=allow_replication_factor_change,
                 timeout_ms=self._config.request_timeout_ms,
             )
@@ -183,10 +188,10 @@ class PartitionsPart(AdminPart):
         Raises:
             KafkaError: the controller refused the request.
         """
-        places = None if partitions is None else check_partitions(partitions)
+        wanted = None if partitions is None else check_partitions(partitions)
 
         async def attempt() -> dict[TopicPartition, PartitionReassignment]:
-            request = admin_replicas.list_reassignments_request(places, self._config.request_timeout_ms)
+            request = admin_replicas.list_reassignments_request(wanted, self._config.request_timeout_ms)
             answer = await self._calls.ask(await self._calls.controller(), request)
             error = rules.failure(answer.error_code, answer.error_message)
             if error is not None:

@@ -108,6 +108,6 @@ class TopicsPart(AdminPart):
                 [wanted[name] for name in names], self._config.request_timeout_ms, validate_only
             )
             answer = await self._calls.ask(await self._calls.controller(), request)
-            return {said.name: rules.failure(said.error_code, said.error_message) for said in answer.results}
+            return {result.name: rules.failure(result.error_code, result.error_message) for result in answer.results}
 
         return checked(await self._calls.settle(wanted, attempt, TOPICS_RETRIABLE), raise_errors)

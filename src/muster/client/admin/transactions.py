@@ -37,7 +37,7 @@ class TransactionsPart(AdminPart):
     ) -> list[TransactionListing]:
         """The transactional ids of all brokers, sorted: those in the given states (Ongoing, PrepareCommit,
         CompleteAbort, …), with these producer ids, whose transaction began more than `duration_ms` ago, and that match
-        the pattern as a whole (a regular expression of RE2). What is not given filters nothing.
+        the pattern as a whole (a regular expression of RE2). A filter that is not set matches all.
 
         Raises:
             KafkaError: a broker refused to list its ids; INVALID_REGULAR_EXPRESSION for the pattern.
@@ -91,7 +91,7 @@ class TransactionsPart(AdminPart):
         TRANSACTION_COORDINATOR_FENCED."""
         wanted = rules.check_spec(spec)
 
-        async def ask(leader: int, places: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
+        async def ask(leader: int, _led: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
             return rules.aborted(await self._calls.ask(leader, rules.abort_marker(wanted)), wanted)
 
         return checked(await self._of_leaders([wanted.partition], ask, LIST_OFFSETS_RETRIABLE), raise_errors)

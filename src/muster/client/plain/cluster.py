@@ -1,4 +1,4 @@
-"""Brokers, leaders and offsets by blocking calls: what planners and executors need to know of a cluster.
+"""Brokers, leaders and offsets by blocking calls: what planners and executors need to know about a cluster.
 
 One `Cluster` is kept for each process and its settings (`connect`), so that tasks of a reused worker find its
 connections open. Every request is repeated, at another broker if need be, until its time is up: a restart of a broker
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from muster.client.config import ClientConfig, parse_address
+from muster.client.core.metadata import metadata_request
 from muster.client.core.offset_requests import fetch_answers, fetch_request, list_answers, list_request
 from muster.client.core.refusals import should_retry_query
 from muster.client.net.access import Access
@@ -37,8 +38,9 @@ from muster.protocol.messages import (
     FetchResponseNodeEndpoint,
     FindCoordinatorRequest,
     ListGroupsRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     MetadataRequest,
-    MetadataRequestTopic,
     MetadataResponse,
     OffsetFetchRequest,
 )
@@ -62,9 +64,9 @@ class Leader:
     epoch: int
 
 
-class RetryTime:
-    """The time that a question may take, and always a second try: one broker that hangs takes all the time of the
-    first. `reset` after progress."""
+class RetryTimer:
+    """How long a call may be retried, with at least one retry: a broker that hangs takes up the whole first try.
+    `reset` after progress."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -86,7 +88,7 @@ class RetryTime:
 
 
 class Cluster:
-    """The brokers behind a list of addresses, from one thread. A question may take as long as a request."""
+    """The brokers behind a list of addresses, from one thread. A call may take as long as a request."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -133,15 +135,15 @@ class Cluster:
         else:
             self._free[address] = connection
 
-    def _ask(self, address: tuple[str, int], question: Callable[[PlainConnection], T]) -> T:
+    def _ask(self, address: tuple[str, int], exchange: Callable[[PlainConnection], T]) -> T:
         reused = address in self._free
         connection = self._take(address)
         try:
-            answer = question(connection)
+            answer = exchange(connection)
         except (OSError, ProtocolError) as error:
             connection.close()
             if reused and not isinstance(error, TimeoutError):  # it may only have been idle for too long
-                return self._ask(address, question)
+                return self._ask(address, exchange)
             self._failed_at[address] = time.monotonic()
             raise RetriableError(f"broker {address[0]}:{address[1]} did not answer: {error}") from error
         except BaseException:
@@ -151,21 +153,21 @@ class Cluster:
         self._keep(address, connection)
         return answer
 
-    def lost(self, node_id: int) -> None:
-        """A broker did not answer, or hung up."""
+    def mark_failed(self, node_id: int) -> None:
+        """A broker did not answer, or closed the connection."""
         address = self._nodes.get(node_id)
         if address is not None:
             self._failed_at[address] = time.monotonic()
 
-    def _askable(self) -> list[tuple[str, int]]:
-        """Where to ask for metadata, the bootstrap addresses after the known brokers (KIP-899)."""
+    def _metadata_addresses(self) -> list[tuple[str, int]]:
+        """The addresses to fetch metadata from, the bootstrap addresses after the known brokers (KIP-899)."""
         known = list(self._nodes.values())
         if not known or self._config.rebootstraps:
             known += self._bootstrap
         return sorted(dict.fromkeys(known), key=lambda address: self._failed_at.get(address, 0.0))
 
     def _retry(self, step: Callable[[], T]) -> T:
-        retry = RetryTime(self._timeout_s)
+        retry = RetryTimer(self._timeout_s)
         while True:
             try:
                 return step()
@@ -178,15 +180,15 @@ class Cluster:
         """The partitions of the named topics, or of all but the internal ones.
 
         Raises:
-            KafkaError: a named topic does not exist or may not be seen.
+            KafkaError: a named topic does not exist or is not visible to this client.
             KafkaConnectionError: no broker answered in time.
         """
         wanted = None if names is None else sorted(set(names))
         return self._retry(lambda: self._topics(wanted))
 
     def led(self, names: Iterable[str], *, internal: bool = False) -> list[TopicPartition]:
-        """Those partitions of the named topics that have a leader; none of a topic that does not exist, or that may not
-        be seen. `internal`: only of topics that are the brokers' own.
+        """The partitions of the named topics that have a leader; none of a topic that does not exist or is not
+        visible to this client. `internal`: only of internal topics.
 
         Raises:
             KafkaConnectionError: no broker answered in time.
@@ -206,18 +208,19 @@ class Cluster:
         for topic in response.topics:
             code = error_code(topic.error_code)
             if code is not ErrorCode.NONE and names is not None:
-                _refuse(code, f"topic {topic.name} cannot be read")
+                _raise_for(code, f"topic {topic.name} cannot be read")
             if topic.name is not None and not (names is None and topic.is_internal):
                 found[topic.name] = sorted(partition.partition_index for partition in topic.partitions)
         return found
 
     def _metadata(self, names: list[str] | None) -> MetadataResponse:
-        asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        def exchange(connection: PlainConnection) -> MetadataResponse:
+            return connection.ask(metadata_request(names, False, connection.version(MetadataRequest)))
+
         failed: RetriableError | None = None
-        for address in self._askable():
+        for address in self._metadata_addresses():
             try:
-                response = self._ask(address, lambda connection: connection.ask(request))
+                response = self._ask(address, exchange)
             except RetriableError as error:
                 failed = error
                 continue
@@ -230,11 +233,11 @@ class Cluster:
         for topic in response.topics:
             self._topic_ids[topic.name or ""] = topic.topic_id
             for partition in topic.partitions:
-                place = TopicPartition(topic.name or "", partition.partition_index)
-                self._leaders[place] = Leader(partition.leader_id, partition.leader_epoch)
+                key = TopicPartition(topic.name or "", partition.partition_index)
+                self._leaders[key] = Leader(partition.leader_id, partition.leader_epoch)
 
     def leader(self, partition: TopicPartition) -> Leader:
-        """The leader of a partition, as last heard. Raises RetriableError if it has none."""
+        """The last known leader of a partition. Raises RetriableError if it has none."""
         if partition not in self._leaders:
             self._topics([partition.topic])
         found = self._leaders.get(partition)
@@ -249,7 +252,7 @@ class Cluster:
         hint: FetchResponseLeaderIdAndEpoch | None,
         nodes: Iterable[FetchResponseNodeEndpoint],
     ) -> bool:
-        """Take over the leader that an answer names (KIP-951). False if it is not newer than the one known."""
+        """Adopt the leader that an answer names (KIP-951). Returns False if it is not newer than the known one."""
         known = self._leaders.get(partition)
         if hint is None or hint.leader_id < 0 or (known is not None and hint.leader_epoch <= known.epoch):
             return False
@@ -258,7 +261,7 @@ class Cluster:
         return hint.leader_id in self._nodes
 
     def topic_id(self, topic: str) -> bytes:
-        """A topic's id as last heard; sixteen zero bytes where it is not known."""
+        """The last known id of a topic; sixteen zero bytes if it is not known."""
         return self._topic_ids.get(topic, ZERO_UUID)
 
     def forget_leader(self, partition: TopicPartition) -> None:
@@ -268,10 +271,10 @@ class Cluster:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def list_offsets(self, times: Mapping[TopicPartition, int], isolation_level: int = 0) -> dict[TopicPartition, int]:
-        """Offsets at EARLIEST_TIMESTAMP, LATEST_TIMESTAMP or a time in milliseconds; -1 where no record is that young.
+        """Offsets at EARLIEST_TIMESTAMP, LATEST_TIMESTAMP or a time in milliseconds; -1 where no record is as recent.
 
         Raises:
-            KafkaError, KafkaConnectionError: they cannot be had.
+            KafkaError, KafkaConnectionError: they could not be looked up.
         """
         found: dict[TopicPartition, int] = {}
 
@@ -286,25 +289,27 @@ class Cluster:
 
         return self._retry(step)
 
-    def bounds(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where the logs of those of these partitions that have a leader begin and end, in order of their names.
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where the logs of these partitions begin and end, in order of their names; without those that have no leader.
 
         Raises:
-            KafkaError, KafkaConnectionError: the cluster does not say.
+            KafkaError, KafkaConnectionError: they could not be looked up.
         """
-        wanted = set(places)
-        led = sorted(wanted.intersection(self.led({place.topic for place in wanted}))) if wanted else []
+        wanted = set(partitions)
+        led = sorted(wanted.intersection(self.led({each.topic for each in wanted}))) if wanted else []
         starts = self.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
         ends = self.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
-        return {place: (starts[place], ends[place]) for place in led}
+        return {partition: (starts[partition], ends[partition]) for partition in led}
 
     def _list_offsets(
         self, node_id: int, asked: dict[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, int]
     ) -> None:
-        request = list_request(asked, isolation_level, self._config.request_timeout_ms)
+        def exchange(connection: PlainConnection) -> ListOffsetsResponse:
+            version, timeout_ms = connection.version(ListOffsetsRequest), self._config.request_timeout_ms
+            return connection.ask(list_request(asked, isolation_level, timeout_ms, version=version))
+
         try:
-            address = self._nodes[node_id]
-            response = self._ask(address, lambda connection: connection.ask(request))
+            response = self._ask(self._nodes[node_id], exchange)
         except (KeyError, RetriableError) as error:
             for partition in asked:
                 self.forget_leader(partition)
@@ -314,13 +319,13 @@ class Cluster:
                 found[partition] = -1  # records from before Kafka 0.10 have no timestamps
             elif isinstance(answer, KafkaError):
                 self.forget_leader(partition)
-                _refuse(answer.code, f"the offsets of {partition} cannot be had")
+                _raise_for(answer.code, f"the offsets of {partition} cannot be read")
             else:
                 found[partition] = -1 if answer is None else answer.offset
 
     def committed(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed of these partitions; those without a commit are left out. Offsets of a transaction
-        that is open are waited for."""
+        """What a group has committed of these partitions; those without a commit are left out. Waits
+        for the offsets of open transactions."""
         request = fetch_request(_OFFSET_FETCH_BY_NAME, group_id, partitions, require_stable=True)
         return self._retry(lambda: self._committed(group_id, request))
 
@@ -331,7 +336,7 @@ class Cluster:
         def step() -> tuple[str, int]:
             address = self._coordinator(group_id)
             (group,) = self._ask(address, lambda connection: connection.ask(request)).groups
-            _refuse(error_code(group.error_code), f"group {group_id} cannot be described")
+            _raise_for(error_code(group.error_code), f"group {group_id} cannot be described")
             return group.group_state, len(group.members)
 
         return self._retry(step)
@@ -340,7 +345,7 @@ class Cluster:
         """The names of all groups.
 
         Raises:
-            KafkaError, KafkaConnectionError: a broker does not say.
+            KafkaError, KafkaConnectionError: a broker did not list them.
         """
         return self._retry(self._groups)
 
@@ -349,7 +354,7 @@ class Cluster:
         names: list[str] = []
         for address in self._nodes.values():
             response = self._ask(address, lambda connection: connection.ask(ListGroupsRequest()))
-            _refuse(error_code(response.error_code), "the groups cannot be listed")
+            _raise_for(error_code(response.error_code), "the groups cannot be listed")
             names += [group.group_id for group in response.groups]
         return names
 
@@ -357,17 +362,17 @@ class Cluster:
         self._metadata([])
         finding = FindCoordinatorRequest(key=group_id)
         found = self._ask(next(iter(self._nodes.values())), lambda connection: connection.ask(finding, 3))
-        _refuse(error_code(found.error_code), f"group {group_id} has no coordinator")
+        _raise_for(error_code(found.error_code), f"group {group_id} has no coordinator")
         return found.host, found.port
 
     def _committed(self, group_id: str, request: OffsetFetchRequest) -> dict[TopicPartition, OffsetAndMetadata]:
         address = self._coordinator(group_id)
         response = self._ask(address, lambda connection: connection.ask(request, _OFFSET_FETCH_BY_NAME))
         refused, answers = fetch_answers(response)
-        _refuse(refused, f"the offsets of group {group_id} cannot be had")
+        _raise_for(refused, f"the offsets of group {group_id} cannot be read")
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, (code, position) in answers.items():
-            _refuse(code, f"the committed offset of {partition} cannot be had")
+            _raise_for(code, f"the committed offset of {partition} cannot be read")
             if position is not None:
                 committed[partition] = position
         return committed
@@ -379,8 +384,8 @@ class Cluster:
         self._free.clear()
 
 
-def _refuse(code: ErrorCode, what: str) -> None:
-    """Raise what an error code means: something that passes, or not."""
+def _raise_for(code: ErrorCode, what: str) -> None:
+    """Raise RetriableError or KafkaError for an error code."""
     if code is ErrorCode.NONE:
         return
     if should_retry_query(code):
@@ -388,7 +393,7 @@ def _refuse(code: ErrorCode, what: str) -> None:
     raise KafkaError(code, what)
 
 
-_kept = threading.local()
+_per_thread = threading.local()
 
 
 def connect(config: ClientConfig) -> Cluster:
@@ -397,17 +402,17 @@ def connect(config: ClientConfig) -> Cluster:
     Sockets must not be shared with a parent process: pyspark forks its workers, so the process is part of the key.
     """
     key = (os.getpid(), config)
-    if getattr(_kept, "key", None) != key:
+    if getattr(_per_thread, "key", None) != key:
         disconnect()
-        _kept.key = key
-        _kept.cluster = Cluster(config)
-    cluster: Cluster = _kept.cluster
+        _per_thread.key = key
+        _per_thread.cluster = Cluster(config)
+    cluster: Cluster = _per_thread.cluster
     return cluster
 
 
 def disconnect() -> None:
     """Close what `connect` keeps for this thread."""
-    cluster: Cluster | None = getattr(_kept, "cluster", None)
-    _kept.key = _kept.cluster = None
+    cluster: Cluster | None = getattr(_per_thread, "cluster", None)
+    _per_thread.key = _per_thread.cluster = None
     if cluster is not None:
         cluster.close()

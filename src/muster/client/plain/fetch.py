@@ -2,9 +2,9 @@
 
 It knows nothing of groups (rule 10 of `claims`): every task that reads the range reads the same records. The next
 fetch is under way while the current one is decoded. The topic is named by its id if that is known: a topic that was
-deleted and created again has other records at the same offsets. A leader that an answer names (KIP-951) is asked at
-once. After other transient errors (a broker that restarts) the reader waits and tries again; the wait is bounded, and
-counts from the last progress.
+deleted and created again has other records at the same offsets. A leader that an answer names (KIP-951) is used
+immediately. After other transient errors (a broker that restarts) the reader waits and tries again; the wait is
+bounded, and counts from the last progress.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from muster.arrow import COLUMNS, Decoder, Fetched
 from muster.client.config import ClientConfig
-from muster.client.plain.cluster import Cluster, Leader, RetriableError, RetryTime, connect
+from muster.client.plain.cluster import Cluster, Leader, RetriableError, RetryTimer, connect
 from muster.client.plain.wire import PlainConnection
 from muster.errors import (
     CorruptRecordError,
@@ -39,9 +39,10 @@ from muster.protocol.records.record_batch import BatchHeader, UnsupportedMagicEr
 
 log = logging.getLogger("muster.spark")
 
-_NEWEST_BY_NAME = 12  # from 13 on topics go by id
-_OTHERS = 5
-"""How many answers in a row must say that the topic has another ID. Pauses between tries are the usual ones."""
+_NEWEST_BY_NAME = 12  # from 13 on topics are named by id
+_MAX_OTHER_TOPIC_ANSWERS = 5
+"""After this many answers in a row with another topic id, the topic counts as recreated. There is a backoff between
+them, as after other errors."""
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -55,15 +56,15 @@ class MovedError(RetriableError):
 
 
 class AnotherTopicError(RetriableError):
-    """The topic with this name is not the one that the query has read. A broker with old metadata says so, too."""
+    """The topic with this name is not the one that the query has read. A broker with old metadata says so too."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
     """How ranges are read; goes to the executors with each task.
 
-    `client` has what concerns connections.
-    `timeout_s` is how long a task waits without progress before it fails (Spark then tries it again elsewhere).
+    `client` has the settings of connections. `timeout_s` is how long a task waits without progress before it fails
+    (Spark then tries it again elsewhere).
     """
 
     client: ClientConfig
@@ -88,8 +89,8 @@ LOG_BEGINS = "its log begins at"
 
 
 def data_loss(what: str, *, by_retention: bool = False) -> DataLossError:
-    """The error for a loss; `what` is a sentence without its full stop. `by_retention`: a longer one would have helped,
-    as it does not where a log was cut off, or its topic deleted."""
+    """The error for a loss; `what` is a sentence without its full stop. `by_retention`: a longer retention would have
+    prevented it; it would not where a log was truncated or its topic deleted."""
     longer = ", or lengthen the topic's retention so that records live until they are read" if by_retention else ""
     error = DataLossError(f"{what}. Set failOnDataLoss to false to continue without what is gone{longer}")
     error.what = what
@@ -118,9 +119,9 @@ class RangeReader:
         self._end = end
         self._cluster: Cluster = connect(settings.client)
         self._decoder = Decoder(partition.topic, partition.partition, settings.columns)
-        self._retry = RetryTime(settings.timeout_s)
+        self._retry = RetryTimer(settings.timeout_s)
         self._in_flight: _InFlight | None = None
-        self._others = 0
+        self._other_topic_answers = 0
 
     def begin(self) -> None:
         """Send the first request ahead. A retriable error is ignored: it recurs when the answer is needed."""
@@ -136,7 +137,7 @@ class RangeReader:
             DataLossError: some are gone, and `fail_on_data_loss` is set.
             KafkaConnectionError: no progress for too long.
             CorruptRecordError: a batch is damaged; with `fail_on_data_loss` off only if nothing says where it ends.
-            KafkaError, ProtocolError: the broker refuses, or what it answers makes no sense.
+            KafkaError, ProtocolError: the broker refuses, or its response is invalid.
         """
         self._retry.reset()
         try:
@@ -157,10 +158,10 @@ class RangeReader:
 
     def _pause(self, error: RetriableError) -> None:
         """Wait before the next try. A topic that is gone is a loss once there is no time left for another try, or once
-        brokers have said often enough that another topic has its name."""
+        enough answers have shown that another topic has its name."""
         if isinstance(error, AnotherTopicError):
-            self._others += 1
-            if self._others >= _OTHERS:
+            self._other_topic_answers += 1
+            if self._other_topic_answers >= _MAX_OTHER_TOPIC_ANSWERS:
                 self._lose(f"{error}: offsets {self._position} to {self._end - 1} are gone with it", self._end)
                 return
         try:
@@ -178,7 +179,7 @@ class RangeReader:
             response = in_flight.connection.receive()
         except (OSError, ProtocolError) as error:
             in_flight.connection.close()
-            self._cluster.lost(in_flight.node_id)
+            self._cluster.mark_failed(in_flight.node_id)
             raise RetriableError(f"the fetch from broker {in_flight.node_id} broke off: {error}") from error
         self._cluster.give_back(in_flight.node_id, in_flight.connection)
         code = error_code(response.error_code)
@@ -194,7 +195,7 @@ class RangeReader:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range()
             return None
-        if code.retriable:  # UNKNOWN_TOPIC_OR_PARTITION as well: a broker that is just starting says it
+        if code.retriable:  # UNKNOWN_TOPIC_OR_PARTITION as well: a broker that is just starting says so
             raise RetriableError(f"{self._partition} cannot be fetched: {code.name}")
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"{self._partition} cannot be fetched")
@@ -242,7 +243,7 @@ class RangeReader:
         return decoded if self._settings.fail_on_data_loss else decoded._replace(batches=iter(list(decoded.batches)))
 
     def _decode_sets(self, records: Buffer, aborted: list[tuple[int, int]] | None) -> tuple[Buffer, Fetched]:
-        """What has message sets in it, as batches, and decoded."""
+        """Convert message sets to batches, and decode them."""
         made, damage = to_batches(records)
         if damage is not None and not made:
             return self._before_damage(made, aborted, damage)
@@ -258,7 +259,7 @@ class RangeReader:
     ) -> tuple[Buffer, Fetched]:
         """The records before the first damaged batch, and the offset after that batch, where reading continues.
 
-        The records after it are fetched again: only a response that begins there tells which transactions were
+        The records after it are fetched again: only a response that begins there says which transactions were
         aborted.
 
         Raises:
@@ -285,7 +286,7 @@ class RangeReader:
                     found = position, header
         except CorruptRecordError:
             pass  # after the damaged one, if there is one
-        # Only its own header tells where it ends, and that may be damaged itself.
+        # Only its own header says where it ends, and that may be damaged too.
         return None if found is None else (*found, max(found[1].next_offset, found[1].base_offset + 1))
 
     def _is_damaged(self, batch: Buffer) -> bool:
@@ -304,7 +305,7 @@ class RangeReader:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _leader(self) -> Leader:
-        """The leader of the partition of the topic with the id."""
+        """The leader of the partition, if the topic still has the expected id."""
         try:
             leader = self._cluster.leader(self._partition)
         except KafkaError as error:
@@ -314,7 +315,7 @@ class RangeReader:
         now = self._cluster.topic_id(self._partition.topic)
         if ZERO_UUID not in (now, self._topic_id) and now != self._topic_id:
             raise AnotherTopicError(f"the topic of {self._partition} was deleted and recreated")
-        self._others = 0
+        self._other_topic_answers = 0
         return leader
 
     def _send(self) -> _InFlight:
@@ -360,7 +361,7 @@ class RangeReader:
         self._lose(f"{gone}: {LOG_BEGINS} {first} now", min(first, self._end), by_retention=True)
 
     def _behind(self, log_end: int) -> None:
-        """The log ends before the range does: a broker that lost its tail, or is still recovering it."""
+        """The log ends before the range does: a broker that mark_failed its tail, or is still recovering it."""
         missing = f"{self._partition} ends at offset {log_end}, and offsets up to {self._end} were there before"
         try:
             self._retry.pause(RetriableError(missing))

@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Response)
 
 _LENGTH = struct.Struct(">i")
 _MAX_FRAME = 1 << 30
-_API_VERSIONS = 2  # every broker of today answers this version; it does not carry the client's name
+_API_VERSIONS = 2  # every current broker answers this version; it does not carry the client's name
 
 
 class PlainConnection:
@@ -47,7 +47,7 @@ class PlainConnection:
             self._ranges = self._shake_hands(proof)
         except BaseException as error:
             self._socket.close()
-            _raise_why(error, f"no connection to {host}:{port}", access)
+            _raise_refusal(error, f"no connection to {host}:{port}", access)
             raise
 
     def _shake_hands(self, proof: Proof | None) -> dict[int, tuple[int, int]]:
@@ -62,13 +62,21 @@ class PlainConnection:
         """Whether no answer is awaited."""
         return not self._waiting
 
+    def version(self, request_type: type[Request[Any]], newest: int | None = None) -> int:
+        """The newest version of a request that both sides speak, at most `newest`.
+
+        Raises:
+            UnsupportedVersionError: there is none.
+        """
+        return newest_common(request_type, self._ranges.get(request_type.API_KEY), newest)
+
     def send(self, request: Request[R], newest: int | None = None) -> None:
         """Send a request in the newest version that both sides speak, at most `newest`.
 
         Raises:
             UnsupportedVersionError: there is none.
         """
-        self._send(request, newest_common(type(request), self._ranges.get(request.API_KEY), newest))
+        self._send(request, self.version(type(request), newest))
 
     def _send(self, request: Request[R], version: int) -> None:
         self._correlation_id += 1
@@ -91,7 +99,7 @@ class PlainConnection:
         expected = self._waiting[0][0]
         frame = self._read_frame()
         if correlation_id(frame) != expected:
-            raise ProtocolError(f"an answer to request {correlation_id(frame)} came where {expected} was due")
+            raise ProtocolError(f"a response to request {correlation_id(frame)}, but {expected} is next")
         self._waiting.popleft()
         return frame
 
@@ -116,8 +124,8 @@ class PlainConnection:
             self._socket.close()
 
 
-def _raise_why(error: BaseException, what: str, access: Access) -> None:
-    """Raise the error that a refusal means; return where the error itself says enough."""
+def _raise_refusal(error: BaseException, what: str, access: Access) -> None:
+    """Raise AuthenticationError or ProtocolError for a refusal; return for any other error."""
     refused = why_refused(error) if isinstance(error, ssl.SSLError) else None
     if isinstance(error, RefusedError) and not error.is_authentication:
         raise ProtocolError(f"{what}: {error}") from None

@@ -20,7 +20,7 @@ from muster.client.producer.producer_engine import (
     UNCLOSED_MS,
     ProducerEngine,
     check_callable,
-    patience_ms,
+    exit_timeout_ms,
 )
 from muster.client.producer.transaction_blocks import AsyncTransaction
 from muster.client.serde import GivenSerializer, Serializers
@@ -114,12 +114,12 @@ class AsyncProducer(forks.NotPicklable):
                 record.receipt = hooked.of(future, on_delivery)
             else:
                 record.receipt = future if on_delivery is None else Receipt(future, on_delivery)
-            news = self._engine.append(record, self._engine.driver.now())
+            needs_poll = self._engine.append(record, self._engine.driver.now())
         except Exception as error:
             if hooked is not None:
                 hooked.failed(error)
             raise
-        if news:
+        if needs_poll:
             await asyncio.sleep(0)  # a caller that sends without a pause must not keep batches from being sent
         return future
 
@@ -238,7 +238,7 @@ class AsyncProducer(forks.NotPicklable):
     ) -> None:
         """Close. An exception that leaves `with` is not delayed for long; without one, unreported failures are
         raised."""
-        await self._close(patience_ms(error))
+        await self._close(exit_timeout_ms(error))
         if error is not None:
             self._engine.warn_of_unseen()
         elif (unseen := self._engine.take_unseen()) is not None:

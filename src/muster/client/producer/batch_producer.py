@@ -18,15 +18,15 @@ from muster.client.producer.producer_loop import ProducerLoop
 from muster.errors import ClosedError, MusterError
 from muster.model import GroupMetadata, TopicPartition
 
-_IN_HASTE_MS = 1_000
+_CLOSE_TIMEOUT_MS = 1_000
 
 
 class NotWrittenError(MusterError):
     """Records were not written, or it is unknown whether they were. `reason` is the first failure."""
 
     def __init__(self, partition: TopicPartition, reason: MusterError) -> None:
-        place = partition.topic if partition.partition < 0 else str(partition)
-        super().__init__(f"records for {place} were not written: {reason}")
+        target = partition.topic if partition.partition < 0 else str(partition)
+        super().__init__(f"records for {target} were not written: {reason}")
         self.reason = reason
 
 
@@ -37,7 +37,7 @@ class _Engine(ProducerLoop):
         super().__init__(config)
         self.failure: NotWrittenError | None = None
 
-    def _tell_all(self) -> None:
+    def _report_outcomes(self) -> None:
         for completion in self.core.take_events():
             if completion.error is not None and self.failure is None:
                 reason = next(iter(completion.record_errors.values()), completion.error)
@@ -120,8 +120,7 @@ class BatchProducer(forks.NotPicklable):
         return known or len(self._call(self._engine.partitions_for, topic))
 
     def put(self, batches: Sequence[OutgoingBatch]) -> None:
-        """Write batches, in this order for each partition. Returns when all have found room in
-        `buffer_memory`.
+        """Write batches, in this order for each partition. Returns when all have found room in `buffer_memory`.
 
         Raises:
             NotWrittenError: a batch, of this call or of an earlier one, was given up.
@@ -158,7 +157,7 @@ class BatchProducer(forks.NotPicklable):
     def close(self) -> None:
         """Close without waiting for unwritten batches. Safe to call twice. An open transaction is left to its
         timeout."""
-        self._thread.close(_IN_HASTE_MS)
+        self._thread.close(_CLOSE_TIMEOUT_MS)
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         if not self._started:

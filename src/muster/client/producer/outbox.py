@@ -3,9 +3,9 @@
 Theory. A caller puts its record into the inbox, and the sending thread empties the inbox as a whole, so that many
 records are passed at the cost of one. A record is accepted by the single step that appends it to the inbox; from then
 on its outcome will be reported. The thread is woken before that step, and the lock is held until after it. So an
-interrupt may cause a look into an empty inbox, but never leaves a record unseen. For the same reason this file uses no
-Condition and no Event: their methods are written in Python, and an interrupt in them can leave their lock locked
-forever. A waiting caller waits for its own lock, which the sending thread releases.
+interrupt may make the thread look into an empty inbox, but never leaves a record unseen. For the same reason this file
+uses no Condition and no Event: their methods are written in Python, and an interrupt in them can leave their lock
+locked forever. A waiting caller waits for its own lock, which the sending thread releases.
 
 The end comes once, in the sending thread, whether `close` was called, the interpreter ends, or the producer was
 dropped. Records that are not acknowledged in time are given up, and their failure is reported.
@@ -54,7 +54,7 @@ class Outbox:
         serializers: Serializers,
         partitioner: Partitioner | None,
     ) -> None:
-        self.engine = ProducerEngine(config, serializers, partitioner, self._on_told, in_callers_loop=False)
+        self.engine = ProducerEngine(config, serializers, partitioner, self._on_reported, in_callers_loop=False)
         self._config = config
         self._thread = LoopThread("muster-producer")
         self._lock = threading.Lock()
@@ -72,13 +72,13 @@ class Outbox:
         self._closing = False
         self._unattended = False
         """Whether no caller is left to see failures: then the sending thread logs them."""
-        self._over = False
-        self._over_waiters: list[Any] = []
+        self._ended = False
+        self._end_waiters: list[Any] = []
         # Of the sending thread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._look: asyncio.TimerHandle | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -160,7 +160,7 @@ class Outbox:
             return
         try:
             self.begin_to_close(timeout_ms)
-            self.wait_until_over()
+            self.wait_until_ended()
             self._thread.close()
         except BaseException:
             self._unattended = True
@@ -176,7 +176,7 @@ class Outbox:
         """Ask for the end without waiting for it."""
         with self._lock:
             self._closing = True
-            self._let_waiters_go()
+            self._wake_waiters()
             started = self._started
         try:
             if started:
@@ -184,7 +184,7 @@ class Outbox:
         except (ClosedError, RuntimeError):
             started = False  # the thread has ended, and so everything is settled
         if not started:
-            self._end_is_over()
+            self._mark_ended()
             self._thread.close()
 
     def drop(self) -> None:
@@ -195,18 +195,18 @@ class Outbox:
             # Its start was interrupted, or is about to happen: `_begin` then sees that this is the end.
             if not self._thread.call_if_serving(self._begin):
                 self._thread.drop()
-                self._end_is_over()
+                self._mark_ended()
         elif not loop.is_closed():
             loop.call_soon_threadsafe(self._end, UNCLOSED_MS)
 
-    def wait_until_over(self, timeout_s: float = -1) -> bool:
+    def wait_until_ended(self, timeout_s: float = -1) -> bool:
         """Wait until it has ended, forever with -1. Returns whether it has."""
         waiter = threading.Lock()
         waiter.acquire()
-        self._over_waiters.append(waiter)
-        if not self._over:  # otherwise the end may have missed it
+        self._end_waiters.append(waiter)
+        if not self._ended:  # otherwise the end may have missed it
             waiter.acquire(timeout=timeout_s)
-        return self._over
+        return self._ended
 
     # --- putting -----------------------------------------------------------------------------------------------------
 
@@ -250,12 +250,12 @@ class Outbox:
         if not self._inbox:
             self._start()
             self._inbox_since = self.engine.driver.now()
-            self._thread.call_soon(self._look_soon if self._config.linger_ms else self._drain)
+            self._thread.call_soon(self._drain_soon if self._config.linger_ms else self._drain)
         elif self._inbox_bytes + record.size >= self._config.batch_size and not self._hurried:
             self._thread.call_soon(self._drain)
             self._hurried = True
 
-    def _let_waiters_go(self) -> None:
+    def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.release()
@@ -274,15 +274,15 @@ class Outbox:
         self._drain()
         self.engine.loop.wakeup()
 
-    def _look_soon(self) -> None:
-        if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(INBOX_WAIT_MS / 1000, self._drain)
+    def _drain_soon(self) -> None:
+        if self._drain_timer is None:
+            self._drain_timer = asyncio.get_running_loop().call_later(INBOX_WAIT_MS / 1000, self._drain)
 
     def _drain(self) -> None:
         """Hand the records in the inbox over to the core."""
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
         with self._lock:
             records, since = self._inbox, self._inbox_since
             self._moving_bytes = self._inbox_bytes
@@ -292,13 +292,13 @@ class Outbox:
         with self._lock:
             self._moving_bytes = 0
             if records:  # otherwise there is no new room, and each caller would only ask again
-                self._let_waiters_go()
+                self._wake_waiters()
 
-    def _on_told(self) -> None:
+    def _on_reported(self) -> None:
         """Some records are settled: there may be room."""
         with self._lock:
             self.engine.core.room_wanted = False  # a caller that finds no room sets it again
-            self._let_waiters_go()
+            self._wake_waiters()
 
     async def _flush(self, timeout_ms: int | None) -> None:
         await self._begun()
@@ -346,14 +346,14 @@ class Outbox:
         finally:
             if self._unattended:
                 self.engine.warn_of_unseen()
-            self._end_is_over()
+            self._mark_ended()
             self._thread.close()
 
-    def _end_is_over(self) -> None:
-        self._over = True
+    def _mark_ended(self) -> None:
+        self._ended = True
         _open.discard(self)
-        while self._over_waiters:
-            self._over_waiters.pop().release()
+        while self._end_waiters:
+            self._end_waiters.pop().release()
 
 
 def _at_exit() -> None:
@@ -363,7 +363,7 @@ def _at_exit() -> None:
         outbox.begin_to_close_unattended()
     deadline = time.monotonic() + UNCLOSED_MS / 1000 + 1
     for outbox in unclosed:
-        if not outbox.wait_until_over(max(0, deadline - time.monotonic())):
+        if not outbox.wait_until_ended(max(0, deadline - time.monotonic())):
             log.warning("a producer is abandoned with unsent records: its thread does not respond")
 
 

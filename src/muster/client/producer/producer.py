@@ -21,7 +21,7 @@ from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.net import forks
 from muster.client.producer.outbox import Outbox
-from muster.client.producer.producer_engine import check_callable, patience_ms
+from muster.client.producer.producer_engine import check_callable, exit_timeout_ms
 from muster.client.producer.transaction_blocks import Transaction
 from muster.client.serde import GivenSerializer, Serializers
 from muster.model import GroupMetadata, OffsetAndMetadata, PartitionInfo, RecordMetadata, TopicPartition
@@ -239,7 +239,7 @@ class Producer(forks.NotPicklable):
     ) -> None:
         """Close. An exception that leaves `with` is not delayed for long; without one, unreported failures are
         raised."""
-        self._outbox.close(patience_ms(error))
+        self._outbox.close(exit_timeout_ms(error))
         if error is not None:
             self._engine.warn_of_unseen()
         elif (unseen := self._engine.take_unseen()) is not None:

@@ -40,7 +40,7 @@ _INTERRUPTED_MS = 1_000
 _FAILED_MS = 5_000
 
 
-def patience_ms(error: BaseException | None) -> int | None:
+def exit_timeout_ms(error: BaseException | None) -> int | None:
     """How long leaving `with` by an exception may wait for acknowledgements: the exception must not be delayed for
     long."""
     if error is None:
@@ -57,21 +57,21 @@ def check_callable(what: str, function: Any) -> None:
 
 
 class ProducerEngine(ProducerLoop):
-    """Everything but `encode` belongs to the event loop. `on_told` is called after each round of reports."""
+    """Everything but `encode` belongs to the event loop. `on_reported` is called after each round of reports."""
 
     def __init__(
         self,
         config: ProducerConfig,
         serializers: Serializers,
         partitioner: Partitioner | None,
-        on_told: Callable[[], None],
+        on_reported: Callable[[], None],
         *,
         in_callers_loop: bool,
     ) -> None:
         check_callable("partitioner", partitioner)
         super().__init__(config, partitioner)
         self._serializers = serializers or None
-        self._on_told = on_told
+        self._on_reported = on_reported
         self._in_callers_loop = in_callers_loop
         self._watching: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class ProducerEngine(ProducerLoop):
             self.append(record, now)
         except BaseException as error:  # a user's partitioner may raise anything
             failure = error if isinstance(error, MusterError) else MusterError(f"the partitioner failed: {error!r}")
-            self._tell(record.receipt, None, failure)
+            self._report(record.receipt, None, failure)
 
     def measured(self, taken: int) -> Metrics:
         """This producer's metrics, with this much of its buffer in use. Used from any thread."""
@@ -140,7 +140,7 @@ class ProducerEngine(ProducerLoop):
             self._give_up(ClosedError("the producer's event loop has ended"))
             raise
         except Exception as error:
-            if not self._in_haste:
+            if not self._is_hurried:
                 self._give_up(MusterError(f"the producer failed: {error!r}"))
 
     async def close(self) -> None:
@@ -152,7 +152,7 @@ class ProducerEngine(ProducerLoop):
         except Exception:
             log.debug("the last flush of a producer failed", exc_info=True)
         finally:
-            self._in_haste = self._giving_up = True
+            self._is_hurried = self._giving_up = True
             why = f": {self.metadata.last_error}" if self.metadata.last_error else ""
             self._give_up(ClosedError(f"the producer was closed before the record was acknowledged{why}"))
             await self.loop.close()
@@ -166,24 +166,24 @@ class ProducerEngine(ProducerLoop):
         await self.close()
         self.warn_of_unseen()
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- reporting ---------------------------------------------------------------------------------------------------
 
     def _give_up(self, error: MusterError) -> None:
         try:
             self.core.abort(error)
         finally:
-            self._tell_all()
+            self._report_outcomes()
 
-    def _tell_all(self) -> None:
+    def _report_outcomes(self) -> None:
         completions = self.core.take_events()
         if not completions:
             return
         for completion in completions:
             for receipt, metadata, error in _outcomes(completion):
-                self._tell(receipt, metadata, error)
-        self._on_told()
+                self._report(receipt, metadata, error)
+        self._on_reported()
 
-    def _tell(self, receipt: _Future | Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
+    def _report(self, receipt: _Future | Receipt, metadata: RecordMetadata | None, error: MusterError | None) -> None:
         """Settle a record. If a user's callback raises, the other records are still settled."""
         future = receipt.future if isinstance(receipt, Receipt) else receipt
         try:
@@ -191,7 +191,7 @@ class ProducerEngine(ProducerLoop):
                 future.set_result(metadata)
             elif error is not None:
                 future.set_exception(error)
-                self._on_failed(future, error, isinstance(receipt, Receipt) and receipt.tells_caller)
+                self._on_failed(future, error, isinstance(receipt, Receipt) and receipt.notifies_caller)
         except (InvalidStateError, asyncio.InvalidStateError):
             pass  # the caller has cancelled it, perhaps just now
         except BaseException as raised:  # from a callback of the future
@@ -207,9 +207,9 @@ class ProducerEngine(ProducerLoop):
         if self._in_callers_loop and isinstance(raised, KeyboardInterrupt | SystemExit):
             asyncio.get_running_loop().call_soon(_raise, raised)  # raised in the caller's loop, after all are reported
 
-    def _on_failed(self, future: _Future, error: MusterError, told: bool) -> None:
+    def _on_failed(self, future: _Future, error: MusterError, notified: bool) -> None:
         # What fails in a transaction is reported by its commit.
-        if self.core.transactions is not None or (told and not self._giving_up):
+        if self.core.transactions is not None or (notified and not self._giving_up):
             if not isinstance(future, DeliveryFuture):
                 future.exception()  # otherwise asyncio would log that it was never retrieved
             return
@@ -251,8 +251,8 @@ def _outcomes(completion: Completion) -> Iterator[tuple[Any, RecordMetadata | No
     offset, step = (base, 1) if base >= 0 else (-1, 0)
     new = tuple.__new__  # as the class does, but in Python
     for receipt, timestamp in zip(completion.receipts, completion.timestamps, strict=True):
-        place = (topic, partition, offset, appended if appended >= 0 else timestamp)
-        yield receipt, new(RecordMetadata, place), None
+        fields = (topic, partition, offset, appended if appended >= 0 else timestamp)
+        yield receipt, new(RecordMetadata, fields), None
         offset += step
 
 
@@ -267,9 +267,9 @@ def _is_seen(future: _Future) -> bool:
 
 
 def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
-    given: Any = headers.items() if isinstance(headers, Mapping) else headers
+    items: Any = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        pairs: list[tuple[Any, Any]] = [(name, content) for name, content in given]
+        pairs: list[tuple[Any, Any]] = [(name, content) for name, content in items]
     except (TypeError, ValueError):
         raise TypeError(f"headers are {headers!r}, neither a mapping nor pairs of a name and bytes") from None
     for index, (name, content) in enumerate(pairs):

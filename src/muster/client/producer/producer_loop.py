@@ -23,7 +23,7 @@ log = logging.getLogger("muster.client.producer")
 
 
 class ProducerLoop:
-    """A core and its driver. Belongs to the event loop; a face handles the outcomes (`_tell_all`)."""
+    """A core and its driver. Belongs to the event loop; a face handles the outcomes (`_report_outcomes`)."""
 
     def __init__(self, config: ProducerConfig, partitioner: Partitioner | None = None) -> None:
         self.config = config
@@ -31,9 +31,9 @@ class ProducerLoop:
         self.core = ProducerCore(config, self.metadata, partitioner, seed=random.getrandbits(31))
         self.driver = Driver(config, self.metadata)
         self.loop = CoreLoop(self.driver, [self.metadata, self.core], lambda now: self._on_turn())
-        self._in_haste = False
+        self._is_hurried = False
 
-    def _tell_all(self) -> None:
+    def _report_outcomes(self) -> None:
         """Take the core's events; called after each round."""
         raise NotImplementedError
 
@@ -42,11 +42,11 @@ class ProducerLoop:
         if coordination is not None and coordination.events:
             for event in coordination.events.take():
                 self.loop.attend(event, log)
-        self._tell_all()
+        self._report_outcomes()
 
     def _ends_flush(self) -> bool:
         """Whether a flush ends although records are not settled."""
-        return self._in_haste
+        return self._is_hurried
 
     def append(self, record: Outgoing, now: int) -> bool:
         """Pass a record or an encoded batch to the core. Returns whether the core has work now. Raises the error that
@@ -55,10 +55,10 @@ class ProducerLoop:
             raise self.core.fatal
         if self.loop.error is not None:
             raise MusterError(f"the producer failed: {self.loop.error!r}") from self.loop.error
-        news = self.core.append(record, now)
-        if news:
+        needs_poll = self.core.append(record, now)
+        if needs_poll:
             self.loop.wakeup()
-        return news
+        return needs_poll
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until every record accepted so far is settled.
@@ -98,10 +98,10 @@ class ProducerLoop:
         """
         limit = self.config.max_block_ms if timeout_ms is None else check_timeout(timeout_ms)
         call = start(self.transactions)
-        if not await self.loop.wait_for(lambda: call.done or self._in_haste, limit):
+        if not await self.loop.wait_for(lambda: call.done or self._is_hurried, limit):
             why = call.refusal or self.metadata.last_error
-            further = "abort to give it up" if call.refusal else "call it again to wait longer"
-            raise KafkaTimeoutError(f"{call.name} was not done within {limit} ms{f': {why}' if why else ''}; {further}")
+            advice = "abort to give it up" if call.refusal else "call it again to wait longer"
+            raise KafkaTimeoutError(f"{call.name} was not done within {limit} ms{f': {why}' if why else ''}; {advice}")
         if not call.done:
             raise ClosedError(f"the producer was closed during {call.name}")
         call.result()
@@ -121,7 +121,7 @@ class ProducerLoop:
         if current is not None:
             if current.is_open:
                 current.abort()
-            await self.loop.wait_for(lambda: not current.is_ending or self._in_haste)
+            await self.loop.wait_for(lambda: not current.is_ending or self._is_hurried)
 
     # --- topics ------------------------------------------------------------------------------------------------------
 
@@ -144,5 +144,5 @@ class ProducerLoop:
 
     def hurry(self) -> None:
         """Make a `close` in progress end without waiting."""
-        self._in_haste = True
+        self._is_hurried = True
         self.loop.wakeup()

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from muster.client.core.produce.transactions import ProducerTransactions
-from muster.client.producer.producer_engine import patience_ms
+from muster.client.producer.producer_engine import exit_timeout_ms
 from muster.errors import MusterError
 
 
@@ -36,7 +36,7 @@ A = TypeVar("A", bound=_AsyncProducer)
 
 def _limit_ms(error: BaseException) -> int | None:
     """How long an exception may be held up by the abort: an interrupt not for long, since the abort continues."""
-    return None if isinstance(error, Exception) else patience_ms(error)
+    return None if isinstance(error, Exception) else exit_timeout_ms(error)
 
 
 def _add_note(error: BaseException, failure: MusterError) -> None:
