@@ -16,7 +16,7 @@ from typing import Any
 
 from muster.client.core.concurrent.core import ConcurrentCore
 from muster.client.core.concurrent.encoding import decode
-from muster.client.core.concurrent.rules import Failure, Retry, Rules
+from muster.client.core.concurrent.rules import HandlerFailure, Retry, Rules
 from muster.client.core.concurrent.work import Job
 from muster.client.core.events import CallbackKind, RebalanceCallback
 from muster.errors import MusterError
@@ -245,7 +245,7 @@ class ManyAtATime(Application):
         if not self._is_up(partial(self._end, job)):
             return
         if self.world.fails and not self.member.rng.randrange(self.world.fails):
-            self.many.failed(job, Failure("ValueError"), self.clock.now)
+            self.many.failed(job, HandlerFailure("ValueError"), self.clock.now)
         else:
             self._note_done(job)
             self.many.succeeded(job)

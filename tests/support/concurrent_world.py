@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from muster.client.core.concurrent.core import ConcurrentCore
-from muster.client.core.concurrent.encoding import decode, space
-from muster.client.core.concurrent.rules import Failure, Order, Retry, Rules
+from muster.client.core.concurrent.encoding import capacity, decode
+from muster.client.core.concurrent.rules import HandlerFailure, Order, Retry, Rules
 from muster.client.core.concurrent.work import Job
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -200,7 +200,7 @@ class World:
         job = process.running.pop(self.rng.randrange(len(process.running)))
         if self.rng.random() < self.fails:
             permanent = self.rng.random() < 0.1
-            process.core.failed(job, Failure("Error", permanent=permanent), self.now)
+            process.core.failed(job, HandlerFailure("Error", permanent=permanent), self.now)
         else:
             self.note_done(process, job)
             process.core.succeeded(job)
@@ -338,7 +338,7 @@ class World:
                 continue  # the log was cut, and the process does not know it yet
             says = self.told(partition, what)
             assert says <= self.done, f"{what} calls records done that are not: {sorted(says - self.done)}"
-            if space(self.rules.metadata_limit).holes:
+            if capacity(self.rules.metadata_limit).holes:
                 present = set(map(mark, log.records))
                 silent = (process.told[partition] & present) - says
                 assert not silent, f"{what} does not tell of {sorted(silent)} (left to {progress.left_end})"

@@ -81,7 +81,7 @@ class ClientConfig(SecurityConfig):
         self._check()
 
     def _check(self) -> None:
-        """Raise ConfigError for settings that do not agree with each other."""
+        """Raise ConfigError for settings that contradict each other."""
         return
 
     @classmethod
@@ -99,7 +99,7 @@ class ClientConfig(SecurityConfig):
         for given, value in (dict(settings or {}) | more).items():
             name = given.replace(".", "_")
             if name not in known:
-                raise ConfigError(unknown(given, known))
+                raise ConfigError(unknown_setting(given, known))
             chosen[name] = _coerce(name, value, known[name])
         return cls(**chosen)
 
@@ -176,8 +176,8 @@ class ProducerConfig(ClientConfig):
 
     `enable_idempotence` None, the default, means: yes, unless `acks`, `retries` or
     `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
-    `delivery_timeout_ms` bounds the time from `send` to the answer, retries included. Records of one batch have one
-    fate: a batch expires this long after its first record, with the records that came later, as in Kafka.
+    `delivery_timeout_ms` bounds the time from `send` to the answer, retries included. The records of a batch
+    expire together, this long after its first record, including those that came later, as in Kafka.
 
     `transactional_id` names the producer across restarts: a producer that starts with it ends its predecessor's
     transaction, and fences it (KIP-98). A transaction that takes longer than `transaction_timeout_ms` is aborted by the
@@ -377,7 +377,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
 
-def unknown(given: str, known: Iterable[str]) -> str:
+def unknown_setting(given: str, known: Iterable[str]) -> str:
     """The error message about an unknown setting."""
     shown = given if given.strip() == given else repr(given)
     name, refused = given.replace(".", "_"), f"{shown} is not a setting of this client"

@@ -20,13 +20,13 @@ OnDelivery = Callable[[RecordMetadata | None, MusterError | None], None]
 
 _Future = Future[RecordMetadata] | asyncio.Future[RecordMetadata]
 
-_making = threading.Lock()
+_lock = threading.Lock()
 """Held briefly while a DeliveryFuture creates its condition, or is settled without one."""
 
 
 def _in_child() -> None:
-    global _making
-    _making = threading.Lock()  # a thread of the parent process may have held the old one
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent process may have held the old one
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -40,7 +40,7 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     `result` and `exception` do not use the condition: an interrupt in the middle of `Condition.__enter__` leaves it
     locked, and the thread that settles the future would wait for it forever. They wait for a lock of their own, which
-    that thread releases. The race that `_making` decides: either the waiting thread has added its lock before the
+    that thread releases. The race that `_lock` decides: either the waiting thread has added its lock before the
     future is settled, or it finds it settled.
 
     In a forked child no thread will settle the futures of the parent's producer: there such a future fails with
@@ -62,8 +62,8 @@ class DeliveryFuture(Future[RecordMetadata]):
     def _get_condition(self) -> threading.Condition:
         """The condition, created here: every other method of a future uses it first."""
         self.seen = True
-        with _making:
-            self._look_for_fork()
+        with _lock:
+            self._check_fork()
             if self._made is None:
                 self._waiters: list[Any] = []
                 self._done_callbacks: list[Any] = []
@@ -73,7 +73,7 @@ class DeliveryFuture(Future[RecordMetadata]):
     if not TYPE_CHECKING:
         _condition = property(_get_condition)
 
-    def _look_for_fork(self) -> None:
+    def _check_fork(self) -> None:
         if self._forks == forks.count:
             return
         self._forks = forks.count
@@ -84,7 +84,7 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def done(self) -> bool:
         """Whether it is settled or cancelled."""
-        self._look_for_fork()
+        self._check_fork()
         return self._state not in (PENDING, RUNNING)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
@@ -108,7 +108,7 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def set_result(self, result: RecordMetadata) -> None:
         """Settle the future; only the producer calls it."""
-        with _making:
+        with _lock:
             settled = self._made is None and self._state == PENDING
             if settled:
                 self._result = result
@@ -122,7 +122,7 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Settle the future; only the producer calls it."""
-        with _making:
+        with _lock:
             settled = self._made is None and self._state == PENDING
             if settled:
                 self._exception = exception
@@ -140,14 +140,14 @@ class DeliveryFuture(Future[RecordMetadata]):
             return
         lock = threading.Lock()
         lock.acquire()
-        with _making:
+        with _lock:
             if self.done():
                 return
             self._locks = [*(self._locks or ()), lock]
         lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
 
     def _release(self) -> None:
-        with _making:
+        with _lock:
             locks, self._locks = self._locks, None
         for lock in locks or ():
             lock.release()

@@ -3,9 +3,9 @@
 A round is one transaction: the results that the handler sent for what `poll` returned, and the group's offsets. Both
 are committed or aborted together, so a consumer with `read_committed` sees the results of each record once.
 
-Two sequences that `_Round` is for, as a consumer without a listener takes part in rebalances between polls too.
+`_Round` guards against two sequences, since a consumer without a listener takes part in rebalances between polls too.
 
-1. `poll` returns records of a partition; the group gives it to another member; only then is the generation asked for.
+1. `poll` returns records of a partition; the group gives it to another member; only then is the generation read.
    It is newer than the records, so the coordinator would accept their offsets, and the new owner reads them again. So,
    when the generation is taken, each partition must still be assigned, with its position after the records. A later
    rebalance is noticed by the coordinator, as the generation is older.
@@ -36,7 +36,7 @@ log = logging.getLogger("muster.client.producer")
 Batch = dict[TopicPartition, Any]
 """Records of a round: lists, or with `arrow` tables, by partition."""
 
-_AGAIN = frozenset(
+_RETRIED = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_TXN_STATE,
@@ -69,8 +69,8 @@ def exactly_once(
 
     After each round `until` is called with the number of records that it committed, 0 if nothing was read.
 
-    A round that cannot be committed, for example as the group has assigned its partitions to another member, is aborted
-    and its records are read again.
+    A round that cannot be committed, for example because the group has assigned its partitions to another member, is
+    aborted, and its records are read again.
 
     Args:
         timeout_ms: how long a poll waits for records.
@@ -80,8 +80,8 @@ def exactly_once(
         MusterError: with `fatal`, another producer has taken the `transactional_id`, for example: start again with new
             clients. Other errors are those that reading the records again does not change.
         BaseException: what the handler raised, or an interrupt. The round is aborted, and the next call reads its
-            records again, unless an interrupt came so late that the round is committed. A note says so if that could
-            not be learned in time; then continue with a new consumer.
+            records again, unless an interrupt came so late that the round is committed. If that could not be
+            determined in time, a note says so; then continue with a new consumer.
     """
     _check(consumer._consumer, producer._engine.core.transactions is not None)
     current = producer._engine.transactions
@@ -91,23 +91,23 @@ def exactly_once(
         producer.abort_transaction()
     while True:
         batch: Batch = {}
-        found: _Round | None = None
+        current_round: _Round | None = None
         earlier = current.last_call
         try:
             batch = consumer.poll_arrow(timeout_ms) if arrow else consumer.poll(timeout_ms)
-            found = consumer._do(_Round, consumer._consumer, batch, arrow)
-            if found.batch:
+            current_round = consumer._do(_Round, consumer._consumer, batch, arrow)
+            if current_round.batch:
                 with producer.transaction():
-                    handler(found.batch)
-                    producer.send_offsets_to_transaction(found.offsets, found.group)
+                    handler(current_round.batch)
+                    producer.send_offsets_to_transaction(current_round.offsets, current_round.group)
         except BaseException as error:
-            if found is None and batch:
-                found = consumer._do(_Round, consumer._consumer, batch, arrow)
-            if found is not None and not _is_committed(producer, earlier, error):
-                consumer._do(found.go_back)
-            if found is None or not _passes(error):
+            if current_round is None and batch:
+                current_round = consumer._do(_Round, consumer._consumer, batch, arrow)
+            if current_round is not None and not _is_committed(producer, earlier, error):
+                consumer._do(current_round.go_back)
+            if current_round is None or not _is_retried(error):
                 raise
-        if until(found.count):
+        if until(current_round.count):
             return
 
 
@@ -129,21 +129,21 @@ async def async_exactly_once(
         await producer.abort_transaction()
     while True:
         batch: Batch = {}
-        found: _Round | None = None
+        current_round: _Round | None = None
         earlier = current.last_call
         try:
             batch = await consumer.poll_arrow(timeout_ms) if arrow else await consumer.poll(timeout_ms)
-            found = _Round(consumer, batch, arrow)
-            if found.batch:
+            current_round = _Round(consumer, batch, arrow)
+            if current_round.batch:
                 async with producer.transaction():
-                    await handler(found.batch)
-                    await producer.send_offsets_to_transaction(found.offsets, found.group)
+                    await handler(current_round.batch)
+                    await producer.send_offsets_to_transaction(current_round.offsets, current_round.group)
         except BaseException as error:
-            if found is not None and not await _async_is_committed(producer, earlier, error):
-                found.go_back()
-            if found is None or not _passes(error):
+            if current_round is not None and not await _async_is_committed(producer, earlier, error):
+                current_round.go_back()
+            if current_round is None or not _is_retried(error):
                 raise
-        if until(found.count):
+        if until(current_round.count):
             return
 
 
@@ -225,11 +225,11 @@ async def _async_is_committed(producer: AsyncProducer, earlier: TransactionCall 
     return current.unseen == "commit_transaction"
 
 
-def _passes(error: BaseException) -> bool:
+def _is_retried(error: BaseException) -> bool:
     """Whether the aborted round is tried again."""
     if not isinstance(error, KafkaError) or not error.abortable:
         return False
-    if error.retriable or isinstance(error, CommitFailedError) or error.code in _AGAIN:
+    if error.retriable or isinstance(error, CommitFailedError) or error.code in _RETRIED:
         log.warning("a transaction was aborted, and its records are read again: %s", error)
         return True
     return False

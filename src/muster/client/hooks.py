@@ -7,7 +7,7 @@
     Producer(bootstrap_servers="localhost:9092", hooks=[Count()])
 
 Each hook is called in the order given. If one raises, the error is logged, and the other hooks and the record continue:
-what watches must not break what it watches. Hooks must not block.
+a hook must not break the client that it observes. Hooks must not block.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class ConsumerHooks:
 
     def on_consume(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         """Records have arrived and are handed out next: called within `poll` or iteration, in the caller's thread or
-        task, once for each record, with bytes that are not deserialized yet. Tables of `poll_arrow` are not shown."""
+        task. Each record is passed once, with bytes that are not deserialized yet; tables of `poll_arrow` are not."""
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Offsets were committed, by a call or by auto commit. A blocking consumer calls it in its own thread."""
 
 
-def _each(function: str, hooks: Iterable[object], *arguments: object) -> None:
+def _call_each(function: str, hooks: Iterable[object], *arguments: object) -> None:
     for hook in hooks:
         try:
             getattr(hook, function)(*arguments)
@@ -76,7 +76,7 @@ def _checked(hooks: Sequence[Any], kind: type) -> tuple[Any, ...]:
     return tuple(hooks)
 
 
-class Hooked(Receipt):
+class HookedReceipt(Receipt):
     """One record of a producer with hooks, and its receipt."""
 
     __slots__ = ("_callback", "_hooks", "record")
@@ -89,50 +89,50 @@ class Hooked(Receipt):
     @property
     def fields(self) -> tuple[str, Any, Any, int | None, int | None, Headers | None]:
         """What `send` continues with."""
-        made = self.record
-        return made.topic, made.value, made.key, made.partition, made.timestamp_ms, made.headers or None
+        record = self.record
+        return record.topic, record.value, record.key, record.partition, record.timestamp_ms, record.headers or None
 
     @property
     def notifies_caller(self) -> bool:
         """As `Receipt.notifies_caller`."""
         return self._callback is not None
 
-    def of(self, future: Any, callback: OnDelivery | None) -> Hooked:
+    def of(self, future: Any, callback: OnDelivery | None) -> HookedReceipt:
         """Become the receipt of this future."""
         self.future, self._callback, self.on_delivery = future, callback, self._delivered
         return self
 
     def _delivered(self, metadata: RecordMetadata | None, error: MusterError | None) -> None:
-        _each("on_acknowledgement", self._hooks, self.record, metadata, error)
+        _call_each("on_acknowledgement", self._hooks, self.record, metadata, error)
         if self._callback is not None:
             self._callback(metadata, error)
 
     def failed(self, error: BaseException) -> None:
         """`send` raises this: there is no other outcome."""
-        _each("on_acknowledgement", self._hooks, self.record, None, error)
+        _call_each("on_acknowledgement", self._hooks, self.record, None, error)
 
 
-Begin = Callable[[str, Any, Any, "int | None", "int | None", "Headers | None"], Hooked]
+BeginSend = Callable[[str, Any, Any, "int | None", "int | None", "Headers | None"], HookedReceipt]
 
 
-def producer_hooks(hooks: Sequence[ProducerHooks]) -> Begin | None:
-    """What `send` calls with a record's parts first; None without hooks."""
+def producer_hooks(hooks: Sequence[ProducerHooks]) -> BeginSend | None:
+    """The function that `send` calls first, with a record's parts; None without hooks."""
     checked: tuple[ProducerHooks, ...] = _checked(hooks, ProducerHooks)
     if not checked:
         return None
 
     def begin(
         topic: str, value: Any, key: Any, partition: int | None, timestamp_ms: int | None, headers: Headers | None
-    ) -> Hooked:
+    ) -> HookedReceipt:
         pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-        hooked = Hooked(checked, Outbound(topic, value, key, partition, timestamp_ms, list(pairs)))
-        _each("on_send", checked, hooked.record)
+        hooked = HookedReceipt(checked, Outbound(topic, value, key, partition, timestamp_ms, list(pairs)))
+        _call_each("on_send", checked, hooked.record)
         return hooked
 
     return begin
 
 
-class WatchedConsumer:
+class ConsumerHookCalls:
     """The hooks of a consumer."""
 
     def __init__(self, hooks: Sequence[ConsumerHooks]) -> None:
@@ -143,8 +143,8 @@ class WatchedConsumer:
 
     def consumed(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         """Records are about to be handed out."""
-        _each("on_consume", self._hooks, records)
+        _call_each("on_consume", self._hooks, records)
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Offsets were committed."""
-        _each("on_commit", self._hooks, offsets)
+        _call_each("on_commit", self._hooks, offsets)

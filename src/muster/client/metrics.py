@@ -65,8 +65,8 @@ class _Collected:
 
     def add(self, group: str, name: str, value: float | None, **tags: str) -> None:
         if value is not None:
-            given = {"client-id": self._client_id, **tags}
-            self.found[MetricName(group, name, tuple(sorted(given.items())))] = float(value)
+            all_tags = {"client-id": self._client_id, **tags}
+            self.found[MetricName(group, name, tuple(sorted(all_tags.items())))] = float(value)
 
     def add_requests(self, group: str, requests: RequestStats | None, start: str, time: str) -> None:
         """`start`-total and -rate, `time`-avg and -max."""

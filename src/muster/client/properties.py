@@ -3,7 +3,7 @@
 The format is that of Java's `Properties.load`: ISO-8859-1, `key=value`, `key: value` or `key value`, `#` and `!` begin
 comments, a backslash at the end of a line continues it, and `\\t \\n \\r \\f \\uXXXX` are escapes.
 
-A file that works with Kafka's tools works here: settings of Kafka's clients that mean nothing here are ignored.
+A file that works with Kafka's tools works here: settings of Kafka's clients that have no effect here are ignored.
 Those that would change how a client authenticates are refused, since ignoring them would change the meaning of the
 others.
 """
@@ -26,7 +26,7 @@ log = logging.getLogger("muster.client.settings")
 _SPACE: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
-WITHOUT_MEANING: Final = frozenset(
+WITHOUT_EFFECT: Final = frozenset(
     {
         "bootstrap.controllers",
         "client.dns.lookup",
@@ -79,10 +79,10 @@ WITHOUT_MEANING: Final = frozenset(
 
 _ASSERTIONS: Final = "sasl.oauthbearer.assertion."
 
-_USUAL_HANDLERS: Final = ("OAuthBearerLoginCallbackHandler", "OAuthBearerSaslClientCallbackHandler")
+_DEFAULT_HANDLERS: Final = ("OAuthBearerLoginCallbackHandler", "OAuthBearerSaslClientCallbackHandler")
 """Kafka's own handlers that fetch tokens in the same way."""
 
-NOT_POSSIBLE: Final = frozenset(
+UNSUPPORTED: Final = frozenset(
     {
         "config.providers",
         "sasl.client.callback.handler.class",
@@ -108,7 +108,7 @@ def read(path: str) -> dict[str, str]:
     for number, line in _lines(text):
         if _was_utf_8(line):
             log.warning(
-                "%s, line %d: it looks like UTF-8, but is read as ISO-8859-1, as Java does: write letters beyond "
+                "%s, line %d: it looks like UTF-8, but is read as ISO-8859-1, as Java does: write letters outside "
                 "ASCII as \\uXXXX",
                 path,
                 number,
@@ -135,11 +135,11 @@ def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
     for key, value in found.items():
         if _name(key) in names:
             continue
-        if key in NOT_POSSIBLE or key.startswith(_ASSERTIONS):
+        if key in UNSUPPORTED or key.startswith(_ASSERTIONS):
             _refuse(path, key, value)
         elif not is_like_a_setting(key):
             odd += 1
-        elif key not in WITHOUT_MEANING:
+        elif key not in WITHOUT_EFFECT:
             log.warning("%s: %s is not a setting of a Kafka client%s", path, key, _nearest(_name(key), names))
     if odd:
         lines = "a line in it begins" if odd == 1 else f"{odd} lines in it begin"
@@ -159,7 +159,7 @@ def choose(found: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
 
 
 def _is_kafkas(key: str, names: set[str]) -> bool:
-    return _name(key) in names or key in WITHOUT_MEANING | NOT_POSSIBLE or key.startswith(_ASSERTIONS)
+    return _name(key) in names or key in WITHOUT_EFFECT | UNSUPPORTED or key.startswith(_ASSERTIONS)
 
 
 def _name(key: str) -> str:
@@ -167,7 +167,7 @@ def _name(key: str) -> str:
 
 
 def _refuse(path: str, key: str, value: str) -> None:
-    if value and not value.endswith(_USUAL_HANDLERS):
+    if value and not value.endswith(_DEFAULT_HANDLERS):
         raise ConfigError(f"{path}: {key} is not supported here: it needs Kafka's Java clients")
 
 

@@ -30,23 +30,23 @@ class Deserializer(Protocol):
         """What the user gets instead of the bytes."""
 
 
-GivenSerializer = (
+SerializerLike = (
     Serializer
     | Callable[[Any], bytes | None]
     | Callable[[str, Any], bytes | None]
     | Callable[[str, Any, Headers], bytes | None]
 )
-GivenDeserializer = (
+DeserializerLike = (
     Deserializer | Callable[[bytes], Any] | Callable[[str, bytes], Any] | Callable[[str, bytes, Headers], Any]
 )
 
-Step = Callable[[str, Any, Headers], Any]
+SerdeFunction = Callable[[str, Any, Headers], Any]
 """A serializer or deserializer of any kind, in the form in which it is called."""
 
 _KINDS = "it is called with (data), (topic, data) or (topic, data, headers)"
 
 
-def step(what: str, method: str, given: object) -> Step | None:
+def serde_function(what: str, method: str, given: object) -> SerdeFunction | None:
     """The value of a setting such as `value_deserializer`, as a function of topic, data and headers.
 
     Raises:
@@ -61,10 +61,10 @@ def step(what: str, method: str, given: object) -> Step | None:
         raise TypeError(f"{what} is {given!r}, which cannot be called and has no method {method}")
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         raise TypeError(f"{what} is a coroutine function: records are (de)serialized without waiting")
-    return _told(what, function)
+    return _adapted(what, function)
 
 
-def _told(what: str, function: Callable[..., Any]) -> Step:
+def _adapted(what: str, function: Callable[..., Any]) -> SerdeFunction:
     needed = _needed(function)
     match needed:
         case None | [] | [_]:
@@ -94,9 +94,9 @@ def _needed(function: Callable[..., Any]) -> list[str] | None:
 class Deserializers:
     """Those of a consumer."""
 
-    def __init__(self, key: GivenDeserializer | None, value: GivenDeserializer | None) -> None:
-        self._key = step("key_deserializer", "deserialize", key)
-        self._value = step("value_deserializer", "deserialize", value)
+    def __init__(self, key: DeserializerLike | None, value: DeserializerLike | None) -> None:
+        self._key = serde_function("key_deserializer", "deserialize", key)
+        self._value = serde_function("value_deserializer", "deserialize", value)
 
     def __bool__(self) -> bool:
         return self._key is not None or self._value is not None
@@ -133,9 +133,9 @@ class Deserializers:
 class Serializers:
     """Those of a producer."""
 
-    def __init__(self, key: GivenSerializer | None, value: GivenSerializer | None) -> None:
-        self._key = step("key_serializer", "serialize", key)
-        self._value = step("value_serializer", "serialize", value)
+    def __init__(self, key: SerializerLike | None, value: SerializerLike | None) -> None:
+        self._key = serde_function("key_serializer", "serialize", key)
+        self._value = serde_function("value_serializer", "serialize", value)
 
     def __bool__(self) -> bool:
         return self._key is not None or self._value is not None
@@ -149,7 +149,7 @@ class Serializers:
         return _write("key", self._key, topic, key, headers), _write("value", self._value, topic, value, headers)
 
 
-def _write(what: str, serialize: Step | None, topic: str, data: Any, headers: Headers) -> Any:
+def _write(what: str, serialize: SerdeFunction | None, topic: str, data: Any, headers: Headers) -> Any:
     if serialize is None:
         return data
     try:

@@ -95,7 +95,7 @@ def test_asyncio_can_wait_for_it(future):
 
 
 def test_a_thread_that_waits_is_told_whichever_comes_first():
-    """Both orders of `_making`, as they fall: no waiter may be left behind."""
+    """Both orders of `_lock`, as they fall: no waiter may be left behind."""
     futures = [DeliveryFuture() for _ in range(2_000)]
     results: list[RecordMetadata] = []
     begin = threading.Barrier(2)

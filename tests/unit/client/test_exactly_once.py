@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster import AsyncConsumer, AsyncProducer, Consumer, Producer, async_exactly_once, exactly_once
-from muster.client.exactly_once import _passes
+from muster.client.exactly_once import _is_retried
 from muster.errors import CommitFailedError, ConfigError, ErrorCode, KafkaError, KafkaTimeoutError, MusterError
 
 NOWHERE = "127.0.0.1:1"
@@ -64,4 +64,4 @@ def abortable(error: MusterError) -> MusterError:
     ],
 )
 def test_what_is_tried_again(error: BaseException, again: bool) -> None:
-    assert _passes(error) is again
+    assert _is_retried(error) is again

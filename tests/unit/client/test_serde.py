@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from muster import AsyncConsumer, AsyncProducer, Consumer, Producer
-from muster.client.serde import Deserializers, Serializers, step
+from muster.client.serde import Deserializers, Serializers, serde_function
 from muster.errors import RecordDeserializationError, SerializationError
 from muster.model import ConsumerRecord
 
@@ -85,7 +85,7 @@ class Called:
     ],
 )
 def test_each_kind_gets_what_it_asks_for(given: Any, result: Any) -> None:
-    called = step("value_deserializer", "deserialize", given)
+    called = serde_function("value_deserializer", "deserialize", given)
     assert called is not None
     assert called("t", b"1", HEADERS) == result
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from muster.client.concurrent.engine import ConcurrentEngine
-from muster.client.concurrent.options import Choices, consumer_config
-from muster.client.concurrent.workers import TaskWorkers, reading
+from muster.client.concurrent.options import UserOptions, consumer_config
+from muster.client.concurrent.workers import TaskWorkers, with_deserializers
 from muster.client.core.concurrent.rules import Order, Retry
 from muster.client.net import forks
-from muster.client.serde import Deserializers, GivenDeserializer
+from muster.client.serde import DeserializerLike, Deserializers
 from muster.model import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class AsyncConcurrentConsumer(forks.NotPicklable):
         handler: Callable[[ConsumerRecord], Awaitable[None]],
         /,
         *,
-        key_deserializer: GivenDeserializer | None = None,
-        value_deserializer: GivenDeserializer | None = None,
+        key_deserializer: DeserializerLike | None = None,
+        value_deserializer: DeserializerLike | None = None,
         topics: Iterable[str] | str | None = None,
         pattern: str | re.Pattern[str] | None = None,
         order: Order = "key",
@@ -54,9 +54,9 @@ class AsyncConcurrentConsumer(forks.NotPicklable):
     ) -> None:
         if not callable(handler):
             raise TypeError(f"handler is {handler!r}, which cannot be called")
-        handle = reading(handler, Deserializers(key_deserializer, value_deserializer))
+        handle = with_deserializers(handler, Deserializers(key_deserializer, value_deserializer))
         config = consumer_config(settings, more)
-        options = Choices(
+        options = UserOptions(
             topics=topics,
             pattern=pattern,
             order=order,

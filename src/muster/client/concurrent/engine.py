@@ -52,11 +52,11 @@ _CANCEL_S = 1.0
 _COMMIT_MS = 10_000
 """How long the last commit of a partition is retried."""
 _CLOSE_MS = 10_000
-_BURY_AGAIN_S = 1.0
+_DEAD_LETTER_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class EngineOptions:
     """The user's options in addition to the consumer's settings."""
 
     topics: tuple[str, ...] = ()
@@ -71,7 +71,9 @@ class Options:
 class ConcurrentEngine(RebalanceListener):
     """One run of one consumer."""
 
-    def __init__(self, config: ConsumerConfig, options: Options, make_workers: Callable[[OnEnd], Workers]) -> None:
+    def __init__(
+        self, config: ConsumerConfig, options: EngineOptions, make_workers: Callable[[OnEnd], Workers]
+    ) -> None:
         self.core = ConcurrentCore(options.rules)
         self._config = config
         self._options = options
@@ -91,7 +93,7 @@ class ConcurrentEngine(RebalanceListener):
         self._reading = False
         self._stopping = False
         self._abandoning = False
-        self._torn = False
+        self._interrupted = False
         """Whether reading ended with an exception, which may have come at any point."""
         self._error: BaseException | None = None
         self._cause: BaseException | None = None
@@ -112,10 +114,10 @@ class ConcurrentEngine(RebalanceListener):
                 self._reading = True
                 await self._read()
             except Exception as error:
-                self._torn = True
+                self._interrupted = True
                 self._error = self._error or error
             except BaseException:  # cancelled, or a signal handler of the program has raised
-                self._abandoning = self._torn = True
+                self._abandoning = self._interrupted = True
                 raise
             finally:
                 self._stopping, self._reading = True, False
@@ -139,7 +141,7 @@ class ConcurrentEngine(RebalanceListener):
 
     def _on_signal(self) -> None:
         if self._stopping:
-            log.warning("asked to stop a second time: running handlers are abandoned")
+            log.warning("a second signal: running handlers are abandoned")
         self.stop(drain=not self._stopping)
 
     def _fail(self, error: BaseException) -> None:
@@ -197,7 +199,7 @@ class ConcurrentEngine(RebalanceListener):
             self._running[job] = None
             self._workers.start(job)
         for job in core.take_dead_letters():
-            burial = asyncio.ensure_future(self._bury(job))
+            burial = asyncio.ensure_future(self._write_to_dead_letters(job))
             self._burials.add(burial)
             burial.add_done_callback(self._burials.discard)
         if core.fatal is not None and self._error is None:
@@ -217,9 +219,9 @@ class ConcurrentEngine(RebalanceListener):
     def _flow(self) -> None:
         pause, resume = self.core.flow()
         if pause or resume:
-            mine = self._consumer.assignment()
-            self._consumer.pause([partition for partition in pause if partition in mine])
-            self._consumer.resume([partition for partition in resume if partition in mine])
+            assigned = self._consumer.assignment()
+            self._consumer.pause([partition for partition in pause if partition in assigned])
+            self._consumer.resume([partition for partition in resume if partition in assigned])
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
         """A job has ended. Many end in one turn of the event loop: their successors start together."""
@@ -271,7 +273,7 @@ class ConcurrentEngine(RebalanceListener):
 
     # --- dead letters ------------------------------------------------------------------------------------------------
 
-    async def _bury(self, job: Job) -> None:
+    async def _write_to_dead_letters(self, job: Job) -> None:
         """Write a record to the dead letter topic, retrying as long as that may help."""
         brief = False
         while not job.is_void:
@@ -287,7 +289,7 @@ class ConcurrentEngine(RebalanceListener):
                     self.core.not_buried(job)
                     break
                 log.warning("a dead letter could not yet be written to %s: %s", self._options.dead_letter_topic, error)
-                await asyncio.sleep(0 if too_large else _BURY_AGAIN_S)
+                await asyncio.sleep(0 if too_large else _DEAD_LETTER_RETRY_S)
             else:
                 self.core.buried(job)
                 break
@@ -313,7 +315,7 @@ class ConcurrentEngine(RebalanceListener):
             await self._commit(None, max(_COMMIT_MS, self._options.commit_interval_ms))
 
     async def _commit(self, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> None:
-        if not self._torn:  # else records before the position may not have been handed out
+        if not self._interrupted:  # else records before the position may not have been handed out
             self.core.move_to(self._consumer.handled())
         offsets = self.core.to_commit(partitions)
         if not offsets:
@@ -335,7 +337,7 @@ class ConcurrentEngine(RebalanceListener):
             self.core.committed(offsets)
 
     async def _awake(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Calls the consumer. `stop` wakes it up to end the poll, not other calls."""
+        """Call the consumer. `stop` wakes it up to end a poll, not other calls."""
         woken = False
         try:
             while True:

@@ -12,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from muster.client.concurrent.engine import ConcurrentEngine
-from muster.client.concurrent.options import Choices, consumer_config
+from muster.client.concurrent.options import UserOptions, consumer_config
 from muster.client.concurrent.processes import ProcessCall
-from muster.client.concurrent.workers import DirectCall, HandlerCall, OnEnd, ThreadWorkers, reading
+from muster.client.concurrent.workers import DirectCall, HandlerCall, OnEnd, ThreadWorkers, with_deserializers
 from muster.client.core.concurrent.rules import Order, Retry
 from muster.client.net import forks
-from muster.client.serde import Deserializers, GivenDeserializer
+from muster.client.serde import DeserializerLike, Deserializers
 from muster.errors import ConfigError, IllegalStateError
 from muster.model import ConsumerRecord
 
@@ -46,7 +46,7 @@ class ConcurrentConsumer(forks.NotPicklable):
             function of a record: records of a partition with the same result are handled in order.
         concurrency: how many records at a time; 100 threads, or as many processes as there are processors.
         workers: `"threads"`, or `"processes"` for CPU-bound work; then the handler must be a module-level function.
-        retry: how often and after which delay a failed record is retried. Later records of its key wait, the
+        retry: how many times and after what delay a failed record is retried. Later records of its key wait, the
             others do not.
         dead_letter_topic: where records go that failed for good. Without it the first of them ends the run.
         commit_interval_ms: how often finished records are committed: a crash repeats those finished since.
@@ -61,8 +61,8 @@ class ConcurrentConsumer(forks.NotPicklable):
         handler: Callable[[ConsumerRecord], None],
         /,
         *,
-        key_deserializer: GivenDeserializer | None = None,
-        value_deserializer: GivenDeserializer | None = None,
+        key_deserializer: DeserializerLike | None = None,
+        value_deserializer: DeserializerLike | None = None,
         topics: Iterable[str] | str | None = None,
         pattern: str | re.Pattern[str] | None = None,
         order: Order = "key",
@@ -76,15 +76,14 @@ class ConcurrentConsumer(forks.NotPicklable):
         handle_signals: bool = True,
         **more: Unpack[ConsumerKeywords],
     ) -> None:
-        given = key_deserializer, value_deserializer
         _check(handler, workers)
-        deserializers = Deserializers(*given)
+        deserializers = Deserializers(key_deserializer, value_deserializer)
         if workers == "processes":
             _check_pickling(handler=handler, key_deserializer=key_deserializer, value_deserializer=value_deserializer)
         config = consumer_config(settings, more)
         if concurrency is None:
             concurrency = 100 if workers == "threads" else os.cpu_count() or 1
-        options = Choices(
+        options = UserOptions(
             topics=topics,
             pattern=pattern,
             order=order,
@@ -98,9 +97,9 @@ class ConcurrentConsumer(forks.NotPicklable):
         ).options(config)
 
         def make_workers(on_end: OnEnd) -> ThreadWorkers:
-            make_call: Callable[[], HandlerCall] = partial(DirectCall, reading(handler, deserializers))
+            make_call: Callable[[], HandlerCall] = partial(DirectCall, with_deserializers(handler, deserializers))
             if workers == "processes":
-                make_call = partial(ProcessCall, handler, *given)
+                make_call = partial(ProcessCall, handler, key_deserializer, value_deserializer)
             return ThreadWorkers(concurrency, make_call, on_end)
 
         self._engine = ConcurrentEngine(config, options, make_workers)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from muster.client.concurrent.engine import Options
+from muster.client.concurrent.engine import EngineOptions
 from muster.client.config import ConsumerConfig
 from muster.client.core.checks import compile_pattern
 from muster.client.core.concurrent.rules import Order, Retry, Rules, check_whole
@@ -15,7 +15,7 @@ from muster.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class UserOptions:
     """The options as the user set them."""
 
     topics: Iterable[str] | str | None = None
@@ -29,7 +29,7 @@ class Choices:
     max_buffered: int | None = None
     handle_signals: bool = True
 
-    def options(self, config: ConsumerConfig) -> Options:
+    def options(self, config: ConsumerConfig) -> EngineOptions:
         """The engine's options. Raises ConfigError if they contradict each other."""
         topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics or ())
         if bool(topics) == (self.pattern is not None):
@@ -47,7 +47,7 @@ class Choices:
                 f"drain_timeout_ms ({self.drain_timeout_ms}) must be below max_poll_interval_ms "
                 f"({config.max_poll_interval_ms}): a rebalance waits no longer for a member"
             )
-        return Options(
+        return EngineOptions(
             topics=topics,
             pattern=pattern,
             rules=self._rules(),
@@ -71,9 +71,9 @@ class Choices:
 
 def consumer_config(settings: Mapping[str, Any] | None, more: Mapping[str, Any]) -> ConsumerConfig:
     """The consumer's settings, with auto commit off."""
-    given = dict(settings or {}) | dict(more)
-    asked = any(name.replace(".", "_") == "enable_auto_commit" for name in given)
-    config = ConsumerConfig.of(given)
-    if asked and config.enable_auto_commit:
+    chosen = dict(settings or {}) | dict(more)
+    is_set = any(name.replace(".", "_") == "enable_auto_commit" for name in chosen)
+    config = ConsumerConfig.of(chosen)
+    if is_set and config.enable_auto_commit:
         raise ConfigError("enable_auto_commit cannot be on: only records that handlers have finished are committed")
     return replace(config, enable_auto_commit=False)

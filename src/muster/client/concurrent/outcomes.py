@@ -1,4 +1,4 @@
-"""Exceptions that handlers raise, and what becomes of them."""
+"""Exceptions that handlers raise, and the failures made from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from dataclasses import replace
 
 from muster.client.core.checks import check_number
-from muster.client.core.concurrent.rules import MOST_MS, Failure
+from muster.client.core.concurrent.rules import MAX_MS, HandlerFailure
 from muster.errors import ConfigError, MusterError, RecordDeserializationError
 from muster.model import ConsumerRecord
 
@@ -21,7 +21,7 @@ class RetryLaterError(Exception):
 
     def __init__(self, delay_ms: int, why: str = "") -> None:
         super().__init__(why or f"again in {delay_ms} ms")
-        self.delay_ms = check_number("delay_ms", delay_ms, -MOST_MS, MOST_MS)
+        self.delay_ms = check_number("delay_ms", delay_ms, -MAX_MS, MAX_MS)
 
 
 class HandlerFailedError(MusterError):
@@ -41,7 +41,7 @@ def check_returned(result: object) -> None:
     """
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
-            result.close()  # else Python complains that it was never awaited
+            result.close()  # else Python would warn that it was never awaited
         raise ConfigError(
             f"the handler returned a {type(result).__name__}, so nothing has run yet: use an async function as a "
             "handler of AsyncConcurrentConsumer, and await in it what it starts"
@@ -64,7 +64,7 @@ class UnreadableRecordError(Exception):
         super().__init__(str(error))
         self.error = error
 
-    def failure(self) -> Failure:
+    def failure(self) -> HandlerFailure:
         """The reason as text. A retry does not help unless the deserializer asks for one: a schema registry may be
         down."""
         cause = self.error.__cause__
@@ -74,29 +74,29 @@ class UnreadableRecordError(Exception):
         return replace(failure_of(self.error), message=text, permanent=True)
 
 
-Outcome = BaseException | Failure | None
+Outcome = BaseException | HandlerFailure | None
 """How a handler ended; None if it returned."""
 
 
-def failure_of(outcome: BaseException | Failure) -> Failure:
+def failure_of(outcome: BaseException | HandlerFailure) -> HandlerFailure:
     """Why a record was not handled, as text."""
-    if isinstance(outcome, Failure):
+    if isinstance(outcome, HandlerFailure):
         return outcome
     if isinstance(outcome, UnreadableRecordError):
         return outcome.failure()
     kind = type(outcome)
-    return Failure(
+    return HandlerFailure(
         kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        _words(outcome),
+        _text_of(outcome),
         "".join(traceback.format_exception(outcome)),
         isinstance(outcome, PoisonRecordError),
         max(0, outcome.delay_ms) if isinstance(outcome, RetryLaterError) else None,
     )
 
 
-def _words(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """An exception's text, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as another:
-        return f"<it cannot be shown: {type(another).__name__}>"
+        return f"<its text is not available: {type(another).__name__}>"

@@ -15,9 +15,9 @@ from multiprocessing import connection, resource_tracker
 from types import FrameType
 
 from muster.client.concurrent.outcomes import WorkerDiedError, WorkerStartError, check_returned, failure_of
-from muster.client.concurrent.workers import Handler, reading
-from muster.client.core.concurrent.rules import Failure
-from muster.client.serde import Deserializers, GivenDeserializer
+from muster.client.concurrent.workers import Handler, with_deserializers
+from muster.client.core.concurrent.rules import HandlerFailure
+from muster.client.serde import DeserializerLike, Deserializers
 from muster.model import ConsumerRecord
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,10 +28,10 @@ class ProcessCall:
     """Handles records in its own process, one at a time: so a process that dies shows which record killed it.
 
     The process is restarted when it has died. It is spawned, not forked: the parent has threads and connections.
-    Deserializers are sent once, when it starts, so that they may keep what they have learned.
+    Deserializers are sent once, when it starts, so that they may cache what they have loaded.
     """
 
-    def __init__(self, handler: Handler, *deserializers: GivenDeserializer | None) -> None:
+    def __init__(self, handler: Handler, *deserializers: DeserializerLike | None) -> None:
         self._handler = handler
         self._deserializers = deserializers
         self._pool: ProcessPoolExecutor | None = None
@@ -40,7 +40,7 @@ class ProcessCall:
         self._unwanted: ConsumerRecord | None = None
         """The last record whose handling had to end."""
 
-    def __call__(self, record: ConsumerRecord) -> Failure | None:
+    def __call__(self, record: ConsumerRecord) -> HandlerFailure | None:
         with self._lock:
             self._record = record
         try:
@@ -65,7 +65,7 @@ class ProcessCall:
             spawn = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=partial(_begin_process, *self._deserializers))
             try:
-                with _held_signals():
+                with _blocked_signals():
                     started = pool.submit(os.getpid)
                 started.result()
             except (BrokenProcessPool, OSError, RuntimeError) as error:
@@ -99,7 +99,7 @@ class ProcessCall:
 
 
 @contextmanager
-def _held_signals() -> Iterator[None]:
+def _blocked_signals() -> Iterator[None]:
     """Processes that this thread starts begin with the signals blocked, until `_begin_process` installs handlers.
     Otherwise a Ctrl-C while Python starts would end the process, and the run with it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
@@ -116,13 +116,13 @@ def _held_signals() -> Iterator[None]:
 # --- in the process --------------------------------------------------------------------------------------------------
 
 _deserializers = Deserializers(None, None)
-"""Its own."""
+"""Those of this process."""
 
 
-def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
+def _handle(handler: Handler, record: ConsumerRecord) -> HandlerFailure | None:
     """A failure comes back as text, because not every exception can be pickled or unpickled."""
     try:
-        result = reading(handler, _deserializers)(record)
+        result = with_deserializers(handler, _deserializers)(record)
     except Exception as error:
         return failure_of(error)
     if result is not None:
@@ -130,43 +130,43 @@ def _handle(handler: Handler, record: ConsumerRecord) -> Failure | None:
     return None
 
 
-def _begin_process(key: GivenDeserializer | None = None, value: GivenDeserializer | None = None) -> None:
-    """The parent decides when to end, and without it there is nothing to do."""
+def _begin_process(key: DeserializerLike | None = None, value: DeserializerLike | None = None) -> None:
+    """Initialize a worker process: the parent decides when it ends, and it does not outlive the parent."""
     global _deserializers
     _deserializers = Deserializers(key, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Not ignored: programs started by a handler would inherit that, and could not be ended by it.
-    signal.signal(signal.SIGTERM, _left_to_the_parent)
+    signal.signal(signal.SIGTERM, _ignore_sigterm)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_hold, after_in_parent=_let_through, after_in_child=_as_usual)
+        os.register_at_fork(before=_block_sigterm, after_in_parent=_restore_mask, after_in_child=_reset_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
 
 
-def _left_to_the_parent(number: int, frame: FrameType | None) -> None:
+def _ignore_sigterm(number: int, frame: FrameType | None) -> None:
     """The parent waits for running handlers, then ends this process."""
 
 
 _masks = threading.local()
 
 
-def _hold() -> None:
+def _block_sigterm() -> None:
     """Before a handler forks: the child may be asked to end before its signal handlers are in place."""
     _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
-def _let_through() -> None:
+def _restore_mask() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
 
 
-def _as_usual() -> None:
+def _reset_sigterm() -> None:
     """In a child forked by a handler: `multiprocessing`, among others, ends children with SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _let_through()
+    _restore_mask()
 
 
-def _end_with(sentinel: int) -> None:
+def _exit_with_parent(sentinel: int) -> None:
     connection.wait([sentinel])
     os._exit(1)

@@ -14,7 +14,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _listening: dict[signal.Signals, list[Signals]] = {}
 """All runs that react to a signal, in one event loop: the first installs the handler, the last removes it."""
-_before: dict[signal.Signals, Any] = {}
+_previous_handlers: dict[signal.Signals, Any] = {}
 
 
 class Signals:
@@ -39,10 +39,10 @@ class Signals:
             if not _is_default(before):
                 continue
             try:
-                self.loop.add_signal_handler(number, _tell, number)
+                self.loop.add_signal_handler(number, _dispatch, number)
             except (NotImplementedError, RuntimeError):  # Windows, or a loop without support
                 continue
-            _listening[number], _before[number] = [self], before
+            _listening[number], _previous_handlers[number] = [self], before
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -53,10 +53,10 @@ class Signals:
                 if not listening:
                     del _listening[number]
                     self.loop.remove_signal_handler(number)
-                    signal.signal(number, _before.pop(number))
+                    signal.signal(number, _previous_handlers.pop(number))
 
 
-def _tell(number: signal.Signals) -> None:
+def _dispatch(number: signal.Signals) -> None:
     for each in list(_listening.get(number, ())):
         each.on_signal()
 

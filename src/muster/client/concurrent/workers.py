@@ -1,6 +1,6 @@
 """Workers that handle records: asyncio tasks, threads, or threads with a process each (`processes.py`).
 
-An engine starts a job with `start`, and is notified by `on_end`, in its event loop, when it has ended. Each job ends
+An engine starts a job with `start`, and `on_end` is called in its event loop when the job has ended. Each job ends
 once, and never inside `start`.
 """
 
@@ -24,7 +24,7 @@ from muster.client.concurrent.outcomes import (
     WorkerStartError,
     check_returned,
 )
-from muster.client.core.concurrent.rules import Failure
+from muster.client.core.concurrent.rules import HandlerFailure
 from muster.client.core.concurrent.work import Job
 from muster.client.serde import Deserializers
 from muster.errors import ConfigError, RecordDeserializationError
@@ -39,7 +39,7 @@ _CLOSE_S = 5.0
 """How long shutdown waits for threads whose handlers were abandoned."""
 
 
-def reading(handler: Handler, deserializers: Deserializers) -> Handler:
+def with_deserializers(handler: Handler, deserializers: Deserializers) -> Handler:
     """The handler, called with the deserialized record. Waiting records are bytes: deserializers are called last."""
     if not deserializers:
         return handler
@@ -124,7 +124,7 @@ def _returned(task: asyncio.Task[Any]) -> ConfigError | None:
 class HandlerCall(Protocol):
     """How one thread handles a record."""
 
-    def __call__(self, record: ConsumerRecord) -> Failure | None:
+    def __call__(self, record: ConsumerRecord) -> HandlerFailure | None:
         """Handle a record. Raises, or returns a failure, if that failed."""
 
     def kill(self, record: ConsumerRecord) -> None:
@@ -145,30 +145,36 @@ class ThreadWorkers:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._under_way = 0
         self._threads: list[threading.Thread] = []
+        self._start_error: RuntimeError | None = None
+        """Why no further thread could be started."""
         self._running: dict[Job, HandlerCall] = {}
         self._unwanted: set[Job] = set()
         """Jobs that were cancelled and may not have started yet."""
         self._ended: deque[tuple[Job, Outcome]] = deque()
-        self._told = False
+        self._collect_scheduled = False
         """Whether the event loop is about to collect ended jobs."""
 
     def start(self, job: Job) -> None:
         self._under_way += 1
+        loop = asyncio.get_running_loop()
         if len(self._threads) < min(self._under_way, self._size):
-            name = f"muster-handler-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._work, args=(asyncio.get_running_loop(),), name=name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the system allows no more
-                self._size = len(self._threads)
-                log.warning("only %d handlers run at a time: %s", self._size, error)
-                if not self._threads:
-                    loop = asyncio.get_running_loop()
-                    loop.call_soon(self._on_end, job, WorkerStartError(f"no thread could be started: {error}"))
-                    return
-            else:
-                self._threads.append(thread)
-        self._jobs.put(job)
+            self._start_thread(loop)
+        if self._threads:
+            self._jobs.put(job)
+        else:
+            self._under_way -= 1
+            loop.call_soon(self._on_end, job, WorkerStartError(f"no thread could be started: {self._start_error}"))
+
+    def _start_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        name = f"muster-handler-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._work, args=(loop,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system allows no more
+            self._size, self._start_error = len(self._threads), error
+            log.warning("only %d handlers run at a time: %s", self._size, error)
+        else:
+            self._threads.append(thread)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         call = self._make_call()
@@ -182,14 +188,14 @@ class ThreadWorkers:
             del self._running[job]
             self._ended.append((job, outcome))
             del job, outcome
-            if not self._told:
-                self._told = True
+            if not self._collect_scheduled:
+                self._collect_scheduled = True
                 with suppress(RuntimeError):  # the loop is closed, the run has ended
                     loop.call_soon_threadsafe(self._collect)
         call.close()
 
     def _collect(self) -> None:
-        self._told = False  # before looking: what is appended from now on is reported again
+        self._collect_scheduled = False  # before looking: what is appended from now on is reported again
         while self._ended:
             job, outcome = self._ended.popleft()
             self._under_way -= 1

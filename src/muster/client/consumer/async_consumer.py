@@ -23,11 +23,11 @@ from muster.client.consumer.queries import ConsumerQueries
 from muster.client.core.checks import MAX_INT, check_number, check_timeout, compile_pattern
 from muster.client.core.consumer import ConsumerCore, OnDone
 from muster.client.core.subscription_state import OffsetReset, SubscriptionKind
-from muster.client.hooks import ConsumerHooks, WatchedConsumer
+from muster.client.hooks import ConsumerHookCalls, ConsumerHooks
 from muster.client.metrics import Metrics, of_consumer
 from muster.client.net import forks
 from muster.client.net.measures import RecordCounts
-from muster.client.serde import Deserializers, GivenDeserializer
+from muster.client.serde import DeserializerLike, Deserializers
 from muster.errors import (
     ClosedError,
     ConfigError,
@@ -75,8 +75,8 @@ class AsyncConsumer(ConsumerQueries):
         settings: Mapping[str, Any] | None = None,
         /,
         *,
-        key_deserializer: GivenDeserializer | None = None,
-        value_deserializer: GivenDeserializer | None = None,
+        key_deserializer: DeserializerLike | None = None,
+        value_deserializer: DeserializerLike | None = None,
         hooks: Sequence[ConsumerHooks] = (),
         **more: Unpack[ConsumerKeywords],
     ) -> None:
@@ -92,7 +92,7 @@ class AsyncConsumer(ConsumerQueries):
         self._core.unhandled = self._handout.unhandled
         self._arrow: ArrowReader | None = None
         self._consumed = RecordCounts()
-        self._hooks = WatchedConsumer(hooks)
+        self._hooks = ConsumerHookCalls(hooks)
         if self._hooks and self._config.group_id is not None:
             self._core.group.commits.on_committed = self._hooks.committed
         self._started = False

@@ -15,7 +15,7 @@ from muster.client.consumer.blocking import BlockingReader, blocking, in_loop
 from muster.client.core.checks import check_timeout
 from muster.client.hooks import ConsumerHooks
 from muster.client.net.loop import LoopThread, in_caller
-from muster.client.serde import GivenDeserializer
+from muster.client.serde import DeserializerLike
 from muster.errors import ClosedError
 from muster.model import (
     ConsumerRecord,
@@ -44,8 +44,8 @@ class Consumer(BlockingReader):
         settings: Mapping[str, Any] | None = None,
         /,
         *,
-        key_deserializer: GivenDeserializer | None = None,
-        value_deserializer: GivenDeserializer | None = None,
+        key_deserializer: DeserializerLike | None = None,
+        value_deserializer: DeserializerLike | None = None,
         hooks: Sequence[ConsumerHooks] = (),
         **more: Unpack[ConsumerKeywords],
     ) -> None:

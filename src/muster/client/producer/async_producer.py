@@ -13,7 +13,7 @@ from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.transactions import ProducerTransactions, TransactionCall
 from muster.client.delivery import Headers, OnDelivery, Receipt
-from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
+from muster.client.hooks import HookedReceipt, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.net import forks
 from muster.client.producer.producer_engine import (
@@ -23,7 +23,7 @@ from muster.client.producer.producer_engine import (
     exit_timeout_ms,
 )
 from muster.client.producer.transaction_blocks import AsyncTransaction
-from muster.client.serde import GivenSerializer, Serializers
+from muster.client.serde import SerializerLike, Serializers
 from muster.errors import ClosedError, KafkaTimeoutError
 from muster.model import GroupMetadata, OffsetAndMetadata, PartitionInfo, RecordMetadata, TopicPartition
 
@@ -44,8 +44,8 @@ class AsyncProducer(forks.NotPicklable):
         settings: Mapping[str, Any] | None = None,
         /,
         *,
-        key_serializer: GivenSerializer | None = None,
-        value_serializer: GivenSerializer | None = None,
+        key_serializer: SerializerLike | None = None,
+        value_serializer: SerializerLike | None = None,
         partitioner: Partitioner | None = None,
         hooks: Sequence[ProducerHooks] = (),
         **more: Unpack[ProducerKeywords],
@@ -100,7 +100,7 @@ class AsyncProducer(forks.NotPicklable):
             await self._ready()
         if on_delivery is not None:
             check_callable("on_delivery", on_delivery)
-        hooked: Hooked | None = None
+        hooked: HookedReceipt | None = None
         if self._hook is not None:
             hooked = self._hook(topic, value, key, partition, timestamp_ms, headers)
             topic, value, key, partition, timestamp_ms, headers = hooked.fields

@@ -17,13 +17,13 @@ from muster.client.core.checks import check_timeout
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.core.produce.transactions import ProducerTransactions
 from muster.client.delivery import DeliveryFuture, Headers, OnDelivery, Receipt
-from muster.client.hooks import Hooked, ProducerHooks, producer_hooks
+from muster.client.hooks import HookedReceipt, ProducerHooks, producer_hooks
 from muster.client.metrics import Metrics
 from muster.client.net import forks
 from muster.client.producer.outbox import Outbox
 from muster.client.producer.producer_engine import check_callable, exit_timeout_ms
 from muster.client.producer.transaction_blocks import Transaction
-from muster.client.serde import GivenSerializer, Serializers
+from muster.client.serde import SerializerLike, Serializers
 from muster.model import GroupMetadata, OffsetAndMetadata, PartitionInfo, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Producer(forks.NotPicklable):
         settings: Mapping[str, Any] | None = None,
         /,
         *,
-        key_serializer: GivenSerializer | None = None,
-        value_serializer: GivenSerializer | None = None,
+        key_serializer: SerializerLike | None = None,
+        value_serializer: SerializerLike | None = None,
         partitioner: Partitioner | None = None,
         hooks: Sequence[ProducerHooks] = (),
         **more: Unpack[ProducerKeywords],
@@ -94,7 +94,7 @@ class Producer(forks.NotPicklable):
             self._transactions.check_send()
         if on_delivery is not None:
             check_callable("on_delivery", on_delivery)
-        hooked: Hooked | None = None
+        hooked: HookedReceipt | None = None
         if self._hook is not None:
             hooked = self._hook(topic, value, key, partition, timestamp_ms, headers)
             topic, value, key, partition, timestamp_ms, headers = hooked.fields

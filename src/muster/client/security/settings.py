@@ -158,8 +158,8 @@ def login(config: SecurityConfig) -> Login:
 
 
 def _password_login(config: SecurityConfig, mechanism: str, module: jaas.LoginModule | None) -> Login:
-    given = config.sasl_username is not None or config.sasl_password is not None
-    if module is not None and given:
+    has_settings = config.sasl_username is not None or config.sasl_password is not None
+    if module is not None and has_settings:
         raise ConfigError("sasl_jaas_config and sasl_username or sasl_password are both set; set only one of them")
     if module is not None:
         username, password = module.get("username"), module.options.get("password")
@@ -207,14 +207,14 @@ def _token_login(config: SecurityConfig, module: jaas.LoginModule | None) -> Log
 def _endpoint_tls(options: Mapping[str, Secret]) -> SecurityConfig | None:
     """As for Kafka's clients, the options `ssl.…` of the login module: the endpoint is not a broker, and may have
     another certificate authority."""
-    given = {name.replace(".", "_"): value for name, value in options.items() if name.startswith("ssl.")}
-    if not given:
+    options_tls = {name.replace(".", "_"): value for name, value in options.items() if name.startswith("ssl.")}
+    if not options_tls:
         return None
     known = {setting.name for setting in fields(SecurityConfig) if setting.name.startswith("ssl_")}
-    unknown = sorted(given.keys() - known)
+    unknown = sorted(options_tls.keys() - known)
     if unknown:
         raise ConfigError(f"sasl_jaas_config has {unknown[0].replace('_', '.')}, which is not a TLS setting")
-    made = SecurityConfig(**{name: value if name in SECRETS else value.reveal() for name, value in given.items()})  # type: ignore[arg-type]
+    made = SecurityConfig(**{name: value if name in SECRETS else value.reveal() for name, value in options_tls.items()})  # type: ignore[arg-type]
     made.check_security()
     return made
 

@@ -35,7 +35,7 @@ def context(config: SecurityConfig) -> ssl.SSLContext:
     try:
         made = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=text)
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"{name} has no certificates in PEM: {_words(error)}") from None
+        raise ConfigError(f"{name} has no certificates in PEM: {_reason(error)}") from None
     if not config.ssl_endpoint_identification_algorithm:
         made.check_hostname = False
     made.minimum_version, made.maximum_version = _versions(config.ssl_enabled_protocols)
@@ -76,21 +76,21 @@ def _load_identity(made: ssl.SSLContext, config: SecurityConfig) -> None:
 
 
 def _load_pair(made: ssl.SSLContext, name: str, path: str, password: Secret | None) -> None:
-    asked: list[bool] = []
+    requested: list[bool] = []
 
-    def tell() -> str:
+    def get_password() -> str:
         # Without a function OpenSSL prompts on the terminal, and a service would hang there.
-        asked.append(True)
+        requested.append(True)
         if password is None:
             raise ConfigError(f"the key of {name} is encrypted, and there is no ssl_key_password")
         return password.reveal()
 
     try:
-        made.load_cert_chain(path, password=tell)
+        made.load_cert_chain(path, password=get_password)
     except ssl.SSLError as error:
-        if asked:
+        if requested:
             raise ConfigError(f"ssl_key_password is not the password of the key of {name}") from None
-        raise ConfigError(f"{name} must have a private key and its certificate in PEM: {_words(error)}") from None
+        raise ConfigError(f"{name} must have a private key and its certificate in PEM: {_reason(error)}") from None
     except OSError as error:
         raise ConfigError(f"{name} cannot be read: {error.strerror}") from None
 
@@ -130,14 +130,14 @@ def _pem(name: str, location: str) -> str:
     return found.decode("ascii", "ignore")
 
 
-def _refuse_type(name: str, given: str | None, location: str) -> None:
-    if given is None or given.upper() == "PEM" or "-----BEGIN" in location:  # `_pem` refuses a key here
+def _refuse_type(name: str, store_type: str | None, location: str) -> None:
+    if store_type is None or store_type.upper() == "PEM" or "-----BEGIN" in location:  # `_pem` refuses a key here
         return
     with contextlib.suppress(OSError, ValueError):
         if b"-----BEGIN" in Path(location).read_bytes():
-            raise ConfigError(f"{name} is {given}, and {location} is PEM: leave {name} out")
-    known = {"JKS": _from_java, "PKCS12": _from_pkcs12}.get(given.upper())
-    raise ConfigError(f"{name} is {given}, which is not supported; {known(location) if known else 'PEM is'}")
+            raise ConfigError(f"{name} is {store_type}, and {location} is PEM: leave {name} out")
+    known = {"JKS": _from_java, "PKCS12": _from_pkcs12}.get(store_type.upper())
+    raise ConfigError(f"{name} is {store_type}, which is not supported; {known(location) if known else 'PEM is'}")
 
 
 def _from_java(location: str) -> str:
@@ -200,7 +200,7 @@ def why_refused(error: ssl.SSLError) -> str | None:
         return "the broker and this client have no version of TLS in common; check ssl_enabled_protocols on both sides"
     if "ALERT" in reason and any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")):
         return (
-            f"the broker does not accept this client's certificate ({_words(error)}); check ssl_keystore_location, "
+            f"the broker does not accept this client's certificate ({_reason(error)}); check ssl_keystore_location, "
             "and the broker's ssl.truststore"
         )
     if "HANDSHAKE_FAILURE" in reason or "NO_SHARED_CIPHER" in reason:
@@ -210,7 +210,7 @@ def why_refused(error: ssl.SSLError) -> str | None:
         )
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         return None
-    return f"the TLS handshake failed: {_words(error)}"
+    return f"the TLS handshake failed: {_reason(error)}"
 
 
 def _why_not_trusted(error: ssl.SSLCertVerificationError) -> str:
@@ -232,6 +232,6 @@ def _why_not_trusted(error: ssl.SSLCertVerificationError) -> str:
     return f"the broker's certificate is not trusted: {error.verify_message}"
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     return str(reason).lower().replace("_", " ") if reason else str(error)

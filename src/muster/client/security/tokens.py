@@ -25,7 +25,7 @@ from muster.client.security.settings import Login, SecurityConfig
 from muster.errors import AuthenticationError
 
 _REFRESH_AT: Final = 0.8
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _TOKEN_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=")
 
 
@@ -121,7 +121,7 @@ class Tokens:
             raise
 
     def refused(self) -> None:
-        """The broker did not accept it: fetch a new one next time."""
+        """The broker did not accept the token: fetch a new one next time."""
         with self._lock:
             self._token = None
 
@@ -137,25 +137,25 @@ def by_client_credentials(
     """
     url = config.sasl_oauthbearer_token_endpoint_url or ""
     if url.startswith("file:"):
-        return Token.of(_of_file(url))
-    answer = _asked(_request(url, login, config.sasl_oauthbearer_header_urlencode), config, trust)
+        return Token.of(_read_file(url))
+    answer = _post(_request(url, login, config.sasl_oauthbearer_header_urlencode), config, trust)
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):
-        raise AuthenticationError(f"{_place(url)} did not answer with JSON; is it a token endpoint?") from None
+        raise AuthenticationError(f"{_endpoint_name(url)} did not answer with JSON; is it a token endpoint?") from None
     text = found.get("access_token") if isinstance(found, dict) else None
     if not isinstance(text, str):
-        raise AuthenticationError(f"the answer of {_place(url)} has no access_token")
+        raise AuthenticationError(f"the answer of {_endpoint_name(url)} has no access_token")
     lifetime = found.get("expires_in")
     known = isinstance(lifetime, int | float) and not isinstance(lifetime, bool) and 0 < lifetime < 1e10
     return Token.of(Token(Secret(text), clock() + int(lifetime * 1000) if known else None))
 
 
-def _of_file(url: str) -> str:
+def _read_file(url: str) -> str:
     path = urllib.request.url2pathname(urllib.parse.urlsplit(url).path)
     try:
         with open(path, encoding="ascii") as file:
-            return file.read(_MOST_BYTES).strip()
+            return file.read(_MAX_BYTES).strip()
     except (OSError, ValueError) as error:
         raise AuthenticationError(f"no OAuth token can be read from {path}: {_reason(error)}") from None
 
@@ -174,35 +174,35 @@ def _request(url: str, login: Login, is_encoded: bool) -> urllib.request.Request
     return urllib.request.Request(url, urllib.parse.urlencode(form).encode(), headers, method="POST")
 
 
-def _asked(request: urllib.request.Request, config: SecurityConfig, trust: ssl.SSLContext | None) -> bytes:
-    place = _place(request.full_url)
+def _post(request: urllib.request.Request, config: SecurityConfig, trust: ssl.SSLContext | None) -> bytes:
+    endpoint = _endpoint_name(request.full_url)
     timeout_s = max(config.sasl_login_connect_timeout_ms, config.sasl_login_read_timeout_ms) / 1000 or None
     opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=trust))
     try:
         with opener.open(request, timeout=timeout_s) as answer:
-            return bytes(answer.read(_MOST_BYTES))
+            return bytes(answer.read(_MAX_BYTES))
     except urllib.error.HTTPError as error:
         with error:
             retriable = error.code >= 500 or error.code == 429
-            why = _said(error) or error.reason
+            why = _oauth_error(error) or error.reason
         advice = _ADVICE.get(why, "")
         raise AuthenticationError(
-            f"{place} returned no token: HTTP {error.code}: {why}{advice}", retriable=retriable
+            f"{endpoint} returned no token: HTTP {error.code}: {why}{advice}", retriable=retriable
         ) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", error)
         if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
             # Its text is whatever the server sent.
             why = "did not answer with HTTP; is it a token endpoint?"
-            raise AuthenticationError(f"{place} {why}", retriable=True) from None
+            raise AuthenticationError(f"{endpoint} {why}", retriable=True) from None
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationError(
-                f"no token from {place}: its certificate is not trusted ({cause.verify_message}); name its authority's "
-                "with the option ssl.truststore.location in sasl_jaas_config"
+                f"no token from {endpoint}: its certificate is not trusted ({cause.verify_message}); name the "
+                "certificate of its authority with the option ssl.truststore.location in sasl_jaas_config"
             ) from None
-        is_cut = isinstance(cause, ConnectionError) and not isinstance(cause, ConnectionRefusedError)
-        advice = "; does its port expect https?" if is_cut and request.type == "http" else ""
-        raise AuthenticationError(f"no token from {place}: {_reason(error)}{advice}", retriable=True) from None
+        was_cut = isinstance(cause, ConnectionError) and not isinstance(cause, ConnectionRefusedError)
+        advice = "; does its port expect https?" if was_cut and request.type == "http" else ""
+        raise AuthenticationError(f"no token from {endpoint}: {_reason(error)}{advice}", retriable=True) from None
 
 
 _UNKNOWN_CLIENT: Final = (
@@ -211,7 +211,7 @@ _UNKNOWN_CLIENT: Final = (
 )
 _ADVICE: Final = {
     "invalid_client": _UNKNOWN_CLIENT,
-    "unauthorized_client": _UNKNOWN_CLIENT,  # what Keycloak says of a wrong secret
+    "unauthorized_client": _UNKNOWN_CLIENT,  # Keycloak's answer to a wrong secret
     "invalid_scope": "; check sasl_oauthbearer_scope",
 }
 """What to do about each error of RFC 6749, 5.2."""
@@ -224,17 +224,17 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _said(error: urllib.error.HTTPError) -> str | None:
+def _oauth_error(error: urllib.error.HTTPError) -> str | None:
     """The error as RFC 6749, 5.2 has it; nothing else from the body, which may echo what was sent."""
     try:
-        found = json.loads(error.read(_MOST_BYTES))
-        said = found["error"]
+        found = json.loads(error.read(_MAX_BYTES))
+        code = found["error"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return said[:100] if isinstance(said, str) and said.replace("_", "").isalnum() else None
+    return code[:100] if isinstance(code, str) and code.replace("_", "").isalnum() else None
 
 
-def _place(url: str) -> str:
+def _endpoint_name(url: str) -> str:
     """The host of a URL: its path and query may contain secrets."""
     parts = urllib.parse.urlsplit(url)
     return f"the token endpoint at {parts.hostname}"

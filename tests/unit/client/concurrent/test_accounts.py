@@ -5,14 +5,14 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 
 from muster.client.core.concurrent.core import ConcurrentCore
-from muster.client.core.concurrent.encoding import SIGN, Done, decode, encode
-from muster.client.core.concurrent.progress import Progress
-from muster.client.core.concurrent.rules import Failure, Order, Retry, Rules
+from muster.client.core.concurrent.encoding import MARKER, Done, decode, encode
+from muster.client.core.concurrent.progress import PartitionProgress
+from muster.client.core.concurrent.rules import HandlerFailure, Order, Retry, Rules
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.concurrent_jobs import offsets, start
 
 P0 = TopicPartition("flights", 0)
-BOOM = Failure("ValueError")
+BOOM = HandlerFailure("ValueError")
 
 
 def records(*offsets: int, epoch: int = 0, value: bytes = b"") -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -59,7 +59,7 @@ def test_an_open_record_that_was_compacted_away_does_not_hide_the_next_one() -> 
 
 
 def test_open_records_of_a_former_owner_that_never_came_are_forgotten_behind_its_end() -> None:
-    progress = Progress(P0, left_at(5, Done(20, (5, 7, 18))))
+    progress = PartitionProgress(P0, left_at(5, Done(20, (5, 7, 18))))
     progress.add(6)
     assert progress.holes == 2
     progress.add(20)
@@ -107,10 +107,10 @@ def test_the_leader_epoch_is_that_of_the_log_after_a_cut() -> None:
 
 
 def test_metadata_of_another_kind_is_not_believed() -> None:
-    body = b64decode(encode(P0, 0, Done(16, (0, 1, 8)))[len(SIGN) :])
+    body = b64decode(encode(P0, 0, Done(16, (0, 1, 8)))[len(MARKER) :])
     assert body[0] == 1  # bits, which would be gaps as well
     for kind in (b"\2", b"\3"):
-        assert decode(P0, 0, SIGN + b64encode(kind + body[1:]).decode()) is None
+        assert decode(P0, 0, MARKER + b64encode(kind + body[1:]).decode()) is None
 
 
 # --- what waits ------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ import pytest
 from muster.client.core.concurrent import dead_letters
 from muster.client.core.concurrent.core import ConcurrentCore
 from muster.client.core.concurrent.encoding import Done, decode, encode
-from muster.client.core.concurrent.rules import Failure, Retry, Rules
+from muster.client.core.concurrent.rules import HandlerFailure, Retry, Rules
 from muster.errors import ConfigError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.concurrent_jobs import offsets, start
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
-BOOM = Failure("ValueError", "boom", "Traceback …")
+BOOM = HandlerFailure("ValueError", "boom", "Traceback …")
 
 
 def record(offset: int, key: bytes | None = None, partition: int = 0, epoch: int = 0, value: bytes = b"") -> Any:
@@ -236,11 +236,13 @@ def test_waits_grow_up_to_a_limit():
 
 def test_a_handler_may_say_when():
     it = core(keyed("a"))
-    it.failed(start(it)[0], Failure("RetryLaterError", delay_ms=5), now=1)
+    it.failed(start(it)[0], HandlerFailure("RetryLaterError", delay_ms=5), now=1)
     assert it.next_retry() == 6
 
 
-@pytest.mark.parametrize("failure", [BOOM, Failure("PoisonRecordError", permanent=True)], ids=["last try", "poison"])
+@pytest.mark.parametrize(
+    "failure", [BOOM, HandlerFailure("PoisonRecordError", permanent=True)], ids=["last try", "poison"]
+)
 def test_what_failed_for_good_is_done_when_its_dead_letter_is_acknowledged(failure):
     it = core(keyed("aa"), retry=Retry(max_attempts=1 if failure is BOOM else 9), dead_letters=True)
     [job] = start(it)

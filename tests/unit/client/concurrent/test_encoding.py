@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.client.core.concurrent.encoding import DEFAULT_LIMIT, SIGN, Done, decode, encode, space
+from muster.client.core.concurrent.encoding import DEFAULT_LIMIT, MARKER, Done, capacity, decode, encode
 from muster.model import TopicPartition
 
 FLIGHTS = TopicPartition("flights", 3)
@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_left_out_from_behind(state, limit):
 
 @given(st.data(), st.sampled_from([40, 64, 100, 1000, DEFAULT_LIMIT]))
 def test_what_is_within_the_space_always_fits(data, limit):
-    window, holes = space(limit)
+    window, holes = capacity(limit)
     offset = data.draw(offsets)
     if data.draw(st.booleans()):
         count = data.draw(st.integers(1, window))
@@ -72,13 +72,13 @@ def test_what_is_within_the_space_always_fits(data, limit):
 
 
 def test_the_default_is_kafkas_and_tells_of_many():
-    assert space() == (24_400, 508)
-    every_other = tuple(range(0, space().window, 2))
-    assert len(encode(FLIGHTS, 0, Done(space().window, every_other))) < 200  # a pattern is deflated
+    assert capacity() == (24_400, 508)
+    every_other = tuple(range(0, capacity().window, 2))
+    assert len(encode(FLIGHTS, 0, Done(capacity().window, every_other))) < 200  # a pattern is deflated
 
 
 def test_a_limit_with_hardly_any_room_says_nothing():
-    assert space(0) == space(30) == (0, 0)
+    assert capacity(0) == capacity(30) == (0, 0)
     assert encode(FLIGHTS, 0, Done(10, (0, 5)), 0) == ""
 
 
@@ -92,7 +92,7 @@ def test_it_is_bound_to_its_partition_and_offset():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "half", "muster", SIGN, SIGN + "!", SIGN + "AAAA", "bmxsaA==", SIGN + "é", "\0" * 40]
+    "text", ["", "half", "muster", MARKER, MARKER + "!", MARKER + "AAAA", "bmxsaA==", MARKER + "é", "\0" * 40]
 )
 def test_metadata_of_others_says_nothing(text):
     assert decode(FLIGHTS, 0, text) is None
@@ -100,7 +100,7 @@ def test_metadata_of_others_says_nothing(text):
 
 @given(st.text(max_size=60), st.booleans())
 def test_no_text_raises(text, signed):
-    assert decode(FLIGHTS, 0, SIGN * signed + text) is None
+    assert decode(FLIGHTS, 0, MARKER * signed + text) is None
 
 
 @given(states(most=300), st.data())
@@ -121,7 +121,7 @@ def test_a_right_checksum_over_nonsense_raises_nothing(kind, payload):
     import zlib
 
     checksum = zlib.crc32(payload, zlib.crc32(kind + b"3 7 flights"))
-    text = SIGN + base64.b64encode(kind + checksum.to_bytes(4, "big") + payload).decode()
+    text = MARKER + base64.b64encode(kind + checksum.to_bytes(4, "big") + payload).decode()
     found = decode(FLIGHTS, 7, text)
     assert found is None or (
         list(found.holes) == sorted(set(found.holes)) and all(7 <= h < found.end for h in found.holes)
@@ -133,5 +133,5 @@ def test_a_bomb_is_not_inflated():
 
     told = b"\0" + b"\x80\x80\x80\x80\x80\x01" + zlib.compress(bytes(1 << 26), 9, wbits=-15)
     checksum = zlib.crc32(told, zlib.crc32(b"\3" + b"3 7 flights"))
-    text = SIGN + base64.b64encode(b"\3" + checksum.to_bytes(4, "big") + told).decode()
+    text = MARKER + base64.b64encode(b"\3" + checksum.to_bytes(4, "big") + told).decode()
     assert decode(FLIGHTS, 7, text) is None

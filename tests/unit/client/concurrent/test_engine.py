@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from muster.client.concurrent import engine as module
-from muster.client.concurrent.engine import ConcurrentEngine, Options
-from muster.client.concurrent.options import Choices, consumer_config
+from muster.client.concurrent.engine import ConcurrentEngine, EngineOptions
+from muster.client.concurrent.options import UserOptions, consumer_config
 from muster.client.concurrent.outcomes import HandlerFailedError, PoisonRecordError, RetryLaterError, WorkerStartError
 from muster.client.concurrent.signals import Signals
 from muster.client.concurrent.workers import TaskWorkers
@@ -122,7 +122,7 @@ def engine(handler: Handler, script: Script, letters: Letters | None = None, **c
     config = consumer_config({"bootstrap.servers": "127.0.0.1:1", "group.id": "delays"}, {})
     dead = None if letters is None else "flights-dead"
     chosen: dict[str, Any] = {"topics": "flights", "handle_signals": False, "dead_letter_topic": dead} | choices
-    options: Options = Choices(**chosen).options(config)
+    options: EngineOptions = UserOptions(**chosen).options(config)
     made = ConcurrentEngine(config, options, lambda on_end: TaskWorkers(handler, on_end))
     made._consumer = cast(Any, script)
     made._producer = cast(Any, letters)
@@ -394,7 +394,7 @@ async def test_a_record_that_fails_for_good_while_the_run_ends_is_told() -> None
 
 
 async def test_a_dead_letter_that_is_not_taken_now_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BURY_AGAIN_S", 0)
+    monkeypatch.setattr(module, "_DEAD_LETTER_RETRY_S", 0)
     script, letters = Script(), Letters(*[KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)] * 3)
     it, run = running(failing(PoisonRecordError("never")), script, records(b"a"), letters, commit_interval_ms=600_000)
     await until(lambda: letters.sent)

@@ -15,7 +15,7 @@ import pytest
 
 from muster.client.concurrent.outcomes import WorkerDiedError
 from muster.client.concurrent.processes import ProcessCall
-from muster.client.core.concurrent.rules import Failure
+from muster.client.core.concurrent.rules import HandlerFailure
 from muster.model import ConsumerRecord
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def shared() -> Iterator[ProcessCall]:
 
 def pid_of(call: ProcessCall, what: bytes = b"") -> int:
     failure = call(record(what))
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, HandlerFailure)
     return int(failure.message)
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from muster.client.concurrent.outcomes import Outcome, PoisonRecordError, RetryLaterError, failure_of
 from muster.client.concurrent.processes import ProcessCall
-from muster.client.concurrent.workers import DirectCall, TaskWorkers, ThreadWorkers, Workers, reading
-from muster.client.core.concurrent.progress import Progress
-from muster.client.core.concurrent.rules import Failure
+from muster.client.concurrent.workers import DirectCall, TaskWorkers, ThreadWorkers, Workers, with_deserializers
+from muster.client.core.concurrent.progress import PartitionProgress
+from muster.client.core.concurrent.rules import HandlerFailure
 from muster.client.core.concurrent.work import Job
 from muster.client.serde import Deserializers
 from muster.errors import ConfigError, RecordDeserializationError
@@ -27,7 +27,7 @@ P0 = TopicPartition("flights", 0)
 
 
 def job(offset: int = 0, value: bytes | None = b"{}", key: bytes | None = None) -> Job:
-    return Job(ConsumerRecord("flights", 0, offset, 0, 0, key, value), Progress(P0), None)
+    return Job(ConsumerRecord("flights", 0, offset, 0, 0, key, value), PartitionProgress(P0), None)
 
 
 class Ends:
@@ -201,8 +201,8 @@ async def keep_async(record: ConsumerRecord) -> None:
 KEPT: list[ConsumerRecord] = []
 
 FACES: dict[str, Callable[[Deserializers], Callable[[Ends], Workers]]] = {
-    "tasks": lambda given: lambda ends: TaskWorkers(reading(keep_async, given), ends),
-    "threads": lambda given: lambda ends: ThreadWorkers(1, lambda: DirectCall(reading(keep, given)), ends),
+    "tasks": lambda given: lambda ends: TaskWorkers(with_deserializers(keep_async, given), ends),
+    "threads": lambda given: lambda ends: ThreadWorkers(1, lambda: DirectCall(with_deserializers(keep, given)), ends),
 }
 
 
@@ -243,7 +243,9 @@ def test_the_same_error_of_a_handler_is_a_failure_like_others() -> None:
     async def handle(_record: ConsumerRecord) -> None:
         raise error
 
-    outcome = outcome_of(lambda ends: TaskWorkers(reading(handle, Deserializers(None, json.loads)), ends), job())
+    outcome = outcome_of(
+        lambda ends: TaskWorkers(with_deserializers(handle, Deserializers(None, json.loads)), ends), job()
+    )
     assert outcome is error
     assert not failure_of(error).permanent
 
@@ -258,10 +260,10 @@ def test_a_process_deserializes_by_itself() -> None:
     try:
         assert call(job(value=b'{"a": 1}').record) is None
         other = call(job(value=b'{"a": 2}').record)
-        assert isinstance(other, Failure)
+        assert isinstance(other, HandlerFailure)
         assert other.exception == "AssertionError"
         failure = call(job(value=b"no json").record)
     finally:
         call.close()
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, HandlerFailure)
     assert (failure.exception, failure.permanent) == ("muster.errors.RecordDeserializationError", True)

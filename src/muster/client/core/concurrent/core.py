@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from operator import attrgetter
 
-from muster.client.core.concurrent.progress import Progress
-from muster.client.core.concurrent.rules import Failure, Rules
+from muster.client.core.concurrent.progress import PartitionProgress
+from muster.client.core.concurrent.rules import HandlerFailure, Rules
 from muster.client.core.concurrent.work import Job, Queue, State
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -58,7 +58,7 @@ class ConcurrentCore:
         """Running handlers, including those for partitions that were given up."""
         self.fatal: Job | None = None
         """A record that could not be handled and must not be skipped: the run must end."""
-        self._progress: dict[TopicPartition, Progress] = {}
+        self._progress: dict[TopicPartition, PartitionProgress] = {}
         self._queue = Queue()
         self._retries: list[tuple[int, int, Job]] = []
         self._retried = 0
@@ -72,7 +72,7 @@ class ConcurrentCore:
     def assign(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> None:
         """A partition was assigned; `committed` is the group's offset in it."""
         self.give_up([partition])
-        self._progress[partition] = Progress(partition, committed, self._metadata_limit)
+        self._progress[partition] = PartitionProgress(partition, committed, self._metadata_limit)
 
     def close(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions are about to be given up: start no more of their records."""
@@ -122,7 +122,7 @@ class ConcurrentCore:
                 else:
                     self.metrics.skipped += 1
 
-    def _cut(self, progress: Progress, offset: int) -> None:
+    def _cut(self, progress: PartitionProgress, offset: int) -> None:
         """Records from an offset on come again, perhaps different ones."""
         gone = self._queue.drop(progress.partition, offset)
         gone |= {job for _, _, job in self._retries if job.progress is progress and job.record.offset >= offset}
@@ -133,7 +133,7 @@ class ConcurrentCore:
                 progress.bytes_held -= job.size
         progress.cut(offset)
 
-    def _enqueue(self, record: ConsumerRecord, progress: Progress) -> None:
+    def _enqueue(self, record: ConsumerRecord, progress: PartitionProgress) -> None:
         job = Job(record, progress, self._lane_key(record))
         progress.held += 1
         progress.bytes_held += job.size
@@ -178,7 +178,7 @@ class ConcurrentCore:
         if self._done(job):
             self.metrics.handled += 1
 
-    def failed(self, job: Job, failure: Failure, now: int) -> None:
+    def failed(self, job: Job, failure: HandlerFailure, now: int) -> None:
         """A handler has raised."""
         self.under_way -= 1
         job.attempts += 1

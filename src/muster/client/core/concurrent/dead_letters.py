@@ -17,9 +17,9 @@ MAX_MESSAGE = 1_000
 
 
 def headers(job: Job, group_id: str, *, brief: bool = False) -> Headers:
-    """The headers of a job's dead letter: the record's own, and ours; with `brief` without a stack trace."""
+    """The headers of a job's dead letter: the record's own and those added here; with `brief` without a stack trace."""
     record, failure = job.record, job.failure
-    told = {
+    fields = {
         "topic": record.topic,
         "partition": str(record.partition),
         "offset": str(record.offset),
@@ -28,10 +28,10 @@ def headers(job: Job, group_id: str, *, brief: bool = False) -> Headers:
         "attempts": str(job.attempts),
     }
     if failure is not None:
-        told |= {
+        fields |= {
             "exception": failure.exception,
             "message": failure.message[:MAX_MESSAGE],
             "stacktrace": "" if brief else failure.stacktrace[-MAX_STACKTRACE:],
         }
     own = [header for header in record.headers if not header[0].startswith(PREFIX)]
-    return own + [(PREFIX + name, value.encode("utf-8", "backslashreplace")) for name, value in told.items()]
+    return own + [(PREFIX + name, value.encode("utf-8", "backslashreplace")) for name, value in fields.items()]

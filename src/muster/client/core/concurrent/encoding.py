@@ -22,8 +22,8 @@ Metadata counts only if its checksum, which covers topic, partition and offset, 
 truncated metadata, and metadata that a tool copied to another offset (a group reset that keeps metadata, MirrorMaker's
 translated offsets) is ignored. Then records are handled again; none is skipped.
 
-`Space` says how much fits. Each offset up to `window` after the committed one costs at most one bit, and each hole at
-most `_GAP_BYTES`, however far away. A record that is started within these bounds can always be encoded
+`Capacity` says how much fits. Each offset up to `window` after the committed one costs at most one bit, and each hole
+at most `_GAP_BYTES`, however far away. A record that is started within these bounds can always be encoded
 (`progress.may_start`), because from then on holes only decrease and the committed offset only increases.
 """
 
@@ -38,7 +38,7 @@ from typing import NamedTuple
 from muster.model import NO_LEADER_EPOCH, TopicPartition
 from muster.protocol.primitives import uvarint
 
-SIGN = "muster1 "
+MARKER = "muster1 "
 """Includes the version of the layout. A program that does not know it ignores the rest."""
 
 DEFAULT_LIMIT = 4096
@@ -49,31 +49,31 @@ _HEAD_BYTES = 1 + 4 + 5 + 6
 """Kind, checksum, and the two varints at their longest."""
 _GAP_BYTES = 6
 """A gap up to 2**42 records."""
-_MOST_BITS = 1 << 17
+_MAX_BITS = 1 << 17
 """Beyond this, holes are encoded only as gaps."""
-_LONGEST = 1 << 40
+_MAX_COVERED = 1 << 40
 """Metadata that covers more offsets than this is ignored."""
 
 
 class Done(NamedTuple):
-    """What is done after a committed offset: all up to `end` except the holes, which are sorted."""
+    """Which records after a committed offset are done: all up to `end` except the holes, which are sorted."""
 
     end: int
     holes: tuple[int, ...] = ()
     epoch: int = NO_LEADER_EPOCH
 
 
-class Space(NamedTuple):
+class Capacity(NamedTuple):
     """What certainly fits into metadata: `window` offsets, or `holes` holes."""
 
     window: int
     holes: int
 
 
-def space(limit: int = DEFAULT_LIMIT) -> Space:
+def capacity(limit: int = DEFAULT_LIMIT) -> Capacity:
     """How much metadata of this many characters can encode; nothing if there is hardly any room."""
-    room = max(0, (limit - len(SIGN)) // 4 * 3 - _HEAD_BYTES)
-    return Space(room * 8, room // _GAP_BYTES)
+    room = max(0, (limit - len(MARKER)) // 4 * 3 - _HEAD_BYTES)
+    return Capacity(room * 8, room // _GAP_BYTES)
 
 
 def encode(partition: TopicPartition, offset: int, done: Done, limit: int = DEFAULT_LIMIT) -> str:
@@ -89,10 +89,10 @@ def encode(partition: TopicPartition, offset: int, done: Done, limit: int = DEFA
 
 def decode(partition: TopicPartition, offset: int, metadata: str) -> Done | None:
     """Decodes the metadata of a commit; None if it is not ours or not intact."""
-    if not metadata.startswith(SIGN):
+    if not metadata.startswith(MARKER):
         return None
     try:
-        body = b64decode(metadata[len(SIGN) :], validate=True)
+        body = b64decode(metadata[len(MARKER) :], validate=True)
         if int.from_bytes(body[1:5], "big") != _checksum(partition, offset, body[:1], body[5:]):
             return None
         epoch, at = _read_varint(body, 5)
@@ -109,13 +109,13 @@ def decode(partition: TopicPartition, offset: int, metadata: str) -> Done | None
 def _encode(partition: TopicPartition, offset: int, done: Done) -> str:
     count = done.end - offset
     kind, payload = _GAPS, _gaps(offset, done.holes)
-    if count <= _MOST_BITS:
+    if count <= _MAX_BITS:
         bits = _bits(offset, count, done.holes)
         deflated = zlib.compress(bits, 9, wbits=-15)
         kind, payload = min(((kind, payload), (_BITS, bits), (_BITS_DEFLATED, deflated)), key=lambda each: len(each[1]))
-    told = uvarint(done.epoch + 1) + uvarint(count) + payload
-    checksum = _checksum(partition, offset, kind, told).to_bytes(4, "big")
-    return SIGN + b64encode(kind + checksum + told).decode()
+    content = uvarint(done.epoch + 1) + uvarint(count) + payload
+    checksum = _checksum(partition, offset, kind, content).to_bytes(4, "big")
+    return MARKER + b64encode(kind + checksum + content).decode()
 
 
 def _less(offset: int, done: Done) -> Done:
@@ -126,8 +126,8 @@ def _less(offset: int, done: Done) -> Done:
     return done._replace(end=end, holes=done.holes[: len(done.holes) // 2])
 
 
-def _checksum(partition: TopicPartition, offset: int, kind: bytes, told: bytes) -> int:
-    return zlib.crc32(told, zlib.crc32(kind + f"{partition.partition} {offset} {partition.topic}".encode()))
+def _checksum(partition: TopicPartition, offset: int, kind: bytes, content: bytes) -> int:
+    return zlib.crc32(content, zlib.crc32(kind + f"{partition.partition} {offset} {partition.topic}".encode()))
 
 
 def _gaps(offset: int, holes: Sequence[int]) -> bytes:
@@ -141,8 +141,8 @@ def _gaps(offset: int, holes: Sequence[int]) -> bytes:
 def _bits(offset: int, count: int, holes: Sequence[int]) -> bytes:
     bits = bytearray((count + 7) // 8)
     for hole in holes:
-        place = hole - offset
-        bits[place >> 3] |= 1 << (place & 7)
+        index = hole - offset
+        bits[index >> 3] |= 1 << (index & 7)
     return bytes(bits)
 
 
@@ -156,7 +156,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         at += 1
     value |= data[at] << shift
-    if value > _LONGEST:
+    if value > _MAX_COVERED:
         raise ValueError("no partition has this many waiting records")
     return value, at + 1
 
@@ -175,14 +175,14 @@ def _read_holes(kind: bytes, payload: bytes, offset: int, count: int) -> tuple[i
     number = int.from_bytes(payload, "little")
     if number >> count:
         raise ValueError("a hole after the end")
-    return tuple(_places(payload, offset))
+    return tuple(_set_bits(payload, offset))
 
 
-def _places(bits: bytes, offset: int) -> list[int]:
+def _set_bits(bits: bytes, offset: int) -> list[int]:
     found: list[int] = []
-    for place, byte in enumerate(bits):
+    for index, byte in enumerate(bits):
         if byte:
-            found += [offset + 8 * place + bit for bit in range(8) if byte >> bit & 1]
+            found += [offset + 8 * index + bit for bit in range(8) if byte >> bit & 1]
     return found
 
 

@@ -22,21 +22,21 @@ from __future__ import annotations
 
 from collections import deque
 
-from muster.client.core.concurrent.encoding import DEFAULT_LIMIT, Done, Space, decode, encode, space
+from muster.client.core.concurrent.encoding import DEFAULT_LIMIT, Capacity, Done, capacity, decode, encode
 from muster.model import NO_LEADER_EPOCH, OffsetAndMetadata, TopicPartition
 
 
-class Progress:
+class PartitionProgress:
     """One ownership of one partition. A partition that is lost and comes back gets a new one."""
 
     __slots__ = (
+        "_capacity",
         "_committed",
         "_epochs",
         "_holes",
         "_limit",
         "_open",
         "_order",
-        "_space",
         "bytes_held",
         "closing",
         "cuts",
@@ -78,7 +78,7 @@ class Progress:
         self._epochs: deque[tuple[int, int]] = deque()
         """Leader epochs of records, each with its first offset."""
         self._limit = limit
-        self._space: Space = space(limit)
+        self._capacity: Capacity = capacity(limit)
         self._committed = committed
         self.cuts: list[int] = []
         """Offsets to which the log went back."""
@@ -175,7 +175,7 @@ class Progress:
             self.next = position
             self._epochs.append((position - 1, NO_LEADER_EPOCH))  # of other entries, such as markers
 
-    # --- its state ----------------------------------------------------------------------------------------------------
+    # --- its state ---------------------------------------------------------------------------------------------------
 
     @property
     def base(self) -> int | None:
@@ -192,15 +192,15 @@ class Progress:
 
     def may_start(self, offset: int) -> bool:
         """Whether a commit can encode that this record is done, whatever else is not."""
-        if not self._space.holes or self.holes <= self._space.holes:
+        if not self._capacity.holes or self.holes <= self._capacity.holes:
             return True
         base = self.base
-        return base is None or offset - base < self._space.window
+        return base is None or offset - base < self._capacity.window
 
     @property
     def has_moved(self) -> bool:
         """Whether records may start now that were put aside."""
-        return self.base != self.parked_at or self.holes <= self._space.holes
+        return self.base != self.parked_at or self.holes <= self._capacity.holes
 
     # --- committing --------------------------------------------------------------------------------------------------
 
@@ -209,17 +209,17 @@ class Progress:
         base = self.base
         if base is None:
             return None
-        told = encode(self.partition, base, self._done(base), self._limit) if self._space.holes else ""
-        found = OffsetAndMetadata(base, self._epoch_of(base), told)
+        metadata = encode(self.partition, base, self._done(base), self._limit) if self._capacity.holes else ""
+        found = OffsetAndMetadata(base, self._epoch_of(base), metadata)
         known = self._committed
-        if known is not None and (known.offset, known.metadata) == (base, told):
+        if known is not None and (known.offset, known.metadata) == (base, metadata):
             return None
         self.sent = found
         return found
 
     def limit_metadata(self, limit: int) -> None:
         """The broker accepts at most this many characters of metadata."""
-        self._limit, self._space = limit, space(limit)
+        self._limit, self._capacity = limit, capacity(limit)
 
     def committed(self, what: OffsetAndMetadata) -> None:
         """A commit was acknowledged; one of an earlier ownership does not count."""
@@ -238,7 +238,7 @@ class Progress:
     def _epoch_of(self, base: int) -> int:
         """The leader epoch to commit: that of the record at the base; if all is done, of the last one.
 
-        It is what the next owner asks the leader about (KIP-320). The epoch of the record before the base would be
+        The next owner validates its position with it (KIP-320). The epoch of the record before the base would be
         wrong: it may have ended long before the base, at a gap, and the log would look truncated.
         """
         epochs, at = self._epochs, base if base in self._open else base - 1

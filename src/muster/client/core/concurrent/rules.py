@@ -1,4 +1,4 @@
-"""The user's choices: the order, the concurrency, and how often a failed record is retried."""
+"""The user's options: the order, the concurrency, and how often a failed record is retried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ handled in order, those with None in any order."""
 
 ORDERS = get_args(get_args(Order)[0])
 
-MOST_MS = 2**53
+MAX_MS = 2**53
 """The longest time and the largest number: 285,000 years in milliseconds, which a float can still represent exactly."""
 
 
@@ -31,8 +31,8 @@ def check_whole(name: str, number: object, least: int) -> None:
         raise ConfigError(f"{name} is {number!r}; it must be {whole_number(name, number)}")
     if number < least:
         raise ConfigError(f"{name} is {number}; it must be at least {least}")
-    if number > MOST_MS:
-        raise ConfigError(f"{name} must be at most {MOST_MS}")
+    if number > MAX_MS:
+        raise ConfigError(f"{name} must be at most {MAX_MS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         for name in ("max_attempts", "delay_ms", "max_delay_ms"):
-            check_whole(name, getattr(self, name), -MOST_MS)
+            check_whole(name, getattr(self, name), -MAX_MS)
         if self.max_attempts < 1:
             raise ConfigError(f"max_attempts is {self.max_attempts}; the first attempt counts, so it is at least 1")
         if not 0 <= self.delay_ms <= self.max_delay_ms:
@@ -60,7 +60,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The choices, as the core needs them."""
+    """The options that the core needs."""
 
     order: Order = "key"
     concurrency: int = 100
@@ -82,7 +82,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class HandlerFailure:
     """Why a handler could not handle a record.
 
     `permanent`: a retry does not help. `delay_ms`: the delay that the handler asked for, None for that of `Retry`.

@@ -17,8 +17,8 @@ from collections.abc import Hashable, Iterator
 from enum import Enum
 from itertools import pairwise
 
-from muster.client.core.concurrent.progress import Progress
-from muster.client.core.concurrent.rules import Failure
+from muster.client.core.concurrent.progress import PartitionProgress
+from muster.client.core.concurrent.rules import HandlerFailure
 from muster.model import ConsumerRecord, TopicPartition
 
 
@@ -35,21 +35,21 @@ class State(Enum):
 class Job:
     """A record to handle."""
 
-    __slots__ = ("attempts", "behind", "born", "failure", "key", "last", "progress", "record", "size", "state")
+    __slots__ = ("attempts", "born", "failure", "following", "key", "last", "progress", "record", "size", "state")
 
-    def __init__(self, record: ConsumerRecord, progress: Progress, key: Hashable) -> None:
+    def __init__(self, record: ConsumerRecord, progress: PartitionProgress, key: Hashable) -> None:
         self.record = record
         self.progress = progress
         self.key = key
         """The key of its lane within the partition; None for a job without order."""
-        self.behind: Job | None = None
+        self.following: Job | None = None
         """The next job of the lane."""
         self.last: Job | None = None
         """The last job of the lane; set on the first if there are several."""
         self.state = State.WAITING
         self.attempts = 0
         """How many attempts have failed."""
-        self.failure: Failure | None = None
+        self.failure: HandlerFailure | None = None
         """Why the last attempt failed."""
         self.size = _size(record)
         self.born = len(progress.cuts)
@@ -89,7 +89,7 @@ class Queue:
             lanes[job.key] = job
             self._ready.append(job)
         else:
-            (first.last or first).behind = job
+            (first.last or first).following = job
             first.last = job
 
     def again(self, job: Job) -> None:
@@ -113,15 +113,15 @@ class Queue:
         job.state = State.ENDED
         if job.key is None:
             return
-        lanes, behind = self._lanes[job.progress.partition], job.behind
-        if behind is None:
+        lanes, following = self._lanes[job.progress.partition], job.following
+        if following is None:
             del lanes[job.key]
             return
-        lanes[job.key] = behind
-        if job.last is not behind:
-            behind.last = job.last
-        job.behind = job.last = None
-        self._ready.append(behind)
+        lanes[job.key] = following
+        if job.last is not following:
+            following.last = job.last
+        job.following = job.last = None
+        self._ready.append(following)
 
     def drop(self, partition: TopicPartition, offset: int = 0) -> set[Job]:
         """Forget the jobs of a partition, from an offset on, that are not busy; returns them."""
@@ -149,16 +149,16 @@ def _lane(first: Job) -> Iterator[Job]:
     job: Job | None = first
     while job is not None:
         yield job
-        job = job.behind
+        job = job.following
 
 
 def _joined(jobs: list[Job]) -> Job:
     """Link jobs as a lane; returns the first."""
-    for job, behind in pairwise(jobs):
-        job.behind = behind
+    for job, following in pairwise(jobs):
+        job.following = following
     for job in jobs:
         job.last = None
-    jobs[-1].behind = None
+    jobs[-1].following = None
     if len(jobs) > 1:
         jobs[0].last = jobs[-1]
     return jobs[0]

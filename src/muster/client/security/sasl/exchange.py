@@ -102,6 +102,6 @@ class Exchange:
         why = message or code.name
         if isinstance(self._mechanism, OAuthBearer) and self._mechanism.refusal:
             # Kafka sends clients no more than `invalid_token`.
-            said = "" if self._mechanism.refusal in why else f" ({self._mechanism.refusal})"
-            why = f"{why}{said}; the reason is in its log: the token's signature, issuer, audience, scope or time"
+            detail = "" if self._mechanism.refusal in why else f" ({self._mechanism.refusal})"
+            why = f"{why}{detail}; the reason is in its log: the token's signature, issuer, audience, scope or time"
         return f"the broker refused {self._name}: {why}"

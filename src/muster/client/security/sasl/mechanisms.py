@@ -20,9 +20,9 @@ from typing import Final, Protocol
 
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-_LEAST_ITERATIONS = 4096
+_MIN_ITERATIONS = 4096
 """Kafka's clients and brokers refuse fewer: guessing the password from a stolen proof would be too cheap."""
-_MOST_ITERATIONS = 1_000_000
+_MAX_ITERATIONS = 1_000_000
 """Kafka's brokers allow 16,384. A server that asks for billions would block the client's event loop."""
 
 
@@ -91,7 +91,7 @@ class OAuthBearer:
 
     @property
     def refusal(self) -> str | None:
-        """Why the server refused the token, in its own words."""
+        """Why the server refused the token, as the server put it."""
         return self._refusal
 
 
@@ -186,8 +186,6 @@ def _iterations(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 12):
         raise SaslError("the broker's challenge violates RFC 5802")
     count = int(text)
-    if not _LEAST_ITERATIONS <= count <= _MOST_ITERATIONS:
-        raise SaslError(
-            f"the broker asks for {count} iterations; {_LEAST_ITERATIONS} to {_MOST_ITERATIONS} are allowed"
-        )
+    if not _MIN_ITERATIONS <= count <= _MAX_ITERATIONS:
+        raise SaslError(f"the broker asks for {count} iterations; {_MIN_ITERATIONS} to {_MAX_ITERATIONS} are allowed")
     return count
