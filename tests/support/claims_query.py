@@ -3,7 +3,7 @@
 import json
 
 from muster.model import TopicPartition
-from muster.spark.offsets import INITIAL, Topic, from_json, to_json
+from muster.spark.offsets import INITIAL, TopicState, from_json, to_json
 from muster.spark.source.claims import QueryClaims
 
 P0, P1, P2 = (TopicPartition("flights", partition) for partition in range(3))
@@ -16,7 +16,7 @@ class Query:
 
     def __init__(self, start=START, **how):
         self.claims = QueryClaims(**how)
-        self.claims.seen({"flights": Topic("id1", 3)})
+        self.claims.seen({"flights": TopicState("id1", 3)})
         self.offset = start
         self.ends = {}
 

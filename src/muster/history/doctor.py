@@ -29,7 +29,7 @@ from muster.history.sources.live import LiveTopic, ReaderConfig, TopicRefusedErr
 from muster.history.sources.open_transactions import oldest_open
 from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.reader_warnings import ReaderWarnings
-from muster.history.sources.reading import Topic
+from muster.history.sources.reading import TopicSource
 
 SAMPLE_MS = 30_000
 """How long groups are watched if their history may not be read."""
@@ -47,7 +47,7 @@ class HistoryEngine(Protocol):
     """Makes rows of a topic's records: `read_history`, or another engine with the same result."""
 
     def __call__(
-        self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
+        self, topic: TopicSource, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
     ) -> GroupHistory: ...
 
 

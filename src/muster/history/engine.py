@@ -34,7 +34,7 @@ from muster.history.rules import fold as rules
 from muster.history.rules.event_explanations import event_of, explained
 from muster.history.rules.event_rebalances import by_group as labels_by_group
 from muster.history.rules.group_state import ReplayedState
-from muster.history.sources.reading import Topic, side_by_side
+from muster.history.sources.reading import TopicSource, side_by_side
 from muster.protocol.record_kinds import KIND_NAMES
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class GroupHistory:
         self.kinds = {group: kind for group, kind in self.kinds.items() if group not in sinks or group in named}
 
 
-def read_history(topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None) -> GroupHistory:
+def read_history(
+    topic: TopicSource, limits: Limits, groups: Collection[str] | None, now_ms: int | None
+) -> GroupHistory:
     """Read all partitions of a source, and close what is open at the end.
 
     `now_ms` is when a log that is still being written was read; None: the log ends with its latest record. If `groups`
@@ -241,7 +243,7 @@ def _not_decoded(counts: Counts) -> list[str]:
     return sentences
 
 
-def events_of(topic: Topic, groups: Collection[str] = ()) -> list[Any]:
+def events_of(topic: TopicSource, groups: Collection[str] = ()) -> list[Any]:
     """The values of `__group_events`, decoded, without those that are not JSON. A record's key is its group's name."""
     wanted = pa.array([group.encode("utf-8", "replace") for group in groups], pa.binary())
     found = []

@@ -12,7 +12,7 @@ that have not been named for longest are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,14 +20,12 @@ from muster.history.engine import GroupHistory, read_history
 from muster.history.entries.synthetic_records import SyntheticRecords
 from muster.history.model import Limits, Rebalance
 from muster.history.rules.event_explanations import EVENTS
-from muster.history.rules.event_rebalances import Label, Telling, events_by_group
+from muster.history.rules.event_rebalances import EventFields, Label, Telling, events_by_group
 from muster.history.rules.wording import count
 from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.protocol.group_records import GroupMetadataRecord
 from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from muster.protocol.subscription import Subscription, encode_assignment, encode_subscription
-
-Event = Mapping[str, Any]
 
 _DEPARTURES = frozenset({"MemberLeft", "MemberExpired"})
 _SESSION = "no heartbeat within its session timeout"
@@ -78,7 +76,7 @@ class ToldGroup:
     _generation: int | None = None
     _written: int = 0
 
-    def take(self, events: Sequence[Event], written: SyntheticRecords, *, is_last: bool = False) -> None:
+    def take(self, events: Sequence[EventFields], written: SyntheticRecords, *, is_last: bool = False) -> None:
         """Write the generations in these events, which follow all events taken before."""
         if self._roster is None:
             events = _without_a_begun_rebalance(events)
@@ -135,7 +133,7 @@ class ToldGroup:
         assert self._roster is not None
         return self._roster
 
-    def _apply(self, events: Iterable[Event]) -> None:
+    def _apply(self, events: Iterable[EventFields]) -> None:
         roster = self._current_members
         for event in events:
             member = _member_of(event)
@@ -176,7 +174,7 @@ class ToldGroup:
             roster[f"unnamed-{number + 1}"] = None
 
 
-def _without_a_begun_rebalance(events: Sequence[Event]) -> Sequence[Event]:
+def _without_a_begun_rebalance(events: Sequence[EventFields]) -> Sequence[EventFields]:
     """The events after the first rebalance, if they begin in the middle of it: earlier joins and leaves are in no
     event, so its generation cannot be known, and its members must not be taken for those of the next one."""
     for number, event in enumerate(events):
@@ -187,7 +185,7 @@ def _without_a_begun_rebalance(events: Sequence[Event]) -> Sequence[Event]:
     return events
 
 
-def _initial_members(events: Iterable[Event]) -> list[str]:
+def _initial_members(events: Iterable[EventFields]) -> list[str]:
     """The members that are named before an event says that they joined."""
     came: set[str] = set()
     before: dict[str, None] = {}
@@ -202,11 +200,11 @@ def _initial_members(events: Iterable[Event]) -> list[str]:
     return [*before]
 
 
-def _is_join(event: Event) -> bool:
+def _is_join(event: EventFields) -> bool:
     return event.get("event") == "MemberJoined" or event.get("cause") == "member joined"
 
 
-def _named(events: Iterable[Event]) -> dict[str, MemberMetadata]:
+def _named(events: Iterable[EventFields]) -> dict[str, MemberMetadata]:
     """The members as events name them: client, host, instance id, and the timeout that one exceeded."""
     found: dict[str, MemberMetadata] = {}
     for event in events:
@@ -230,7 +228,7 @@ def _named(events: Iterable[Event]) -> dict[str, MemberMetadata]:
     return found
 
 
-def _member_of(event: Event) -> str:
+def _member_of(event: EventFields) -> str:
     return _text(event, "member_id") or _text(event, "leader")
 
 
@@ -238,7 +236,7 @@ def _number(members: object) -> int:
     return members if isinstance(members, int) else 0
 
 
-def _text(event: Event, name: str) -> str:
+def _text(event: EventFields, name: str) -> str:
     """A text field; JSON can hold half a surrogate pair, which is not valid text."""
     value = event.get(name)
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""

@@ -65,14 +65,14 @@ class Share(NamedTuple):
 ALL = Share()
 
 
-class Topic(NamedTuple):
-    """A topic's ID in hexadecimal, empty if the broker sends none, and its partition count."""
+class TopicState(NamedTuple):
+    """What is stored of a topic: its ID in hexadecimal, empty if the broker sends none, and its partition count."""
 
     id: str
     partitions: int
 
 
-Topics = dict[str, Topic]
+TopicStates = dict[str, TopicState]
 
 
 class QueryOffset(NamedTuple):
@@ -82,7 +82,7 @@ class QueryOffset(NamedTuple):
     claims: Claims
     generation: int = -1
     uncommitted: Claims = {}  # noqa: RUF012 - never changed
-    topics: Topics = {}  # noqa: RUF012 - never changed
+    topics: TopicStates = {}  # noqa: RUF012 - never changed
     query: str = ""
     share: Share = ALL
     state: tuple[TopicPartition, ...] = ()
@@ -145,7 +145,7 @@ def from_json(stored: Mapping[str, Any]) -> QueryOffset:
         )
     try:
         claims, uncommitted = (_claims_from_json(stored.get(key, {})) for key in ("claims", "uncommitted"))
-        topics = {name: Topic(str(id_), int(count)) for name, (id_, count) in stored.get("topics", {}).items()}
+        topics = {name: TopicState(str(id_), int(count)) for name, (id_, count) in stored.get("topics", {}).items()}
         query = str(stored.get("query", ""))
         share = Share(*map(int, stored.get("share", ALL)))
         state = tuple(

@@ -9,7 +9,7 @@ import pytest
 
 from muster.history.model import GroupKind
 from muster.history.report import Report
-from muster.history.show.lanes import Span, lanes
+from muster.history.show.lanes import LaneSpan, lanes
 from muster.history.show.page import GROUPS, LANES, REBALANCES, moment, render
 from muster.pages.charts import clock
 from tests.support.history_report import MINUTE_MS, START_MS, busy, member, sample
@@ -120,8 +120,8 @@ def test_a_process_keeps_its_lane_over_restarts() -> None:
     assert [lane.name for lane in found] == ["billing", "payments"]
     first, second, third = (each.started_ms for each in generations[:3])
     end = generations[3].started_ms
-    assert found[0].spans == [Span(first, second, 6), Span(second, third, 3), Span(third, end, 6)]
-    assert found[1].spans == [Span(second, third, 3)]
+    assert found[0].spans == [LaneSpan(first, second, 6), LaneSpan(second, third, 3), LaneSpan(third, end, 6)]
+    assert found[1].spans == [LaneSpan(second, third, 3)]
 
 
 def test_namesakes_in_one_generation_have_a_lane_each() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from muster.spark.offsets import Claim, OffsetFormatError, QueryOffset, Topic, from_json, to_json
+from muster.spark.offsets import Claim, OffsetFormatError, QueryOffset, TopicState, from_json, to_json
 from muster.spark.source.bounds import PositionState, judge
 from muster.spark.source.claims import BatchState, ResumeMode, resume_position
 from tests.support.claims_query import P0, P1, P2, START, Query
@@ -61,7 +61,7 @@ def test_what_a_position_is_worth(position, verdict):
 
 def test_an_offset_has_one_text():
     claims = {P2: Claim(1, 2), P0: Claim(5, 9)}
-    offset = QueryOffset(3, claims, 7, {P1: Claim(0, 4)}, {"z": Topic("", 1), "flights": Topic("a1", 3)}, "q")
+    offset = QueryOffset(3, claims, 7, {P1: Claim(0, 4)}, {"z": TopicState("", 1), "flights": TopicState("a1", 3)}, "q")
     text = json.dumps(to_json(offset))
     assert text == (
         '{"v": 1, "seq": 3, "gen": 7, "claims": {"flights": {"0": [5, 9], "2": [1, 2]}}, '
@@ -144,7 +144,7 @@ def test_commit_says_again_what_is_known():
 @pytest.mark.parametrize(("topic_id", "tail"), [("id1", "@cluster:id1"), ("", "")])
 def test_the_commit_carries_the_query_the_batch_and_the_topic_s_id(topic_id, tail):
     query = Query(name="q1")
-    query.claims.seen({"flights": Topic(topic_id, 3)}, "cluster")
+    query.claims.seen({"flights": TopicState(topic_id, 3)}, "cluster")
     query.gains({P0: 0}, "spark:q1/0")
     query.batch(p0=5)
     assert query.claims.to_commit()[P0].metadata == f"spark:q1/1{tail}"

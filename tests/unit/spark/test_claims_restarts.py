@@ -3,7 +3,7 @@
 import pytest
 
 from muster.model import TopicPartition
-from muster.spark.offsets import Claim, Topic, from_json
+from muster.spark.offsets import Claim, TopicState, from_json
 from muster.spark.source.claims import QueryClaims, ReplayMode
 from tests.support.claims_query import P0, P1, P2, Query
 
@@ -196,7 +196,7 @@ def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_
 
 
 def seen(query, topic_id, partitions):
-    query.claims.seen({"flights": Topic(topic_id, partitions)})
+    query.claims.seen({"flights": TopicState(topic_id, partitions)})
     return query.claims.take_losses()
 
 
@@ -206,7 +206,7 @@ def test_where_a_partition_begins_is_not_asked_before_it_is_known_whether_it_is_
     query.claims.assigned([P0])
     query.claims.committed(P0, None)
     assert query.claims.without_start() == []
-    query.claims.seen({"flights": Topic("id1", 1)})
+    query.claims.seen({"flights": TopicState("id1", 1)})
     assert query.claims.without_start() == []
     query.asks()
     assert query.claims.without_start() == [P0]
@@ -252,7 +252,7 @@ def test_a_topic_that_was_created_again_while_the_query_was_stopped():
 def test_a_commit_about_a_former_topic_counts_as_none(note, counts, own):
     """In this cluster, and whichever query made it: the topic is read from its start."""
     query = Query(name="q" if own else "p")
-    query.claims.seen({"flights": Topic("id1", 3)}, "here")
+    query.claims.seen({"flights": TopicState("id1", 3)}, "here")
     query.asks()
     query.gains({P0: 30}, note)
     assert query.claims.is_new(P0) is not counts
@@ -272,7 +272,7 @@ def test_a_topic_whose_id_is_learned_after_the_commit_was_looked_up(note, kept):
     query.claims.seen({})
     query.gains({TopicPartition("new", 0): 30}, note)
     epoch = query.claims.epoch(TopicPartition("new", 0))
-    query.claims.seen({"new": Topic("id1", 1)})
+    query.claims.seen({"new": TopicState("id1", 1)})
     assert (query.claims.epoch(TopicPartition("new", 0)) == epoch) is kept
     assert query.claims.unresolved() == ([] if kept else [TopicPartition("new", 0)])
     assert query.claims.take_losses() == []

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.model import TopicPartition
-from muster.spark.offsets import INITIAL, Topic, from_json, to_json
+from muster.spark.offsets import INITIAL, TopicState, from_json, to_json
 from muster.spark.source.bounds import PositionState, judge
 from muster.spark.source.claims import BatchState, QueryClaims
 from tests.support.scale import examples
@@ -101,14 +101,14 @@ class World:
     def notice(self):
         """The metadata is refreshed."""
         self.noticed = self.topic
-        self.claims.seen({"t": Topic(f"id{self.topic}", len(self.logs))} if self.logs else {})
+        self.claims.seen({"t": TopicState(f"id{self.topic}", len(self.logs))} if self.logs else {})
         self.look_up()
 
     def notice_late(self):
         """The metadata is that of a broker which does not know yet that the topic was created again."""
         if self.topic > 1:
             self.noticed = self.topic - 1
-            self.claims.seen({"t": Topic(f"id{self.noticed}", 2)})
+            self.claims.seen({"t": TopicState(f"id{self.noticed}", 2)})
             self.look_up()
 
     def look_up(self):

@@ -111,7 +111,7 @@ def test_time_never_goes_back_and_passes_only_after_what_was_read(looks):
         start = end
 
 
-class Ends:
+class PartitionEnds:
     """A cluster with two log partitions, of which one has a leader."""
 
     def led(self, topics: list[str]) -> list[TopicPartition]:
@@ -125,8 +125,11 @@ class Ends:
 @pytest.mark.parametrize(("until", "ends"), [(NOW_MS - 1_000, {1: 12}), (NOW_MS - 999, {}), (NOW_MS + 1, {})])
 def test_time_is_looked_at_now_and_then(until, ends):
     given = {"bootstrap": "a:1", TICK_MS: "1000", CLOCK_MS: str(NOW_MS)}
-    cluster: Any = Ends()
-    assert PackedStreamReader(*parse_history_options(given, streaming=True))._look(cluster, until) == (NOW_MS, ends)
+    cluster: Any = PartitionEnds()
+    assert PackedStreamReader(*parse_history_options(given, streaming=True))._time_and_ends(cluster, until) == (
+        NOW_MS,
+        ends,
+    )
 
 
 def test_no_time_passes_that_a_broker_s_clock_may_not_have_reached():

@@ -14,7 +14,7 @@ from muster.errors import ConfigError, KafkaConnectionError
 from muster.model import TopicPartition
 from muster.protocol.messages import PartitionData
 from muster.protocol.records.record_batch import BatchBuilder
-from muster.spark.offsets import INITIAL, Claim, QueryOffset, Topic, to_json
+from muster.spark.offsets import INITIAL, Claim, QueryOffset, TopicState, to_json
 from muster.spark.source import ranges
 from muster.spark.source.options import parse_options
 from muster.spark.source.ranges import OffsetRange, ReadTask, read_range, tasks
@@ -169,6 +169,6 @@ def test_the_tasks_of_a_stream_know_the_topics_of_its_batch_by_their_ids():
     stream: Any = StreamReader(parse_options(given, streaming=True))
     claims = {TopicPartition("t", 0): Claim(1, 3), TopicPartition("u", 0): Claim(5, 9)}
     stream._member = SimpleNamespace(planned=lambda end: claims)
-    end = to_json(QueryOffset(1, claims, topics={"t": Topic("0a" * 16, 1)}))
+    end = to_json(QueryOffset(1, claims, topics={"t": TopicState("0a" * 16, 1)}))
     [task] = stream.partitions(to_json(INITIAL), end)
     assert task.ranges == (OffsetRange("t", 0, 1, 3, "0a" * 16), OffsetRange("u", 0, 5, 9, ""))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.model import TopicPartition
-from muster.spark.offsets import Topic
+from muster.spark.offsets import TopicState
 from muster.spark.source.topics import QueryTopics
 
 IDS = st.sampled_from(["", "a", "b", "c"])
@@ -25,25 +25,28 @@ def new(topics, count=4):
     return [topics.is_new(TopicPartition("t", partition)) for partition in range(count)]
 
 
-@pytest.mark.parametrize("before", [None, Topic("", 2)])
+@pytest.mark.parametrize("before", [None, TopicState("", 2)])
 def test_an_id_that_is_learned_later_makes_no_partition_new(before):
     """Of a checkpoint from brokers or versions without ids: where `startingOffsets` is latest, the partitions that were
     there are not read from their start."""
-    topics, again = looked_at(Topic("", 2), Topic("a", 3), before=before)
+    topics, again = looked_at(TopicState("", 2), TopicState("a", 3), before=before)
     assert again == [[], []]
     assert new(topics) == [False, False, True, True]
     assert topics.topic_id("t") == "a"
-    assert topics.known == {"t": Topic("a", 2)}
+    assert topics.known == {"t": TopicState("a", 2)}
 
 
 def test_an_id_that_is_not_sent_for_a_while_is_remembered():
-    topics, again = looked_at(Topic("a", 2), Topic("", 2), Topic("a", 2), Topic("", 2), Topic("b", 2))
+    topics, again = looked_at(
+        TopicState("a", 2), TopicState("", 2), TopicState("a", 2), TopicState("", 2), TopicState("b", 2)
+    )
     assert again == [[], [], [], [], ["t"]]
     assert new(topics) == [True] * 4
 
 
 @given(
-    st.none() | st.builds(Topic, IDS, st.integers(0, 4)), st.lists(st.builds(Topic, IDS, st.integers(1, 4)), min_size=1)
+    st.none() | st.builds(TopicState, IDS, st.integers(0, 4)),
+    st.lists(st.builds(TopicState, IDS, st.integers(1, 4)), min_size=1),
 )
 def test_a_topic_is_another_one_only_where_its_id_has_changed(before, views):
     topics, again = looked_at(*views, before=before)
@@ -55,7 +58,7 @@ def test_a_topic_is_another_one_only_where_its_id_has_changed(before, views):
     assert new(topics) == [partition >= (0 if changes else first.partitions) for partition in range(4)]
 
 
-@given(st.lists(st.builds(Topic, IDS, st.integers(1, 4)), min_size=2), st.integers(0, 9))
+@given(st.lists(st.builds(TopicState, IDS, st.integers(1, 4)), min_size=2), st.integers(0, 9))
 def test_a_restart_in_between_changes_nothing(views, at):
     at = 1 + at % (len(views) - 1)
     whole, _ = looked_at(*views)

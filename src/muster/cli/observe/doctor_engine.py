@@ -11,7 +11,7 @@ from muster.cli.observe.spark_tools import QUIET, spark_tools
 from muster.history.doctor import Notify
 from muster.history.engine import GroupHistory, read_history
 from muster.history.model import Limits
-from muster.history.sources.reading import Topic
+from muster.history.sources.reading import TopicSource
 
 LARGE = 50_000_000
 """With more records than this, counted by offsets, Spark is used if it is installed."""
@@ -32,7 +32,7 @@ class ChosenEngine:
     """A folder to read instead of a cluster; only the small engine reads several."""
 
     def __call__(
-        self, topic: Topic, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
+        self, topic: TopicSource, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
     ) -> GroupHistory:
         if not self._takes_spark(sum(topic.records.values())):
             return read_history(topic, limits, groups, now_ms)

@@ -33,7 +33,8 @@ from muster.protocol.record_kinds import CLASSES, RecordKind, kind_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Int64s: TypeAlias = NDArray[np.int64]
+    from muster.history.model import Int64s
+
     Flags: TypeAlias = NDArray[np.bool_]
 
 _Counter: TypeAlias = "Counter[tuple[int, int]]"

@@ -15,7 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Int64s: TypeAlias = NDArray[np.int64]
+    from muster.history.model import Int64s
+
     Flags: TypeAlias = NDArray[np.bool_]
     Octets: TypeAlias = NDArray[np.uint8]
     Read: TypeAlias = Callable[[str, Int64s], Int64s]

@@ -78,7 +78,7 @@ def _finding(view: GroupView, result: RuleResult, counted: dict[int, str]) -> Fi
         since_ms, until_ms = result.seen[0].at_ms, result.seen[-1].at_ms
         whole = [*result.seen, *result.back]
         cost = stopped_ms(each for each in whole if id(each) not in counted)
-        sentence = f"{result.what}: {times(view, result.seen)}{_stood_still(cost)}."
+        sentence = f"{result.what}: {times(view, result.seen)}{_stopped_for(cost)}."
         others = {counted[id(each)]: None for each in whole if id(each) in counted and each.stopped}
         if others:
             sentence += f" {'More' if cost else 'The'} cost is counted under {listed(others)}."
@@ -95,7 +95,7 @@ def _finding(view: GroupView, result: RuleResult, counted: dict[int, str]) -> Fi
     )
 
 
-def _stood_still(cost_ms: int) -> str:
+def _stopped_for(cost_ms: int) -> str:
     return f"; partitions were stopped for up to {duration(cost_ms)} in total" if cost_ms else ""
 
 

@@ -15,7 +15,7 @@ from muster.history.rules.causes import Case
 from muster.history.rules.classic_generations import with_end
 from muster.history.rules.commit_times import NEVER
 from muster.history.rules.departures import Circumstances, Departure, departure
-from muster.history.rules.generations import LEFT_FOR_A_WHILE, Step
+from muster.history.rules.generations import LEFT_FOR_A_WHILE, RecordEffect
 from muster.history.rules.group_state import (
     OpenEpoch,
     ReplayedState,
@@ -37,9 +37,9 @@ def consumer_record(state: ReplayedState, record: TypedRecord, at: Place, at_ms:
     step = state.table.apply(record)
     state.owners_are_stale = True
     epoch = state.epoch
-    if step is Step.EPOCH:
+    if step is RecordEffect.EPOCH:
         _epoch(state, at, at_ms, rows)
-    elif step is Step.GONE and epoch is not None:
+    elif step is RecordEffect.GONE and epoch is not None:
         _close(state, epoch, at, at_ms)
         state.epoch = None
         ended(state, epoch_row(state, epoch, None), at, at_ms, rows)

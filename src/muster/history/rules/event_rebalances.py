@@ -20,7 +20,8 @@ from typing import Any
 
 from muster.history.model import LAST_MS, Cause
 
-Event = Mapping[str, Any]
+EventFields = Mapping[str, Any]
+"""An event as the broker wrote it: the fields of its JSON object."""
 
 MOVED_WITHIN_MS = 60_000
 """How long after a coordinator has loaded a group its members' rejoining is attributed to that."""
@@ -71,27 +72,27 @@ class Label:
     phase: int
     """2: the second phase of a cooperative rebalance, with the cause of the first."""
     rebalanced: bool
-    events: tuple[Event, ...]
+    events: tuple[EventFields, ...]
     is_sure: bool = True
     """False: a member may have been too slow. It left without a reason, as clients do that never give one; or its
     session expired and it is static: such a member stops its heartbeats instead of leaving (KIP-345)."""
 
 
-def labels(events: Iterable[Event]) -> list[Label]:
+def labels(events: Iterable[EventFields]) -> list[Label]:
     """The rebalances of one group, from its events in order of time. Values that are not muster's events, or are of a
     later version, are skipped. A rebalance that has not completed comes last."""
     telling = Telling()
     return [*telling.labels(events), *telling.rest()]
 
 
-def by_group(events: Iterable[Event]) -> dict[str, list[Label]]:
+def by_group(events: Iterable[EventFields]) -> dict[str, list[Label]]:
     """`labels` of each group, from the events of all groups, partition after partition."""
     return {group: labels(own) for group, own in events_by_group(events).items()}
 
 
-def events_by_group(events: Iterable[Event]) -> dict[str, list[Event]]:
+def events_by_group(events: Iterable[EventFields]) -> dict[str, list[EventFields]]:
     """Each group's events in order of time, from the events of several partitions, one after another."""
-    groups: dict[str, list[Event]] = {}
+    groups: dict[str, list[EventFields]] = {}
     for event in events:
         if is_known_event(event) and isinstance(event.get("group_id"), str):
             groups.setdefault(event["group_id"], []).append(event)
@@ -110,7 +111,7 @@ class Telling:
     """The events since the last completed rebalance, and the state carried over from before: plain data."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[EventFields] = []
         self._started = False
         self._generation: int | None = None
         self._broker: int | None = None
@@ -123,11 +124,11 @@ class Telling:
         return self._started
 
     @property
-    def waiting(self) -> Sequence[Event]:
+    def waiting(self) -> Sequence[EventFields]:
         """The events that no label has yet."""
         return self._events
 
-    def labels(self, events: Iterable[Event]) -> list[Label]:
+    def labels(self, events: Iterable[EventFields]) -> list[Label]:
         """Take more events, in order of time; returns the labels that they complete."""
         found: list[Label] = []
         for event in events:
@@ -141,7 +142,7 @@ class Telling:
         found._events = [*self._events]
         return found
 
-    def take(self, event: Event) -> Iterator[Label]:
+    def take(self, event: EventFields) -> Iterator[Label]:
         """Take the next event; yields the labels that it completes."""
         kind = event.get("event")
         if kind == "GroupLoaded":
@@ -162,7 +163,7 @@ class Telling:
         else:
             yield from self._taken_over()
 
-    def _loaded(self, event: Event) -> Iterator[Label]:
+    def _loaded(self, event: EventFields) -> Iterator[Label]:
         if not self._started:
             yield from self._taken_over()
         self._loaded_ms = event["at_ms"]
@@ -174,7 +175,7 @@ class Telling:
         yield _plain(event, Cause.COORDINATOR_MOVED, self._generation, self._moved(event))
         self._broker = event.get("broker_id")
 
-    def _moved(self, event: Event) -> str:
+    def _moved(self, event: EventFields) -> str:
         broker = event.get("broker_id")
         if self._broker is None or self._broker == broker:
             return f"broker {broker} loaded the group"
@@ -186,7 +187,7 @@ class Telling:
             self._events.remove(event)
             yield _plain(event, Cause.STATIC_MEMBER_REPLACED, self._generation, None)
 
-    def _completed(self, event: Event) -> Iterator[Label]:
+    def _completed(self, event: EventFields) -> Iterator[Label]:
         if self._started:
             label = self._label(event)
             self._last = label
@@ -194,7 +195,7 @@ class Telling:
         self._events, self._started = [], False
         self._generation = event.get("generation_id")
 
-    def _label(self, completed: Event | None) -> Label:
+    def _label(self, completed: EventFields | None) -> Label:
         events = tuple(self._events)
         first = next(event for event in events if event.get("event") == "RebalanceStarted")
         causes = self._causes(events, first)
@@ -218,7 +219,7 @@ class Telling:
             _is_sure(causes[0], first, events),
         )
 
-    def _causes(self, events: tuple[Event, ...], first: Event) -> list[Cause]:
+    def _causes(self, events: tuple[EventFields, ...], first: EventFields) -> list[Cause]:
         """The cause of the start, and those of everything that happened until the end."""
         cause = _cause_of_start(first, events)
         moved_ms, self._loaded_ms = self._loaded_ms, None
@@ -233,13 +234,13 @@ class Telling:
         return found
 
 
-def _plain(event: Event, cause: Cause, generation: int | None, reason: str | None) -> Label:
+def _plain(event: EventFields, cause: Cause, generation: int | None, reason: str | None) -> Label:
     at, member, client = event["at_ms"], event.get("member_id", ""), event.get("client_id", "")
     group, members = event.get("group_id", ""), event.get("members")
     return Label(group, generation, at, at, cause, member, client, reason, (), members, 1, False, (event,))
 
 
-def _cause_of_start(start: Event, events: tuple[Event, ...]) -> Cause:
+def _cause_of_start(start: EventFields, events: tuple[EventFields, ...]) -> Cause:
     cause = _CAUSES.get(str(start.get("cause")), Cause.NOT_KNOWN)
     if cause is Cause.JOINED and start.get("state") == "Empty":
         return Cause.STARTED
@@ -250,7 +251,7 @@ def _cause_of_start(start: Event, events: tuple[Event, ...]) -> Cause:
     return cause
 
 
-def _cause_of(event: Event, events: tuple[Event, ...]) -> Cause | None:
+def _cause_of(event: EventFields, events: tuple[EventFields, ...]) -> Cause | None:
     """The cause that an event by itself indicates; None if it does not trigger a rebalance."""
     match event.get("event"):
         case "RebalanceStarted":
@@ -271,7 +272,7 @@ def _cause_of(event: Event, events: tuple[Event, ...]) -> Cause | None:
             return None
 
 
-def _begins_with(joined: Event, events: tuple[Event, ...]) -> bool:
+def _begins_with(joined: EventFields, events: tuple[EventFields, ...]) -> bool:
     """Whether a RebalanceStarted already covers this member's joining."""
     return any(
         event.get("event") == "RebalanceStarted" and event.get("member_id") == joined.get("member_id")
@@ -279,14 +280,14 @@ def _begins_with(joined: Event, events: tuple[Event, ...]) -> bool:
     )
 
 
-def _is_sure(cause: Cause, start: Event, events: tuple[Event, ...]) -> bool:
+def _is_sure(cause: Cause, start: EventFields, events: tuple[EventFields, ...]) -> bool:
     """See `Label.is_sure`."""
     if cause is Cause.LEFT:
         return bool(_left(start, events).get("reason"))
     return cause is not Cause.SESSION_EXPIRED or start.get("group_instance_id") is None
 
 
-def _left(start: Event, events: tuple[Event, ...]) -> Event:
+def _left(start: EventFields, events: tuple[EventFields, ...]) -> EventFields:
     """The MemberLeft of the member that triggered a rebalance."""
     for event in events:
         if event.get("event") == "MemberLeft" and event.get("member_id") == start.get("member_id"):
@@ -294,5 +295,5 @@ def _left(start: Event, events: tuple[Event, ...]) -> Event:
     return {}
 
 
-def _reason(start: Event, events: tuple[Event, ...]) -> str | None:
+def _reason(start: EventFields, events: tuple[EventFields, ...]) -> str | None:
     return _left(start, events).get("reason") or start.get("reason")

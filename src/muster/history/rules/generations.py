@@ -68,8 +68,8 @@ class Standing:
         return (*self.assigned, *self.pending)
 
 
-class Step(Enum):
-    """How a record changed a group."""
+class RecordEffect(Enum):
+    """What a record changed in a group."""
 
     EPOCH = auto()
     GONE = auto()
@@ -97,30 +97,30 @@ class ConsumerTable:
     behind: set[str] | None = None
     """Members that do not have this epoch's assignment yet; None: must be computed again."""
 
-    def apply(self, record: TypedRecord) -> Step:
+    def apply(self, record: TypedRecord) -> RecordEffect:
         """Apply a record of kinds 3 to 8 and 16."""
         return _APPLY[record.kind](self, record.key, record.value)
 
-    def _group(self, _key: Any, value: Any) -> Step:
+    def _group(self, _key: Any, value: Any) -> RecordEffect:
         self.behind = None
         if value is None:
             self.epoch = None
-            return Step.GONE
+            return RecordEffect.GONE
         self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
-        return Step.EPOCH
+        return RecordEffect.EPOCH
 
-    def _partitions(self, _key: Any, value: Any) -> Step:
+    def _partitions(self, _key: Any, value: Any) -> RecordEffect:
         self.counts = {} if value is None else {topic.topic_name: topic.num_partitions for topic in value.topics}
         if value is not None:
             self.names.update({topic.topic_id.hex(): topic.topic_name for topic in value.topics})
-        return Step.OTHER
+        return RecordEffect.OTHER
 
-    def _member(self, key: Any, value: Any) -> Step:
+    def _member(self, key: Any, value: Any) -> RecordEffect:
         if value is None:
             self.members.pop(key.member_id, None)
             self.assignors.pop(key.member_id, None)
             self._update_behind(key.member_id)
-            return Step.MEMBER
+            return RecordEffect.MEMBER
         classic = value.classic_member_metadata
         self.members[key.member_id] = Member(
             member_id=key.member_id,
@@ -136,36 +136,36 @@ class ConsumerTable:
         if value.server_assignor:
             self.assignors[key.member_id] = value.server_assignor
         self._update_behind(key.member_id)
-        return Step.MEMBER
+        return RecordEffect.MEMBER
 
-    def _target_epoch(self, _key: Any, value: Any) -> Step:
+    def _target_epoch(self, _key: Any, value: Any) -> RecordEffect:
         self.target_epoch = None if value is None else value.assignment_epoch
-        return Step.OTHER
+        return RecordEffect.OTHER
 
-    def _target(self, key: Any, value: Any) -> Step:
+    def _target(self, key: Any, value: Any) -> RecordEffect:
         if value is None:
             self.targets.pop(key.member_id, None)
         else:
             self.targets[key.member_id] = found = _ids(value.topic_partitions)
             self._narrow(key.member_id, found)
-        return Step.OTHER
+        return RecordEffect.OTHER
 
-    def _standing(self, key: Any, value: Any) -> Step:
+    def _standing(self, key: Any, value: Any) -> RecordEffect:
         if value is None:
             self.standings.pop(key.member_id, None)
             self._update_behind(key.member_id)
-            return Step.OTHER
+            return RecordEffect.OTHER
         assigned, pending = _ids(value.assigned_partitions), _ids(value.partitions_pending_revocation)
         self.standings[key.member_id] = Standing(value.member_epoch, value.state, assigned, pending)
         self._update_behind(key.member_id)
-        return Step.STANDING
+        return RecordEffect.STANDING
 
-    def _regex(self, key: Any, value: Any) -> Step:
+    def _regex(self, key: Any, value: Any) -> RecordEffect:
         if value is None:
             self.regexes.pop(key.regular_expression, None)
         else:
             self.regexes[key.regular_expression] = tuple(sorted(value.topics))
-        return Step.OTHER
+        return RecordEffect.OTHER
 
     # --- names of topics
 

@@ -16,7 +16,7 @@ from muster.history.rules.rebalances import identity
 
 
 @dataclass(slots=True)
-class Span:
+class LaneSpan:
     """A period in which a member had this number of partitions."""
 
     start_ms: int
@@ -29,7 +29,7 @@ class Lane:
     """One process: its name and when it was a member."""
 
     name: str
-    spans: list[Span] = field(default_factory=list)
+    spans: list[LaneSpan] = field(default_factory=list)
 
 
 def lanes(generations: Sequence[Generation], until_ms: int) -> list[Lane]:
@@ -61,8 +61,8 @@ def _name(member: Member, shared: bool) -> str:
     return f"{name[:28]}{suffix}"
 
 
-def _extend(spans: list[Span], start_ms: int, end_ms: int, partitions: int) -> None:
+def _extend(spans: list[LaneSpan], start_ms: int, end_ms: int, partitions: int) -> None:
     if spans and spans[-1].end_ms == start_ms and spans[-1].partitions == partitions:
         spans[-1].end_ms = end_ms
     else:
-        spans.append(Span(start_ms, end_ms, partitions))
+        spans.append(LaneSpan(start_ms, end_ms, partitions))

@@ -52,7 +52,7 @@ class Counted(NamedTuple):
     oldest_ms: int | None
 
 
-Span = tuple[TopicPartition, int, int]
+OffsetSpan = tuple[TopicPartition, int, int]
 """A partition and two offsets between which records are counted."""
 
 
@@ -70,7 +70,7 @@ def lag_samples(
     behind = list(dict.fromkeys(span for _, span in spans if span[1] < span[2]))
     if len(behind) > _MOST_COUNTED:
         over = len(behind) - _MOST_COUNTED
-        warnings.add(f"the lag of {over} partitions is given in offsets, which may be more than the records")
+        warnings.add(f"the lag of {over} partitions is known only in offsets, of which there may be more than records")
     counted = _count_all(count_settings(config.fetching()), behind[:_MOST_COUNTED])
     return [_sample(group, span, ends[span[0]], counted.get(span), at_ms) for group, span in spans]
 
@@ -80,18 +80,18 @@ def count_settings(settings: FetchSettings) -> FetchSettings:
     return replace(settings, isolation_level=0, fail_on_data_loss=True, timeout_s=_PATIENCE_S, max_bytes=COUNT_BYTES)
 
 
-def _sample(group: str, span: Span, ends: OffsetBounds, counted: Counted | None, at_ms: int) -> LagSample:
+def _sample(group: str, span: OffsetSpan, ends: OffsetBounds, counted: Counted | None, at_ms: int) -> LagSample:
     place, first, end = span
     records, oldest_ms = counted or (0 if first >= end else None, None)
     return LagSample(at_ms, group, place.topic, place.partition, ends.start, ends.end, records, oldest_ms)
 
 
-def _count_all(settings: FetchSettings, spans: Sequence[Span]) -> dict[Span, Counted]:
+def _count_all(settings: FetchSettings, spans: Sequence[OffsetSpan]) -> dict[OffsetSpan, Counted]:
     """Count the records of each, in a few threads. If no broker answers, the rest of a thread's share is left out: one
     timeout is enough."""
 
-    def some(first: int) -> dict[Span, Counted]:
-        found: dict[Span, Counted] = {}
+    def some(first: int) -> dict[OffsetSpan, Counted]:
+        found: dict[OffsetSpan, Counted] = {}
         try:
             for span in spans[first::_WIDTH]:
                 found[span] = count_records(settings, *span)
@@ -126,7 +126,7 @@ def count_records(settings: FetchSettings, place: TopicPartition, start: int, en
     return Counted(counter.records if counter.next_offset >= end else None, counter.oldest_ms)
 
 
-def first_times(client: ClientConfig, spans: Sequence[Span]) -> dict[Span, int | None]:
+def first_times(client: ClientConfig, spans: Sequence[OffsetSpan]) -> dict[OffsetSpan, int | None]:
     """The timestamp of the first record of each. Partitions whose broker does not answer are left out."""
     settings = replace(count_settings(FetchSettings(client)), max_bytes=FIRST_BYTES)
     return {span: counted.oldest_ms for span, counted in _count_all(settings, spans).items()}
@@ -188,7 +188,7 @@ def over_time(
     behind = {(each.topic, each.partition): _at_most(each) for each in samples}
     lookups = plan_lookups(committed_partitions(timeline, behind), timeline.times(until_ms))
     if lookups.left_out:
-        warnings.add(f"the lag of {lookups.left_out} partitions over time is left out, of those with the least lag now")
+        warnings.add(f"the lag over time of the {lookups.left_out} partitions with the least lag now is left out")
     client = replace(config.fetching().client, request_timeout_ms=int(_PATIENCE_S * 1_000))
     try:
         return lag_over_time(timeline, lookups.times, ends_over_time(connect(client), lookups))

@@ -18,8 +18,8 @@ _AHEAD = 2
 """How many batches of a partition may wait for the caller."""
 
 
-class Topic(Protocol):
-    """One topic of a cluster or of a folder."""
+class TopicSource(Protocol):
+    """The records of one topic, in a cluster, in a folder or made up."""
 
     @property
     def records(self) -> dict[int, int]:
@@ -32,7 +32,7 @@ class Topic(Protocol):
 Part = tuple[int, Iterator[pa.RecordBatch]]
 
 
-def side_by_side(topic: Topic, partitions: Sequence[int]) -> Generator[Part, None, None]:
+def side_by_side(topic: TopicSource, partitions: Sequence[int]) -> Generator[Part, None, None]:
     """Each partition with its batches, in the given order. Take all batches of one partition before the next; threads
     read ahead. What a reader raises is raised where its batches are taken."""
     pipes = {partition: _Pipe() for partition in partitions}

@@ -31,7 +31,7 @@ from muster.spark.source.ranges import ReadTask, read_range, tasks
 
 log = logging.getLogger("muster.spark.history")
 
-Events = dict[str, Any]
+EventRanges = dict[str, Any]
 """The part of the source's offset; empty if there is nothing to read."""
 
 
@@ -43,7 +43,7 @@ class EventsTask(ReadTask):
         self.log_partitions = log_partitions
 
 
-def next_ranges(cluster: Cluster, before: Mapping[str, Any]) -> Events:
+def next_ranges(cluster: Cluster, before: Mapping[str, Any]) -> EventRanges:
     """The ranges after those of the last batch; everything if `before` is empty.
 
     Raises:
@@ -67,7 +67,7 @@ def next_ranges(cluster: Cluster, before: Mapping[str, Any]) -> Events:
     return {"of": of, "read": _kept(before).get("read", {}) | ranges}
 
 
-def _kept(before: Mapping[str, Any]) -> Events:
+def _kept(before: Mapping[str, Any]) -> EventRanges:
     """No more than what was read before."""
     read = {partition: [end, end] for partition, (_, end) in before.get("read", {}).items()}
     return {"of": before["of"], "read": read} if read else {}

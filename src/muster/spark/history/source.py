@@ -61,7 +61,7 @@ FOLDER = "history.folder"
 
 TICK_DEFAULT_MS = 60_000
 
-Ends = dict[int, int]
+PartitionEnds = dict[int, int]
 """The ends of log partitions."""
 
 SKEW_MS = 30_000
@@ -235,7 +235,7 @@ class PackedStreamReader(StreamReader):
     def __init__(self, options: SourceOptions, history: HistoryOptions) -> None:
         super().__init__(options)
         self._history = history
-        self._stop_at: tuple[int, Ends] | None = None
+        self._stop_at: tuple[int, PartitionEnds] | None = None
 
     # --- Spark's names -----------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class PackedStreamReader(StreamReader):
         before, until = start["read"], start["until"]
         try:
             cluster = _cluster(self._settings)
-            now_ms, ends = self._stop_at or self._look(cluster, until)
+            now_ms, ends = self._stop_at or self._time_and_ends(cluster, until)
             events_read = {} if self._history.is_events_only else events.next_ranges(cluster, start["events"])
         except KafkaConnectionError:
             if self._stop_at is not None:
@@ -289,7 +289,7 @@ class PackedStreamReader(StreamReader):
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def _look(self, cluster: Cluster, until_ms: int) -> tuple[int, Ends]:
+    def _time_and_ends(self, cluster: Cluster, until_ms: int) -> tuple[int, PartitionEnds]:
         """The time, and where the log partitions end now if a tick is due."""
         now_ms = self._now_ms()
         return now_ms, _ends(cluster, self._history.topic) if now_ms >= until_ms + self._history.tick_ms else {}
@@ -303,8 +303,8 @@ class PackedStreamReader(StreamReader):
 def batch_end(
     start: dict[str, Any],
     read: dict[str, Any] | None,
-    events_read: events.Events,
-    ends: Ends,
+    events_read: events.EventRanges,
+    ends: PartitionEnds,
     now_ms: int,
     *,
     is_last: bool,
@@ -324,14 +324,16 @@ def batch_end(
     return start if read is None else _offset(until, start["at"], events_read, now)
 
 
-def _ends(cluster: Cluster, topic: str) -> Ends:
+def _ends(cluster: Cluster, topic: str) -> PartitionEnds:
     """The ends of all log partitions with a leader, regardless of open transactions."""
     led = cluster.led([topic])
     found = cluster.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP)) if led else {}
     return {place.partition: end for place, end in found.items()}
 
 
-def _offset(until_ms: int, at: Mapping[str, int], events_read: events.Events, read: dict[str, Any]) -> dict[str, Any]:
+def _offset(
+    until_ms: int, at: Mapping[str, int], events_read: events.EventRanges, read: dict[str, Any]
+) -> dict[str, Any]:
     return {"history": FORMAT, "until": until_ms, "at": dict(at), "events": events_read, "read": read}
 
 

@@ -89,14 +89,14 @@ class GroupWatch:
             self._wanted.clear()
             cluster = connect(self._settings.client)
             try:
-                self.look(cluster)
+                self.refresh(cluster)
             except Exception as error:  # no caller waits for this, and the next round may succeed
                 log.debug("the query's progress lacks record ages and members: %s", error)
                 disconnect()
             time.sleep(EVERY_S)
 
-    def look(self, cluster: Cluster) -> None:
-        """One round of requests."""
+    def refresh(self, cluster: Cluster) -> None:
+        """Send one round of requests."""
         with self._lock:
             unread, known_ages = dict(self._unread), dict(self._first_unread)
         known = {partition for partition, found in known_ages.items() if found.position == unread[partition].start}

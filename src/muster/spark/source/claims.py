@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 
 from muster.errors import ConfigError
 from muster.model import OffsetAndMetadata, TopicPartition
-from muster.spark.offsets import ALL, INITIAL, Claim, Claims, QueryOffset, Share, Topic, from_json, to_json
+from muster.spark.offsets import ALL, INITIAL, Claim, Claims, QueryOffset, Share, TopicState, from_json, to_json
 from muster.spark.source.shares import share_rows
 from muster.spark.source.state import QueryState
 from muster.spark.source.topics import QueryTopics
@@ -325,7 +325,7 @@ class QueryClaims:
             self.state.uncommitted(partition)
         self._resolve(partition, owned)
 
-    def seen(self, topics: Mapping[str, Topic], cluster: str = "") -> None:
+    def seen(self, topics: Mapping[str, TopicState], cluster: str = "") -> None:
         """The topics that the query reads, as they are in the cluster now: IDs and partition counts."""
         self._cluster = cluster
         recreated = self._topics.seen(topics)

@@ -41,7 +41,7 @@ from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import OffsetAndMetadata, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from muster.protocol.primitives import ZERO_UUID
-from muster.spark.offsets import Topic
+from muster.spark.offsets import TopicState
 from muster.spark.source.bounds import Lookup, PartitionBounds
 from muster.spark.source.choices import OffsetOrTime
 from muster.spark.source.claims import QueryClaims
@@ -315,7 +315,7 @@ class QueryCore:
         self._metadata_version = metadata.version
         found = self._topics()
         self._note_missing(now)
-        topics = {name: Topic(_id_text(metadata.topic_id(name)), len(metadata.partitions(name))) for name in found}
+        topics = {name: TopicState(_id_text(metadata.topic_id(name)), len(metadata.partitions(name))) for name in found}
         self.claims.seen(topics, metadata.cluster_id or "")
         if not self.options.grouped and not self.options.partitions:
             self._take_all(self.options.share.of(self._all_partitions()))

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.model import TopicPartition
-from muster.spark.offsets import Topic, Topics
+from muster.spark.offsets import TopicState, TopicStates
 
 
 class QueryTopics:
     """The topics of one query. `seen` and `restore` may be called in either order."""
 
     def __init__(self) -> None:
-        self._known: Topics = {}
-        self._view: Topics | None = None
+        self._known: TopicStates = {}
+        self._view: TopicStates | None = None
         self._began = False
 
     @property
@@ -29,7 +29,7 @@ class QueryTopics:
         return self._began and self._view is not None
 
     @property
-    def known(self) -> Topics:
+    def known(self) -> TopicStates:
         """For the checkpoint."""
         return dict(self._known)
 
@@ -43,13 +43,13 @@ class QueryTopics:
         found = self._known.get(partition.topic)
         return found is None or partition.partition >= found.partitions
 
-    def seen(self, view: Mapping[str, Topic]) -> list[str]:
+    def seen(self, view: Mapping[str, TopicState]) -> list[str]:
         """The topics that this query reads, as they are in the cluster now. Returns those recreated since."""
         first = self._view is None
         self._view = dict(view)
         return self._compare(first and not self._known) if self._began else []
 
-    def restore(self, known: Mapping[str, Topic]) -> list[str]:
+    def restore(self, known: Mapping[str, TopicState]) -> list[str]:
         """Start from the topics in the checkpoint. Returns those recreated since."""
         self._began = True
         self._known = dict(known)
@@ -64,10 +64,10 @@ class QueryTopics:
         for name, now in self._view.items():
             before = self._known.get(name)
             if before is None:
-                self._known[name] = Topic(now.id, 0)
+                self._known[name] = TopicState(now.id, 0)
             elif not before.id:
                 self._known[name] = before._replace(id=now.id)
             elif now.id and now.id != before.id:
                 again.append(name)
-                self._known[name] = Topic(now.id, 0)
+                self._known[name] = TopicState(now.id, 0)
         return sorted(again)
