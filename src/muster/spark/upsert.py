@@ -107,7 +107,7 @@ def into_database(
 
     Raises, in the batch:
         ConfigError: the rows lack a key column, a row has null in one, the query's id is not known, or the connection
-            commits each statement by itself.
+            commits each statement separately.
     """
     _check_list(keys)
 

@@ -145,7 +145,7 @@ def counted(row: Lag, records: int | None, oldest_ms: int | None) -> Lag:
 
 
 def expires_ms(topic: str, committed: Committed, state: ExpiryState, limits: Limits) -> int | None:
-    """When the coordinator may delete the offset; None: not while the group stays as it is.
+    """When the coordinator may delete the offset; None: not unless the group changes.
 
     The offsets of an empty classic group expire a retention time after it became empty, even those committed later.
     Those of a group without a group record, and of a topic to which no member subscribes, after their commit.
