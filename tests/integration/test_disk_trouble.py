@@ -85,7 +85,7 @@ def test_a_failed_sync_ends_the_command(tmp_path: Path, fsync: str) -> None:
                 code_of_answer = -1
             assert (code_of_answer == 0) == (fsync == "interval")
         assert broker.wait() == 1
-        assert "only a restart can tell what the disk has kept" in broker.log()
+        assert "what the disk holds is known only after a restart" in broker.log()
         assert "Traceback" not in broker.log()
         flag.unlink()
         broker.start()

@@ -14,7 +14,7 @@ import pytest
 
 from muster.broker.topics.fetches import ParkedFetch
 from muster.broker.transactions.markers import MarkerSender, MarkerWriter
-from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.service import TransactionService
 from muster.coordinator.groups.pending_offsets import PendingOffsets
 from muster.coordinator.groups.shard import GroupShard
 from muster.coordinator.shards.served_shard import ServedShard
@@ -218,7 +218,7 @@ def test_a_marker_that_is_not_repeated(monkeypatch):
 
 @pytest.mark.slow
 def test_what_a_power_cut_leaves_open_is_not_looked_for(monkeypatch):
-    monkeypatch.setattr(Transactions, "_abort_hanging", lambda *_: None)
+    monkeypatch.setattr(TransactionService, "_abort_hanging", lambda *_: None)
     caught_with("for ever open", lambda plan: plan.loses)
 
 

@@ -85,7 +85,7 @@ class Asked:
         self._answered = asyncio.Event()
         if apis is None:
             assert broker is not None
-            apis = handlers.table(broker.rooms())
+            apis = handlers.table(broker.parts())
         api = apis[type(request).API_KEY]
         answer = api.handle(request, self)  # type: ignore[arg-type]
         if answer is not None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from muster.broker.topics.catalogue import EVENTS_MARK
+from muster.broker.topics.catalogue import EVENTS_TOPIC_SETTINGS
 from muster.errors import ErrorCode
 from muster.history.tables import RAW
 from muster.model import GROUP_EVENTS_TOPIC, GROUP_METADATA_TOPIC
@@ -94,7 +94,7 @@ class Source:
 
 def create(bootstrap: str, partitions: int, topic: str = GROUP_METADATA_TOPIC) -> None:
     """One of the brokers' own topics, with so many partitions."""
-    mark = EVENTS_MARK if topic == GROUP_EVENTS_TOPIC else {}
+    mark = EVENTS_TOPIC_SETTINGS if topic == GROUP_EVENTS_TOPIC else {}
     settings = [m.CreatableTopicConfig(name, value) for name, value in mark.items()]
     with RawClient(bootstrap) as client:
         request = m.CreateTopicsRequest([m.CreatableTopic(topic, partitions, 1, [], settings)], 10_000)

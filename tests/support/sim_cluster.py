@@ -129,7 +129,7 @@ class SimCluster:
         wanted = {"node.id": number, "offsets.topic.num.partitions": 4, "num.partitions": 2, **given}
         config = broker_config(self._folder / f"broker{number}", wanted)
         session = self.session(f"broker{number}")
-        return Broker(config, files, among=ZooKeeperCluster(config, session)), session
+        return Broker(config, files, zookeeper=ZooKeeperCluster(config, session)), session
 
     @contextlib.asynccontextmanager
     async def running(self, number: int, files: Files = DISK, **settings: object) -> AsyncIterator[Broker]:
@@ -159,7 +159,7 @@ class SimCluster:
 
 def session_of(broker: Broker) -> AsyncSession:
     """The session of a broker of a SimCluster."""
-    assert broker._among is not None
-    found = broker._among.session
+    assert broker._zookeeper is not None
+    found = broker._zookeeper.session
     assert isinstance(found, AsyncSession)
     return found

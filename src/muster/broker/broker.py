@@ -24,8 +24,8 @@ from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.dynamic_settings import DynamicSettings
 from muster.broker.features import TRANSACTION_VERSION, Features
-from muster.broker.group_server import Shell
-from muster.broker.groups.coordination import OF_TRANSACTIONS, Alone, ByLeaders, Coordination
+from muster.broker.group_server import GroupServer
+from muster.broker.groups.coordination import OF_TRANSACTIONS, ClusterCoordination, Coordination, StandaloneCoordination
 from muster.broker.groups.event_topic import EventTopic
 from muster.broker.groups.service import Groups, GroupTopics
 from muster.broker.identity import Identity, load_identity, read_identity
@@ -37,12 +37,12 @@ from muster.broker.topics.changes import TopicChanges
 from muster.broker.topics.durability import Durability
 from muster.broker.topics.fetch_sessions import FetchSessions
 from muster.broker.topics.fetches import ParkedFetches
-from muster.broker.topics.log_reads import Reader
+from muster.broker.topics.log_reads import LogReader
 from muster.broker.topics.partitions import Partitions, log_config, warn_of_unusable
 from muster.broker.topics.producer_ids import ProducerIds
 from muster.broker.transactions.markers import MarkerWriter
-from muster.broker.transactions.places import Places
-from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.partition_locator import PartitionLocator
+from muster.broker.transactions.service import TransactionService
 from muster.broker.transactions.verification import Verifier
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
@@ -58,13 +58,13 @@ PROBE, PROBE_BYTES = "health-probe", 1 << 20
 """The file that is written and removed to check whether a full disk accepts data again."""
 
 
-class Broker(Shell):
+class Broker(GroupServer):
     """One broker in this process, on the running loop.
 
     Args:
         files: the file system; tests pass one that fails or blocks.
         on_event: called with each event of a group, in addition to the log message.
-        among: the cluster to join; without it the broker is standalone.
+        zookeeper: the cluster to join; without it the broker is standalone.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Broker(Shell):
         config: BrokerConfig,
         files: Files = DISK,
         on_event: Callable[[GroupEvent], None] | None = None,
-        among: ZooKeeperCluster | None = None,
+        zookeeper: ZooKeeperCluster | None = None,
     ) -> None:
         super().__init__(config, on_event)
         self.identity: Identity
@@ -80,7 +80,7 @@ class Broker(Shell):
         self.changes: TopicChanges
         self.partitions: Partitions
         self.producer_ids: ProducerIds
-        self.given: DynamicSettings
+        self.dynamic: DynamicSettings
         self.features: Features
         self.durability: Durability
         self.fetches = ParkedFetches()
@@ -90,12 +90,12 @@ class Broker(Shell):
             config.integer("max.incremental.fetch.session.cache.partitions"),
         )
         self._files = files
-        self._among = among
+        self._zookeeper = zookeeper
         self._fsync = FsyncPolicy(config.text("fsync"))
         self._store: LogStore
         self._events: EventTopic | None = None
-        self.transactions: Transactions
-        self.places: Places
+        self.transactions: TransactionService
+        self.locator: PartitionLocator
         self.verifier: Verifier
         self._turn_done: Callable[[], None]
         self.broken = asyncio.Event()
@@ -105,8 +105,8 @@ class Broker(Shell):
 
     @property
     def ends(self) -> list[asyncio.Event]:
-        """As `Shell.ends`."""
-        return [self.broken] if self._among is None else [self.broken, self._among.lost]
+        """As `GroupServer.ends`."""
+        return [self.broken] if self._zookeeper is None else [self.broken, self._zookeeper.lost]
 
     async def start(self) -> None:
         """Open the folder and the port.
@@ -117,11 +117,11 @@ class Broker(Shell):
         """
         self.loop = asyncio.get_running_loop()
         self._check_store()
-        if self._among is None:
+        if self._zookeeper is None:
             self._open_folder()
             await self._open_port()
         else:
-            await self._join(self._among)
+            await self._join(self._zookeeper)
         self._accept()
         self.durability.start(
             self.config.integer("log.retention.check.interval.ms"),
@@ -136,26 +136,26 @@ class Broker(Shell):
             self._store.close()
             raise
 
-    async def _join(self, among: ZooKeeperCluster) -> None:
+    async def _join(self, zookeeper: ZooKeeperCluster) -> None:
         """Start as a broker of a cluster. Connections wait until it has read the cluster's state: before that it would
         report a cluster without brokers."""
         try:
-            self._open_folder(await among.connect())
+            self._open_folder(await zookeeper.connect())
             await self._open_port()
             try:
-                await self._follow(among)
+                await self._follow(zookeeper)
             except BaseException:
                 await self._server.close()
                 self._store.close()
                 raise
         except BaseException:
-            await among.leave()
+            await zookeeper.leave()
             raise
 
-    async def _follow(self, among: ZooKeeperCluster) -> None:
+    async def _follow(self, zookeeper: ZooKeeperCluster) -> None:
         """Register, and have this broker's parts follow the cluster."""
         parts = (self.topics, self.changes, self.partitions, self.coordination, self.fetches, self.features)
-        await among.join(self.node, self.cluster.draft_node, *parts)
+        await zookeeper.join(self.node, self.cluster.draft_node, *parts)
 
     async def stop(self) -> None:
         """Answer what can be answered, close the port and the folder. A second call does nothing.
@@ -174,8 +174,8 @@ class Broker(Shell):
         self.groups.runtime.close()
         self.transactions.runtime.close()
         await self._server.close()
-        if self._among is not None:
-            await self._among.leave()
+        if self._zookeeper is not None:
+            await self._zookeeper.leave()
         await self.loop.run_in_executor(None, self._store.close)
 
     def _open_folder(self, cluster_id: str | None = None) -> None:
@@ -184,28 +184,28 @@ class Broker(Shell):
         try:
             # Checked before anything is written, even the lock file, and again once the lock is held.
             found = read_identity(folder, node_id, cluster_id)
-            if self._among is not None:
-                self._among.check_folder(folder, found)
+            if self._zookeeper is not None:
+                self._zookeeper.check_folder(folder, found)
             refuse_foreign(folder)
             folder.mkdir(parents=True, exist_ok=True)
             lock = FolderLock.take(folder)
             try:
                 refuse_foreign(folder)
                 self.identity = load_identity(folder, node_id, self._files, cluster_id)
-                if self._among is not None:
-                    self._among.take_folder(folder, self.identity, self._files)
+                if self._zookeeper is not None:
+                    self._zookeeper.take_folder(folder, self.identity, self._files)
                 self.cluster = self._view()
-                self.given = DynamicSettings(self.config, folder, self._files)
-                level = self._among.transaction_version if self._among is not None else None
+                self.dynamic = DynamicSettings(self.config, folder, self._files)
+                level = self._zookeeper.transaction_version if self._zookeeper is not None else None
                 self.features = Features(self.config, folder, self._files, level)
                 self.topics = TopicCatalogue.load(folder, self._files)
                 for topic in self.topics:
                     warn_of_unusable(topic.name, topic.settings)
                 self.producer_ids = ProducerIds(folder, self._files)
-                if self._among is None:
+                if self._zookeeper is None:
                     self._check_group_topic()
                 self._open_store(folder, lock)
-                if self._among is None:  # in a cluster, ids come from ZooKeeper
+                if self._zookeeper is None:  # in a cluster, ids come from ZooKeeper
                     logs = self._store.logs.values()
                     self.producer_ids.pass_over(id for log in logs for id in log.producers.producers)
             except BaseException:
@@ -233,7 +233,7 @@ class Broker(Shell):
         _warn_of_few_descriptors(len(self._store.logs))
         self.partitions = Partitions(self.config, self.topics, self._store)
         self.changes = TopicChanges(self.config, self.topics, self.partitions, self.fetches)
-        self.changes.elsewhere = self._among
+        self.changes.cluster_admin = self._zookeeper
         self.cluster.is_offline = self.partitions.is_offline
         self.topics.reserve.fill()
         self._store.after_housekeeping = self.topics.reserve.fill
@@ -241,14 +241,14 @@ class Broker(Shell):
 
     def _has(self, partition: TopicPartition) -> bool:
         """Whether this broker hosts a partition: in a cluster, one without a folder here is on another broker."""
-        return self._among is None or (self.config.data_dir / str(partition)).exists()
+        return self._zookeeper is None or (self.config.data_dir / str(partition)).exists()
 
     def _view(self) -> ClusterView:
-        if self._among is None:
+        if self._zookeeper is None:
             return ClusterView(self.identity.cluster_id, self._advertised())
         from muster.broker.cluster.image_view import ImageView
 
-        return ImageView(self.identity.cluster_id, self._advertised(), self._among.image)
+        return ImageView(self.identity.cluster_id, self._advertised(), self._zookeeper.image)
 
     def _check_group_topic(self) -> None:
         topic = self.topics.get(GROUP_METADATA_TOPIC)
@@ -283,22 +283,22 @@ class Broker(Shell):
 
     def _make_transactions(self, written: Callable[[], None]) -> None:
         parts = (self.config, self.topics, self.partitions, self.changes, self.cluster)
-        self.places = Places(self.cluster, self.topics, self.coordination)
-        writer = MarkerWriter(self.partitions, self.places, self.groups, self.durability, self.fetches, written)
+        self.locator = PartitionLocator(self.cluster, self.topics, self.coordination)
+        writer = MarkerWriter(self.partitions, self.locator, self.groups, self.durability, self.fetches, written)
         links = Links(f"broker-{self.node.node_id}")
-        self.transactions = self.changes.transactions = Transactions(
+        self.transactions = self.changes.transactions = TransactionService(
             self.config,
             self._clock,
-            (Alone if self._among is None else ByLeaders)(*parts, OF_TRANSACTIONS),
+            (StandaloneCoordination if self._zookeeper is None else ClusterCoordination)(*parts, OF_TRANSACTIONS),
             self.partitions,
             self.groups,
             writer,
-            self.places,
+            self.locator,
             links,
             written,
-            (self._among or self.producer_ids).take,
+            (self._zookeeper or self.producer_ids).take,
         )
-        self.verifier = Verifier(self.config, self.transactions, self.places, links)
+        self.verifier = Verifier(self.config, self.transactions, self.locator, links)
 
         def follow() -> None:
             self.transactions.runtime.config.transaction_version = self.features.levels[TRANSACTION_VERSION]
@@ -307,14 +307,14 @@ class Broker(Shell):
         self.features.on_change.append(follow)
 
     def _keep_events(self, written: Callable[[], None]) -> None:
-        parts = (self.config, self.topics, self.changes, self.partitions, self.fetches, written, self._among)
+        parts = (self.config, self.topics, self.changes, self.partitions, self.fetches, written, self._zookeeper)
         self._events = self.changes.events = EventTopic(*parts)
         self._listeners.append(self._events)
         self._events.start()
 
     def _check_store(self) -> None:
         store = self.config["group.coordinator.store"]
-        if self._among is None:
+        if self._zookeeper is None:
             if store == "zookeeper":
                 raise ConfigError("group.coordinator.store=zookeeper needs zookeeper.connect")
         elif store != "log":
@@ -324,23 +324,23 @@ class Broker(Shell):
 
     def _coordination(self) -> Coordination:
         """Decides which broker coordinates a group."""
-        if self._among is not None and self.config["group.coordinator.store"] != "log":
-            from muster.broker.cluster.slot_coordination import InZooKeeper
+        if self._zookeeper is not None and self.config["group.coordinator.store"] != "log":
+            from muster.broker.cluster.slot_coordination import ZooKeeperCoordination
 
-            return InZooKeeper(self._among, self.cluster)
-        kind = Alone if self._among is None else ByLeaders
+            return ZooKeeperCoordination(self._zookeeper, self.cluster)
+        kind = StandaloneCoordination if self._zookeeper is None else ClusterCoordination
         return kind(self.config, self.topics, self.partitions, self.changes, self.cluster)
 
-    def rooms(self) -> handlers.Rooms:
+    def parts(self) -> handlers.BrokerParts:
         """The parts that the handlers use."""
         max_bytes = self.config.integer("fetch.max.bytes")
-        return handlers.Rooms(
+        return handlers.BrokerParts(
             config=self.config,
             cluster=self.cluster,
             topics=self.topics,
             changes=self.changes,
             partitions=self.partitions,
-            reader=Reader(self.cluster, self.topics, self.partitions, max_bytes),
+            reader=LogReader(self.cluster, self.topics, self.partitions, max_bytes),
             groups=self.groups,
             durability=self.durability,
             fetches=self.fetches,
@@ -349,14 +349,14 @@ class Broker(Shell):
             side_thread=self.side_thread,
             transactions=self.transactions,
             verifier=self.verifier,
-            places=self.places,
-            given=self.given,
+            locator=self.locator,
+            dynamic=self.dynamic,
             features=self.features,
-            elsewhere=self._among,
+            cluster_admin=self._zookeeper,
         )
 
     async def _listen(self) -> None:
-        await self._bind(handlers.table(self.rooms()), self._turn_done)
+        await self._bind(handlers.table(self.parts()), self._turn_done)
 
     def _config_of(self, topic: str) -> LogConfig:
         found = self.topics.get(topic)
@@ -365,9 +365,9 @@ class Broker(Shell):
     # ------------------------------------------------------------------------------------- for operators
 
     def trouble(self) -> str | None:
-        """As `Shell.trouble`, for causes in this broker alone."""
+        """As `GroupServer.trouble`, for causes in this broker alone."""
         found = super().trouble()
-        if found is None and self._among is not None and not self._among.is_registered:
+        if found is None and self._zookeeper is not None and not self._zookeeper.is_registered:
             return "it is not registered in ZooKeeper: other brokers do not see it"
         return found
 
@@ -402,7 +402,7 @@ class Broker(Shell):
     def _disk_failed(self, reason: str) -> None:
         """A sync failed. Kafka stops when its only log directory fails, and so does `muster serve`."""
         if not self.broken.is_set():
-            log.critical("%s; stopping: only a restart can tell what the disk has kept", reason)
+            log.critical("%s; stopping: what the disk holds is known only after a restart", reason)
             self.broken.set()
 
     def _flushed(self) -> None:
@@ -420,8 +420,8 @@ def _warn_of_few_descriptors(partitions: int) -> None:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and partitions > most // 2:
         log.warning(
-            "%d partitions may need that many open files, besides the connections, and this process may open %d: raise "
-            "the limit (ulimit -n), or records will be refused with KAFKA_STORAGE_ERROR",
+            "%d partitions may need that many open files, besides those of connections, and this process may open %d: "
+            "raise the limit (ulimit -n), or records will be refused with KAFKA_STORAGE_ERROR",
             partitions,
             most,
         )

@@ -109,7 +109,7 @@ class ClusterView:
             older = epoch < current
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def why_not_here(self, topic: str, index: int) -> ErrorCode:
+    def not_led_error(self, topic: str, index: int) -> ErrorCode:
         """The error for a partition that this broker does not lead, or that does not exist."""
         offline = self.is_offline(topic, index)
         return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Source, Value, show
+from muster.broker.settings import INT_MAX, LONG_MAX, Setting, SettingType, Source, Value, show
 from muster.coordinator.groups.group_pattern import GroupPattern
 from muster.errors import ConfigError
 
@@ -22,7 +22,7 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 GROUP_STORES = ("log", "zookeeper")
 ENVIRONMENT_PREFIX = "MUSTER_"
 
-S, K = Setting, Kind
+S, K = Setting, SettingType
 _SETTINGS = (
     # --- identity and address
     S("node.id", K.INT, 1, "The id of this broker.", 0),
@@ -181,7 +181,7 @@ class BrokerConfig:
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Value] = {}
-        self._given: dict[Source, dict[str, Value]] = {Source.BROKER: {}, Source.ALL_BROKERS: {}}
+        self._dynamic: dict[Source, dict[str, Value]] = {Source.BROKER: {}, Source.ALL_BROKERS: {}}
         for name, value in (values or {}).items():
             self.set(name, value)
 
@@ -216,11 +216,11 @@ class BrokerConfig:
         unknown = [name for name in settings if name not in SETTINGS]
         if unknown:
             raise ConfigError(f"there is no setting {unknown[0]!r}{nearest(unknown[0], SETTINGS)}")
-        self._given[source] = {name: SETTINGS[name].parse(text) for name, text in settings.items()}
+        self._dynamic[source] = {name: SETTINGS[name].parse(text) for name, text in settings.items()}
 
     def changed(self, source: Source) -> dict[str, str]:
         """The values from such a source, as text."""
-        return {name: show(value) or "" for name, value in self._given[source].items()}
+        return {name: show(value) or "" for name, value in self._dynamic[source].items()}
 
     def is_set(self, name: str) -> bool:
         """Whether a source set the value."""
@@ -228,13 +228,13 @@ class BrokerConfig:
 
     def source(self, name: str) -> Source:
         """The source of a setting's value."""
-        for source, values in self._given.items():
+        for source, values in self._dynamic.items():
             if name in values:
                 return source
         return Source.START if name in self._values else Source.DEFAULT
 
     def __getitem__(self, name: str) -> Value:
-        for values in self._given.values():
+        for values in self._dynamic.values():
             if name in values:
                 return values[name]
         return self._values[name] if name in self._values else SETTINGS[name].default
@@ -244,7 +244,7 @@ class BrokerConfig:
         equivalents in other units, after the first with its own name. None where there is no value."""
         found: list[tuple[str, Value, Source]] = []
         names = _SAME.get(name, (name,))
-        for source, values in (*self._given.items(), (Source.START, self._values)):
+        for source, values in (*self._dynamic.items(), (Source.START, self._values)):
             found += [(each, values[each], source) for each in names if each in values]
         defaults = ((each, SETTINGS[each].default) for each in names)
         found += [(each, value, Source.DEFAULT) for each, value in defaults if value is not None]

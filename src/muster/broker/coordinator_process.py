@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from muster.broker import handlers
 from muster.broker.cluster.follower import Follower, Session
 from muster.broker.cluster.image_view import ImageView
-from muster.broker.cluster.slot_coordination import InZooKeeper, check_settings, registration_of
+from muster.broker.cluster.slot_coordination import ZooKeeperCoordination, check_settings, registration_of
 from muster.broker.cluster_view import NO_LEADER, Leadership
 from muster.broker.config import BrokerConfig
-from muster.broker.group_server import Shell
+from muster.broker.group_server import GroupServer
 from muster.broker.groups.service import Groups, GroupTopics
 from muster.broker.identity import uuid_bytes
 from muster.broker.topics.catalogue import Topic, Topics
@@ -154,7 +154,7 @@ class KafkaFollower(Follower):
         self.topics = KafkasTopics(self.image)
         self._cluster: CoordinatorsView
         self._groups: Groups
-        self._coordination: InZooKeeper
+        self._coordination: ZooKeeperCoordination
         self._brokers: list[int] | None = None
 
     @property
@@ -170,7 +170,7 @@ class KafkaFollower(Follower):
         """
         await self._open()
 
-    async def join(self, cluster: CoordinatorsView, groups: Groups, coordination: InZooKeeper) -> None:
+    async def join(self, cluster: CoordinatorsView, groups: Groups, coordination: ZooKeeperCoordination) -> None:
         """Register, and follow Kafka's cluster from now on. The image has been read when this returns.
 
         Raises:
@@ -211,7 +211,7 @@ class KafkaFollower(Follower):
             log.warning("a Kafka broker has this coordinator's id, %d: tools will confuse the two", self.node_id)
 
 
-class Coordinator(Shell):
+class CoordinatorServer(GroupServer):
     """A coordinator in this process, on the running loop."""
 
     cluster: CoordinatorsView
@@ -226,7 +226,7 @@ class Coordinator(Shell):
 
     @property
     def ends(self) -> list[asyncio.Event]:
-        """As `Shell.ends`."""
+        """As `GroupServer.ends`."""
         return [self._follower.lost]
 
     async def start(self) -> None:
@@ -249,7 +249,7 @@ class Coordinator(Shell):
     def _start_groups(self) -> None:
         follower = self._follower
         self.cluster = CoordinatorsView(self._advertised(), follower.image)
-        self.coordination = InZooKeeper(follower, self.cluster)
+        self.coordination = ZooKeeperCoordination(follower, self.cluster)
         keeper = self.coordination.keeper
         self.cluster.live = lambda: keeper.live
         topics = GroupTopics(follower.topics, LeadersView("", self.node, follower.image))
@@ -261,7 +261,7 @@ class Coordinator(Shell):
         try:
             await self._bind(handlers.groups_table(self.cluster, self._follower.topics, self.groups))
             try:
-                assert isinstance(self.coordination, InZooKeeper)
+                assert isinstance(self.coordination, ZooKeeperCoordination)
                 await self._follower.join(self.cluster, self.groups, self.coordination)
             except BaseException:
                 await self._server.close()
@@ -271,7 +271,7 @@ class Coordinator(Shell):
             raise
 
     def trouble(self) -> str | None:
-        """As `Shell.trouble`."""
+        """As `GroupServer.trouble`."""
         found = super().trouble()
         if found is None and not self._follower.is_registered:
             return "it is not registered in ZooKeeper: members cannot find it"

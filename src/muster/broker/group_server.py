@@ -34,7 +34,7 @@ LATENCY_MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500
 """The bucket bounds for request times."""
 
 
-class Shell:
+class GroupServer:
     """One such process, on the running loop; a context manager.
 
     Args:

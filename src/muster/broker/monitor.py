@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from muster.broker.broker import Broker
-from muster.broker.group_server import Shell
+from muster.broker.group_server import GroupServer
 from muster.coordinator.groups.effects import GroupEvent
 from muster.metrics import exposition
 from muster.metrics.exposition import Page, text_page
@@ -35,7 +35,7 @@ class BusyError(Exception):
 class Monitor:
     """Monitors one process from before its start; create it on the process's loop."""
 
-    def __init__(self, shell: Shell, host: str, port: int) -> None:
+    def __init__(self, shell: GroupServer, host: str, port: int) -> None:
         self._shell = shell
         self._loop = asyncio.get_running_loop()
         self._events: Counter[type[GroupEvent]] = Counter()

@@ -17,7 +17,7 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
-class Kind(IntEnum):
+class SettingType(IntEnum):
     """Types of settings, as DescribeConfigs numbers them."""
 
     BOOLEAN = 1
@@ -42,7 +42,7 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
-_LIMITS = {Kind.INT: INT_MAX, Kind.SHORT: 2**15 - 1, Kind.LONG: LONG_MAX}
+_LIMITS = {SettingType.INT: INT_MAX, SettingType.SHORT: 2**15 - 1, SettingType.LONG: LONG_MAX}
 
 
 class Setting(NamedTuple):
@@ -52,7 +52,7 @@ class Setting(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: SettingType
     default: Value
     documentation: str
     minimum: float | None = None
@@ -72,7 +72,7 @@ class Setting(NamedTuple):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self._check_number(value)
         elif self.choices and isinstance(value, str):
-            self._check_words(text if self.kind is Kind.LIST else value)
+            self._check_words(text if self.kind is SettingType.LIST else value)
         return value
 
     def _check_number(self, value: float) -> None:
@@ -89,7 +89,7 @@ class Setting(NamedTuple):
 
     def _check_words(self, text: str) -> None:
         words = [text]
-        if self.kind is Kind.LIST:
+        if self.kind is SettingType.LIST:
             words = [word.strip() for word in text.split(",")] if text.strip() else []
             if "" in words:
                 raise ConfigError(f"Configuration '{self.name}' values must not be empty.")
@@ -98,16 +98,16 @@ class Setting(NamedTuple):
                 raise self._invalid(word, f"String must be one of: {', '.join(self.choices)}")
 
     def _typed(self, text: str) -> Value:
-        if self.kind is Kind.BOOLEAN:
+        if self.kind is SettingType.BOOLEAN:
             if text.lower() not in ("true", "false"):
                 raise self._invalid(text, "Expected value to be either true or false")
             return text.lower() == "true"
-        if self.kind is Kind.STRING:
+        if self.kind is SettingType.STRING:
             return text
-        if self.kind is Kind.LIST:
+        if self.kind is SettingType.LIST:
             return ",".join(dict.fromkeys(split_list(text)))
         try:
-            if self.kind is Kind.DOUBLE:
+            if self.kind is SettingType.DOUBLE:
                 return java_double(text)
             number = java_whole(text)
             if not -_LIMITS[self.kind] - 1 <= number <= _LIMITS[self.kind]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
-from muster.broker.net.calls import Api, Asker, Call, CloseConnectionError, Sliced, encode_answer
+from muster.broker.net.calls import Api, Call, CallConnection, CloseConnectionError, Sliced, encode_answer
 from muster.broker.net.intake import Intake
 from muster.errors import ErrorCode
 from muster.protocol.primitives import Buffer, Request, Response
@@ -163,7 +163,7 @@ class _Answers:
         self._rule = rule
         self._change = change or self._changed
         self._call = call
-        self._connection: Asker = call.connection
+        self._connection: CallConnection = call.connection
         self.client_host: str = call.connection.client_host
         self.peer: str = call.connection.peer
         self.intake: Intake = call.connection.intake

@@ -17,7 +17,7 @@ from muster.broker import clock, handlers
 from muster.broker.broker import Broker
 from muster.broker.clock import SteadyClock
 from muster.broker.cluster import slot_coordination, zookeeper_cluster
-from muster.broker.cluster.frozen_process import Standstill
+from muster.broker.cluster.frozen_process import FreezeDetector
 from muster.broker.groups import service
 from muster.broker.links import links
 from muster.broker.net.calls import Api, Call, CloseConnectionError, at_once
@@ -204,12 +204,12 @@ class Node:
         host, port = self.address
         mine = {"node.id": self.node_id, "advertised.listeners": f"PLAINTEXT://{host}:{port}"}
         config = broker_config(self.root, {**SETTINGS, **self._settings, **mine})
-        among = None
+        zookeeper = None
         if self._world.zookeeper is not None:
             sim = self._world.zookeeper.connect(f"{host}:{port}", timeout_ms=SESSION_MS)
             self.session = Session(self, sim)
-            among = zookeeper_cluster.ZooKeeperCluster(config, self.session)
-        self.broker = Broker(config, self.disk, among=among)
+            zookeeper = zookeeper_cluster.ZooKeeperCluster(config, self.session)
+        self.broker = Broker(config, self.disk, zookeeper=zookeeper)
         self.broker.loop = self.loop
         self.broker._clock = SteadyClock(lambda: self._now() * 1_000_000)
         self.is_frozen = self.is_ready = False
@@ -218,19 +218,19 @@ class Node:
     def _start(self) -> None:
         broker = self.broker
         assert broker is not None
-        if broker._among is None:
+        if broker._zookeeper is None:
             broker._open_folder()
             broker._start_groups()
             self._serve(broker)
         else:
-            self.loop.create_task(self._join(broker, broker._among))
+            self.loop.create_task(self._join(broker, broker._zookeeper))
 
-    async def _join(self, broker: Broker, among: zookeeper_cluster.ZooKeeperCluster) -> None:
+    async def _join(self, broker: Broker, zookeeper: zookeeper_cluster.ZooKeeperCluster) -> None:
         """As `Broker._join`, without a port."""
         try:
-            broker._open_folder(await among.connect())
+            broker._open_folder(await zookeeper.connect())
             broker._start_groups()
-            await broker._follow(among)
+            await broker._follow(zookeeper)
         except MusterError as error:
             self._world.tell(f"{self} cannot start: {error}")
             self.loop.call_soon(self._stop)
@@ -242,16 +242,16 @@ class Node:
 
     def _serve(self, broker: Broker) -> None:
         broker.durability.start(10**9, lambda: 10**9)
-        self.apis, self.turn_done = handlers.table(broker.rooms()), broker._turn_done
+        self.apis, self.turn_done = handlers.table(broker.parts()), broker._turn_done
         broker._clock.begin()
         self._tick(broker)
         self.is_ready = True
         self.on_start(self)
 
     def _tick(self, broker: Broker) -> None:
-        """As `Shell._tick`: who does not read the clock seems to have been stopped."""
+        """As `GroupServer._tick`: who does not read the clock seems to have been stopped."""
         broker._clock()
-        if broker._among is not None and broker._among.lost.is_set():
+        if broker._zookeeper is not None and broker._zookeeper.lost.is_set():
             self._world.tell(f"{self} ends: another process has its id")
             raise Killed
         self.loop.call_later(clock.TICK_S, self._tick, broker)
@@ -366,10 +366,10 @@ def times(world: World, node_of: Callable[[], Node | None]) -> Iterator[None]:
             (service, "_new_member_id", lambda prefix: f"{prefix}-{next(numbers):04}"),
             (links, "_now", lambda: world.now),
             (zookeeper_cluster, "monotonic", monotonic),
-            (zookeeper_cluster, "Standstill", partial(Standstill, read=monotonic)),
+            (zookeeper_cluster, "Standstill", partial(FreezeDetector, read=monotonic)),
             (slot_coordination, "SLOT_COUNT", SLOTS),
             (slot_coordination, "SlotKeeper", partial(SlotKeeper, slots=SLOTS)),
-            (slot_coordination.InZooKeeper, "slots_without_topic", SLOTS),
+            (slot_coordination.ZooKeeperCoordination, "slots_without_topic", SLOTS),
         ):
             stack.enter_context(mock.patch.object(module, name, instead))
         yield

@@ -354,13 +354,13 @@ def _place(broker: Any, request: Any) -> Any:
     """Where a broker sees the coordinator or leader that a request is for."""
     if isinstance(request, m.ProduceRequest):
         topic = request.topic_data[0]
-        return broker.places.leader(TopicPartition(topic.name, topic.partition_data[0].index))
+        return broker.locator.leader(TopicPartition(topic.name, topic.partition_data[0].index))
     if isinstance(request, m.FetchRequest):
         [fetched] = request.topics
-        return broker.places.leader(TopicPartition(fetched.topic, fetched.partitions[0].partition))
+        return broker.locator.leader(TopicPartition(fetched.topic, fetched.partitions[0].partition))
     if isinstance(request, t.WriteTxnMarkersRequest):
         marked = request.markers[0].topics[0]
-        return broker.places.leader(TopicPartition(marked.name, marked.partition_indexes[0]))
+        return broker.locator.leader(TopicPartition(marked.name, marked.partition_indexes[0]))
     if isinstance(request, m.OffsetFetchRequest):
         broker.groups.ensure()
         return broker.coordination.coordinator(request.groups[0].group_id)

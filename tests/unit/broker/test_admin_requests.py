@@ -13,7 +13,7 @@ from muster.broker.broker import Broker
 from muster.broker.handlers import create_partitions
 from muster.broker.net.calls import CloseConnectionError, at_once
 from muster.broker.topics import deletion_reserve as reserve
-from muster.broker.topics.changes import Growth
+from muster.broker.topics.changes import PartitionIncrease
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from muster.protocol import admin_messages as a
@@ -128,7 +128,7 @@ async def test_a_refused_produce_without_acks_is_not_answered(broker: Broker, pr
 async def test_settings_that_change_while_partitions_are_added_hold_for_all(broker: Broker) -> None:
     topic = broker.changes.create_topic("t", 1, {"max.message.bytes": "1111"})
     count = create_partitions._FEW + 2
-    steps = broker.changes.growing([Growth(topic, 1, count)])
+    steps = broker.changes.growing([PartitionIncrease(topic, 1, count)])
     next(steps)
     broker.topics.change_all([(topic, count, {"max.message.bytes": "2222"})])
     broker.partitions.configure(topic)
@@ -140,7 +140,7 @@ async def test_settings_that_change_while_partitions_are_added_hold_for_all(brok
 
 async def test_a_topic_that_takes_the_place_of_one_that_grows_keeps_its_own_settings(broker: Broker) -> None:
     topic = broker.changes.create_topic("t", 1, {"max.message.bytes": "1111"})
-    steps = broker.changes.growing([Growth(topic, 1, 2)])
+    steps = broker.changes.growing([PartitionIncrease(topic, 1, 2)])
     next(steps)
     broker.changes.delete_topic(topic)
     broker.changes.create_topic("t", 1, {"max.message.bytes": "2222"})
@@ -152,7 +152,7 @@ async def test_a_topic_that_takes_the_place_of_one_that_grows_keeps_its_own_sett
 
 def begun(broker: Broker, request: Any, version: int) -> Any:
     """The work of a large request that has come, and waits for its turn."""
-    return handlers.table(broker.rooms())[type(request).API_KEY].handle(request, Asking(version))  # type: ignore[arg-type]
+    return handlers.table(broker.parts())[type(request).API_KEY].handle(request, Asking(version))  # type: ignore[arg-type]
 
 
 class Asking(NamedTuple):
@@ -167,7 +167,7 @@ MANY = create_partitions._FEW + 10
 @pytest.mark.parametrize(
     ("meanwhile", "code", "has"),
     [
-        (lambda changes, topic: at_once(changes.growing([Growth(topic, 1, MANY + 5)])), 37, MANY + 5),
+        (lambda changes, topic: at_once(changes.growing([PartitionIncrease(topic, 1, MANY + 5)])), 37, MANY + 5),
         (lambda changes, topic: changes.delete_topic(topic), 3, 0),
     ],
     ids=["more", "deleted"],

@@ -18,7 +18,7 @@ from muster.broker.handlers import alter_configs
 from muster.broker.net.calls import at_once
 from muster.broker.settings import Source
 from muster.broker.topics import settings as topic_settings
-from muster.broker.topics.settings import Change, Operation
+from muster.broker.topics.settings import AlterOperation, Change
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import CleanupPolicy
 from muster.protocol import admin_messages as a
@@ -32,7 +32,7 @@ from tests.support.faulty_disk import FaultyDisk
 from tests.support.held_disk import Asked
 from tests.support.written import build_batch
 
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = AlterOperation
 
 # ------------------------------------------------------------------------------------------------- rules of a topic's
 
@@ -261,7 +261,7 @@ async def test_alter_configs_leaves_nothing_beside_what_it_brings(broker: Broker
     assert (config_of(broker).segment_ms, config_of(broker).max_message_bytes) == (77, 1_048_588)
     assert await put(broker, 4, "1", log_retention_ms="5", message_max_bytes="99") == 0
     assert await put(broker, 4, "1", log_retention_ms="6") == 0
-    assert broker.given.of(Source.BROKER) == {"log.retention.ms": "6"}
+    assert broker.dynamic.of(Source.BROKER) == {"log.retention.ms": "6"}
     assert (config_of(broker).retention_ms, config_of(broker).max_message_bytes) == (6, 1_048_588)
 
 
@@ -269,7 +269,7 @@ async def test_validate_only_changes_nothing(broker: Broker) -> None:
     assert await alter(broker, 2, "t", ("max.message.bytes", SET, "100"), validate=True) == (0, None)
     assert await alter(broker, 4, "1", ("message.max.bytes", SET, "100"), validate=True) == (0, None)
     assert config_of(broker).max_message_bytes == 5000
-    assert broker.given.of(Source.BROKER) == {}
+    assert broker.dynamic.of(Source.BROKER) == {}
 
 
 async def test_a_refused_operation_takes_the_others_of_its_resource_along(broker: Broker) -> None:
@@ -312,7 +312,7 @@ async def test_what_changes_between_two_slices_is_looked_at_again(broker: Broker
     """The sequence: the checks; then broker's settings, a slice at a time; another request; then the topic's."""
     request = altered(4, "1", ("log.retention.ms", SET, "9"))
     request.resources += altered(2, "t", ("min.compaction.lag.ms", SET, "50")).resources
-    needs = alter_configs.AlterConfigNeeds(broker.cluster, broker.topics, broker.partitions, broker.given, None)
+    needs = alter_configs.AlterConfigNeeds(broker.cluster, broker.topics, broker.partitions, broker.dynamic, None)
     steps: Any = alter_configs.incremental_alter_configs(needs, request, Any)  # type: ignore[arg-type]
     next(steps)
     assert await alter(broker, 2, "t", ("max.compaction.lag.ms", SET, "10")) == (0, None)

@@ -11,10 +11,10 @@ import pytest
 
 from muster.broker import handlers
 from muster.broker.cluster import follower, slot_coordination
-from muster.broker.cluster.slot_coordination import InZooKeeper
+from muster.broker.cluster.slot_coordination import ZooKeeperCoordination
 from muster.broker.config import SETTINGS as ALL_SETTINGS
 from muster.broker.config import BrokerConfig
-from muster.broker.coordinator_process import SETTINGS, Coordinator, KafkaFollower
+from muster.broker.coordinator_process import SETTINGS, CoordinatorServer, KafkaFollower
 from muster.broker.handlers import draft
 from muster.broker.net.calls import Api
 from muster.errors import ConfigError, ErrorCode
@@ -103,16 +103,16 @@ class World(SimCluster):
         paths = [path for path in self.below("/") if not path.startswith("/muster")]
         return {path: self.do(GetData(path))[1].mzxid for path in paths}
 
-    def coordinator(self, number: int, **settings: object) -> tuple[Coordinator, AsyncSession]:
+    def coordinator(self, number: int, **settings: object) -> tuple[CoordinatorServer, AsyncSession]:
         """One that is not started yet."""
         given = {name.replace("_", "."): value for name, value in settings.items()}
         fixed = {"node.id": number, "listeners": "127.0.0.1:0", "draft.listener": "127.0.0.1:0"}
         config = BrokerConfig({**fixed, "group.initial.rebalance.delay.ms": 0, **given})
         session = self.session(f"coordinator-{number}")
-        return Coordinator(config, KafkaFollower(config, session)), session
+        return CoordinatorServer(config, KafkaFollower(config, session)), session
 
     @contextlib.asynccontextmanager
-    async def coordinating(self, number: int, **settings: object) -> AsyncIterator[Coordinator]:
+    async def coordinating(self, number: int, **settings: object) -> AsyncIterator[CoordinatorServer]:
         """One that runs."""
         coordinator, _ = self.coordinator(number, **settings)
         await self.soon(coordinator.start())
@@ -130,19 +130,19 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path)
 
 
-def held(coordinator: Coordinator) -> int:
+def held(coordinator: CoordinatorServer) -> int:
     """How many slots it serves."""
-    assert isinstance(coordinator.coordination, InZooKeeper)
+    assert isinstance(coordinator.coordination, ZooKeeperCoordination)
     served_shards = coordinator.groups.runtime._served
     return len(served_shards) if served_shards.keys() == coordinator.coordination.keeper.held.keys() else -1
 
 
-def table_of(coordinator: Coordinator) -> dict[int, Api]:
+def table_of(coordinator: CoordinatorServer) -> dict[int, Api]:
     """What its listener for those that look after groups serves."""
     return handlers.groups_table(coordinator.cluster, coordinator._follower.topics, coordinator.groups)
 
 
-async def ask(world: World, coordinator: Coordinator, request: Any, version: int) -> Any:
+async def ask(world: World, coordinator: CoordinatorServer, request: Any, version: int) -> Any:
     """What it answers to one that looks after groups."""
     apis = table_of(coordinator)
     return await world.soon(Asked(None, request, version, apis=apis).answered())
@@ -151,7 +151,7 @@ async def ask(world: World, coordinator: Coordinator, request: Any, version: int
 class Member:
     """A member as the drafts had it, of the group `g`."""
 
-    def __init__(self, world: World, coordinator: Coordinator) -> None:
+    def __init__(self, world: World, coordinator: CoordinatorServer) -> None:
         self.id = ""
         self.generation = -1
         self.world = world
@@ -193,7 +193,7 @@ class Member:
         return error
 
 
-async def committed(world: World, coordinator: Coordinator, topic: str = "t") -> int:
+async def committed(world: World, coordinator: CoordinatorServer, topic: str = "t") -> int:
     request = m.OffsetFetchRequest("g", [m.OffsetFetchRequestTopic(topic, [0])])
     answer = await ask(world, coordinator, request, 7)
     assert answer.error_code == 0
@@ -202,7 +202,7 @@ async def committed(world: World, coordinator: Coordinator, topic: str = "t") ->
 
 
 @contextlib.asynccontextmanager
-async def serving(world: World) -> AsyncIterator[tuple[Coordinator, Member]]:
+async def serving(world: World) -> AsyncIterator[tuple[CoordinatorServer, Member]]:
     """A coordinator beside Kafka with a topic, and a member that has yet to join."""
     world.kafka()
     world.create("t")
@@ -212,7 +212,7 @@ async def serving(world: World) -> AsyncIterator[tuple[Coordinator, Member]]:
 
 
 @contextlib.asynccontextmanager
-async def committed_to(world: World) -> AsyncIterator[tuple[Coordinator, Member]]:
+async def committed_to(world: World) -> AsyncIterator[tuple[CoordinatorServer, Member]]:
     """The same, when the member has joined and committed 5."""
     async with serving(world) as (coordinator, member):
         await member.join()
@@ -303,7 +303,7 @@ async def test_another_coordinator_continues_in_the_same_generation(world: World
             world.zookeeper.heal(session_of(there).sim)
 
 
-def session_of(coordinator: Coordinator) -> AsyncSession:
+def session_of(coordinator: CoordinatorServer) -> AsyncSession:
     found = coordinator._follower.session
     assert isinstance(found, AsyncSession)
     return found

@@ -18,7 +18,7 @@ import pytest
 
 from muster.broker.net import connection_core, intake
 from muster.broker.net.calls import NO_RESPONSE, Api, Call, CloseConnectionError, Service
-from muster.broker.net.connection_core import ConnectionCore, How
+from muster.broker.net.connection_core import CloseMode, ConnectionCore
 from muster.broker.net.connections import Connections
 from muster.broker.net.intake import Intake
 from muster.broker.net.slices import Slices
@@ -177,7 +177,7 @@ class Peer:
                 self.paused = True
                 core.pause_writing()
         self.world.connections.count_unread(core, core.own_bytes + sum(map(len, self.written)))
-        if core.ending is not None and (core.ending.how is not How.DRAINED or not self.written):
+        if core.ending is not None and (core.ending.how is not CloseMode.DRAINED or not self.written):
             self.lose()
         self.check()
 
@@ -339,7 +339,7 @@ class Peers:
                 peer.core.woken = False
                 peer.carry_out()
                 if peer.core.pending or not peer.core.reading:  # no more is promised (connection.py)
-                    peer.core.go_on()
+                    peer.core.resume()
                 peer.carry_out()
         for peer in self.peers:
             peer.check()

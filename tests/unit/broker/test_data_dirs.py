@@ -69,8 +69,8 @@ async def test_a_broker_that_was_replaced_by_a_copy_stops(cluster: SimCluster, t
         await cluster.soon(copy.start())
         await cluster.soon(copy.stop())
         cluster.zookeeper.heal(session_of(broker).sim)
-        assert broker._among is not None
-        await cluster.until(broker._among.lost.is_set)
+        assert broker._zookeeper is not None
+        await cluster.until(broker._zookeeper.lost.is_set)
 
 
 async def test_brokers_continue_where_zookeeper_knows_less_of_their_folders(cluster: SimCluster) -> None:
@@ -88,8 +88,8 @@ async def test_brokers_continue_where_zookeeper_knows_less_of_their_folders(clus
         assert cluster.do(GetData(data_dir_path(1)))
         cluster.do(SetData(data_dir_path(1), b"rubbish"))
         cluster.expire(session_of(broker))
-        assert broker._among is not None
-        await cluster.until(broker._among.lost.is_set)
+        assert broker._zookeeper is not None
+        await cluster.until(broker._zookeeper.lost.is_set)
 
 
 async def test_a_disk_that_is_full_keeps_no_broker_from_starting(cluster: SimCluster) -> None:

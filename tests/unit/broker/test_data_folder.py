@@ -162,7 +162,7 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start(tmp_path: P
     broker = Broker(broker_config(tmp_path))
     await broker.start()
     topic = topic_of(broker, "t")
-    broker.topics.delete(topic)  # here the process dies
+    broker.topics.delete_all([topic])  # here the process dies
     await broker.stop()
     if renamed:
         (tmp_path / "t-0").rename(tmp_path / f"t-0.{'a' * 32}-delete")

@@ -140,6 +140,16 @@ async def test_readers_of_the_groups_topic_hear_of_commits(broker: Broker) -> No
     assert shown(asked)[index][1] > 0
 
 
+async def test_readers_of_the_transactions_topic_hear_of_transactions(broker: Broker) -> None:
+    """Their coordinator writes without a produce request, too."""
+    assert broker.transactions.ensure()
+    slot = broker.transactions.runtime.partition_for("x")
+    asked = fetch(broker, "__transaction_state", partitions=slot + 1)
+    Asked(broker, m.InitProducerIdRequest("x", 1_000), 4)
+    await asked.answered()
+    assert shown(asked)[slot][1] > 0
+
+
 @pytest.mark.parametrize("by_id", [False, True])
 @pytest.mark.parametrize("many", [2, 1_000])
 async def test_what_ends_the_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch, many: int, by_id: bool) -> None:

@@ -13,7 +13,7 @@ from muster.broker.links.links import Links
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions import hanging
 from muster.broker.transactions.hanging import HangingTransactions, ids_of_slots
-from muster.broker.transactions.places import Places
+from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.transaction_runtime import TransactionRuntime
 from muster.errors import ErrorCode
 from muster.log import OpenTransaction
@@ -53,7 +53,7 @@ class World:
         self.looks = HangingTransactions(
             cast(Partitions, self),
             self,
-            cast(Places, self),
+            cast(PartitionLocator, self),
             cast(Links, self),
             cast(TransactionRuntime, self),
             self._abort,
@@ -130,7 +130,7 @@ class World:
 
     async def look(self, looks: int = 1) -> None:
         """Look, so many times at the most."""
-        self.looks.look_soon()
+        self.looks.check_soon()
         for _ in range(looks):
             await asyncio.sleep(0.02)
         self.looks.stop()
@@ -138,7 +138,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(hanging, "LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(hanging, "CHECK_AFTER_S", 0.01)
     return World
 
 
@@ -183,7 +183,7 @@ async def test_it_waits_for_coordinators_and_for_groups_that_are_read(world: Cal
     it.opens(T0, 1)
     kept = getattr(it, what)
     setattr(it, what, None)
-    it.looks.look_soon()
+    it.looks.check_soon()
     await asyncio.sleep(0.03)
     assert it.asked == []
     assert it.aborted == []
@@ -209,7 +209,7 @@ async def test_what_a_coordinator_does_not_say_is_not_taken_for_a_no(
     it = world()
     it.opens(T0, 1)
     it.answers = {number: answer}
-    it.looks._look()  # now, so that no other look comes before its outcome is seen
+    it.looks._check()  # now, so that no other look comes before its outcome is seen
     assert it.aborted == []
     it.answers = {}
     await it.look(3)
@@ -252,7 +252,7 @@ async def test_what_ended_while_the_coordinators_were_asked_is_left_alone(
 async def test_a_transaction_whose_coordinators_topic_is_deleted_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hanging, "LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(hanging, "CHECK_AFTER_S", 0.01)
 
     def write(bootstrap: str) -> None:
         with RawClient(bootstrap) as client:

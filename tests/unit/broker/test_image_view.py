@@ -10,7 +10,7 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.cluster.image_view import ImageView
-from muster.broker.groups.coordination import ByLeaders
+from muster.broker.groups.coordination import ClusterCoordination
 from muster.broker.groups.service import GroupTopics
 from muster.errors import ErrorCode
 from muster.log import LogError
@@ -255,7 +255,7 @@ async def test_a_look_for_offsets_is_refused_by_a_broker_that_does_not_lead(brok
 async def test_the_coordinator_of_a_group_is_the_leader_of_its_partition(broker: Broker) -> None:
     image = an_image()
     view = ImageView("cluster", broker.cluster.node, image)
-    by_leaders = ByLeaders(broker.config, broker.topics, broker.partitions, broker.changes, view)
+    by_leaders = ClusterCoordination(broker.config, broker.topics, broker.partitions, broker.changes, view)
     broker.groups._coordination = by_leaders
     assert by_leaders.coordinator("g") is None, "there is no topic of the groups yet"
     broker.changes.create_topic(GROUP_METADATA_TOPIC, 3, {})

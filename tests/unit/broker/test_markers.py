@@ -16,7 +16,7 @@ from muster.broker.links.links import Purpose
 from muster.broker.net import slices
 from muster.broker.transactions.marker_routes import MarkerRoutes
 from muster.broker.transactions.markers import RETRY_S, MarkerSender
-from muster.broker.transactions.verification import Operation, Verifier
+from muster.broker.transactions.verification import SupportedOperation, Verifier
 from muster.coordinator.transactions.effects import Markers, MarkersLost
 from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode
@@ -221,6 +221,6 @@ async def test_an_error_of_a_newer_broker_is_an_unknown_one():
     answers: list[Any] = []
     MarkerRoutes(other, other, other).write(TxnMarker(9, 1, True, 3, 2), [T0], answers.append)
     Verifier(BrokerConfig(), other, other, other).ask(
-        "x", Producer(9, 1), frozenset([T0]), Operation.ADD, answers.append
+        "x", Producer(9, 1), frozenset([T0]), SupportedOperation.ADD, answers.append
     )
     assert answers == [{T0: ErrorCode.UNKNOWN_SERVER_ERROR}] * 2

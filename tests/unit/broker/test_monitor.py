@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from muster.broker import monitor as module
 from muster.broker.broker import PROBE, Broker
-from muster.broker.groups.coordination import Alone
+from muster.broker.groups.coordination import StandaloneCoordination
 from muster.broker.monitor import Monitor
 from muster.broker.operators import metrics as gathering
 from muster.coordinator.groups import effects
@@ -251,7 +251,7 @@ async def test_health_says_that_the_disk_is_full_until_it_takes_data(watched: Wa
 
 
 async def test_health_while_zookeeper_does_not_answer(watched: Watched) -> None:
-    class InDoubt(Alone):
+    class InDoubt(StandaloneCoordination):
         def may_serve(self) -> bool:
             return False
 
@@ -268,7 +268,7 @@ async def test_health_of_one_that_is_not_registered(watched: Watched) -> None:
         is_registered = False
         lost = asyncio.Event()
 
-    watched.broker._among = Among()  # type: ignore[assignment]
+    watched.broker._zookeeper = Among()  # type: ignore[assignment]
     try:
         assert (await watched.get("/healthz"))[1] == "it is not registered in ZooKeeper: other brokers do not see it\n"
         Among.is_registered = True
@@ -276,7 +276,7 @@ async def test_health_of_one_that_is_not_registered(watched: Watched) -> None:
         Among.lost.set()
         assert await watched.get("/healthz") == (503, "it has failed and is stopping\n")
     finally:
-        watched.broker._among = None
+        watched.broker._zookeeper = None
 
 
 async def test_before_the_start_and_after_the_end(tmp_path: Path) -> None:

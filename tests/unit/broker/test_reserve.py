@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.topics.deletion_reserve import FILE, SIZE, Reserve
+from muster.broker.topics.deletion_reserve import FILE, SIZE, DiskReserve
 from muster.errors import ErrorCode
 from muster.protocol import admin_messages as am
 from muster.protocol import messages as m
@@ -92,7 +92,7 @@ async def test_nothing_else_takes_the_reserve(tmp_path: Path, disk: FaultyDisk):
 
 
 def test_it_is_made_when_there_is_space(tmp_path: Path, disk: FaultyDisk):
-    reserve = Reserve(tmp_path, disk)
+    reserve = DiskReserve(tmp_path, disk)
     disk.fill_up(SIZE - 1)
     reserve.fill()
     assert list(tmp_path.iterdir()) == []
@@ -102,17 +102,17 @@ def test_it_is_made_when_there_is_space(tmp_path: Path, disk: FaultyDisk):
 
 
 def test_a_file_system_that_compresses_gives_it_its_space(tmp_path: Path):
-    Reserve(tmp_path, FaultyDisk()).fill()
+    DiskReserve(tmp_path, FaultyDisk()).fill()
     assert len(zlib.compress((tmp_path / FILE).read_bytes(), 1)) >= SIZE
 
 
 def test_only_a_full_disk_costs_the_reserve(tmp_path: Path):
-    reserve = Reserve(tmp_path, FaultyDisk())
+    reserve = DiskReserve(tmp_path, FaultyDisk())
     reserve.fill()
 
     def fail() -> None:
         raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output"):
-        reserve.given_up_for(fail)
+        reserve.released_for(fail)
     assert (tmp_path / FILE).exists()

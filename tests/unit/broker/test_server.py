@@ -19,7 +19,7 @@ import pytest
 from muster.broker.broker import Broker
 from muster.broker.net.calls import NO_RESPONSE, SMALL, Api, Call, CloseConnectionError
 from muster.broker.net.connection_core import HIGH_WATER, ConnectionCore
-from muster.broker.net.connections import Seldom
+from muster.broker.net.connections import RateLimitedWarning
 from muster.broker.net.server import Server
 from muster.errors import MusterError
 from muster.protocol import codec, framing
@@ -91,7 +91,8 @@ async def serving(
         "max_idle_ms": -1,
     } | limits
     server = Server({3: api}, backlog=50, **settings)  # type: ignore[arg-type]
-    port = await server.listen("127.0.0.1", 0)
+    port = await server.bind("127.0.0.1", 0)
+    server.accept()
     peers: list[Peer] = []
 
     def connect(receive_buffer: int | None = None) -> Peer:
@@ -400,7 +401,7 @@ async def test_a_request_without_an_answer_is_over() -> None:
 
 
 def test_lines_that_say_the_same_are_few(caplog: pytest.LogCaptureFixture) -> None:
-    seldom = Seldom(iter((0.0, 1.0, 2.0, 4.9, 5.0, 6.0)).__next__)
+    seldom = RateLimitedWarning(iter((0.0, 1.0, 2.0, 4.9, 5.0, 6.0)).__next__)
     with caplog.at_level(logging.WARNING):
         for _ in range(6):
             seldom.warn("no descriptors")

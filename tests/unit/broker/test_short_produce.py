@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.broker.broker import Broker
-from muster.broker.handlers import produce, produce_short
+from muster.broker.handlers import fast_produce, produce
 from muster.broker.net.connection_core import ConnectionCore
 from muster.errors import ErrorCode
 from muster.log import CleanupPolicy, PartitionLog
@@ -40,8 +40,8 @@ SEQUENCES = {
 BATCHES = {
     **{name: batch for name, batch in lies.LIES.items() if len(batch) < 60_000},
     **SEQUENCES,
-    "the most records": lies.batch(lies.in_order(produce_short.MOST_RECORDS), produce_short.MOST_RECORDS),
-    "one record more": lies.batch(lies.in_order(produce_short.MOST_RECORDS + 1), produce_short.MOST_RECORDS + 1),
+    "the most records": lies.batch(lies.in_order(fast_produce.MOST_RECORDS), fast_produce.MOST_RECORDS),
+    "one record more": lies.batch(lies.in_order(fast_produce.MOST_RECORDS + 1), fast_produce.MOST_RECORDS + 1),
     "half a batch": ONE[: len(ONE) // 2],
     "a byte too few": ONE[:-1],
     "a byte too many": ONE + b"\0",
@@ -75,7 +75,7 @@ class Connection:
 
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    for module in (produce, produce_short):
+    for module in (produce, fast_produce):
         monkeypatch.setattr(module, "now_ms", lambda: lies.NOW)
     async with running(tmp_path) as broker:
         for name, settings in SETTINGS.items():

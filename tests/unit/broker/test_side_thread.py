@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.broker.net.side_thread import MOST_LEFT, Pieces, SideThread
+from muster.broker.net.side_thread import MAX_ORPHANED, Pieces, SideThread
 from tests.support.said import said
 
 
@@ -100,15 +100,15 @@ async def test_the_work_of_a_client_that_is_gone_is_dropped_at_once(clients: Cal
 async def test_who_waits_for_no_answer_may_go_but_only_so_many(clients: Callable[[], Clients]) -> None:
     """A producer with acks=0 sends its last records and ends."""
     some = clients()
-    for number in range(MOST_LEFT + 5):
+    for number in range(MAX_ORPHANED + 5):
         call = some.add(f"{number}-", unanswered=True)
         call.on_cancel()
-        assert call.keeps_frame == (number < MOST_LEFT)
-    assert len(some.side) == MOST_LEFT
+        assert call.keeps_frame == (number < MAX_ORPHANED)
+    assert len(some.side) == MAX_ORPHANED
     assert some.given_back == []
     told = await some.all()
-    assert [one for one in told if "done" in one] == [f"{number}- done" for number in range(MOST_LEFT)]
-    assert len(some.given_back) == MOST_LEFT
+    assert [one for one in told if "done" in one] == [f"{number}- done" for number in range(MAX_ORPHANED)]
+    assert len(some.given_back) == MAX_ORPHANED
     some.add("later", unanswered=True).on_cancel()
     assert (await some.all())[-1] == "later done"
 

@@ -92,7 +92,7 @@ async def test_nobody_looks_over_all_objects_while_a_large_request_is_under_way(
 
     garbage = Garbage()
     garbage.take_over()
-    slices = Slices(asyncio.get_running_loop(), garbage.look)
+    slices = Slices(asyncio.get_running_loop(), garbage.collect_if_due)
     gc.callbacks.append(note)
     try:
         slices.add(work(), wanted=lambda: True)
@@ -115,17 +115,17 @@ def test_all_is_looked_over_when_due_and_then_not_for_long(monkeypatch: pytest.M
     monkeypatch.setattr(gc, "collect", collect)
     monkeypatch.setattr(gc, "get_count", lambda: (0, 0, due[0]))
     garbage = Garbage(lambda: now[0])
-    garbage.look()
+    garbage.collect_if_due()
     assert looks == []
     due[0] = DUE
     for _ in range(2):
-        garbage.look()
+        garbage.collect_if_due()
     assert looks == [100.0]
     now[0] = 102.0 + 2.0 * REST - 1
-    garbage.look()
+    garbage.collect_if_due()
     assert len(looks) == 1
     now[0] += 1
-    garbage.look()
+    garbage.collect_if_due()
     assert len(looks) == 2
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from muster.broker.broker import Broker
 from muster.broker.cluster import slot_coordination
-from muster.broker.cluster.slot_coordination import InZooKeeper
-from muster.broker.handlers.commit_short import short_commit
+from muster.broker.cluster.slot_coordination import ZooKeeperCoordination
 from muster.broker.handlers.coordinators import fast_heartbeat
+from muster.broker.handlers.fast_commit import fast_commit
 from muster.broker.handlers.offsets import fast_offset_fetch
 from muster.errors import ConfigError, ErrorCode
 from muster.model import Node
@@ -64,7 +64,7 @@ async def committed(cluster: SimCluster, broker: Broker, group_id: str) -> tuple
 
 def serves(broker: Broker, slots: int | None = None) -> bool:
     """Whether it has read all slots that it has (so many)."""
-    assert isinstance(broker.coordination, InZooKeeper)
+    assert isinstance(broker.coordination, ZooKeeperCoordination)
     held = broker.coordination.keeper.held
     return broker.groups.runtime._served.keys() == held.keys() and (slots is None or len(held) == slots)
 
@@ -187,7 +187,7 @@ async def test_the_short_ways_ask_the_clock_too(cluster: SimCluster) -> None:
             return [
                 fast_heartbeat(one.groups)(heartbeat, 0, 4, 1) is not None,
                 fast_offset_fetch(one.groups)(look_up, 0, 8, 1) is not None,
-                short_commit(one.groups)(committed, 0, call),
+                fast_commit(one.groups)(committed, 0, call),
             ]
 
         assert taken() == [True] * 3
@@ -263,7 +263,7 @@ class Among:
 @pytest.fixture
 async def parts() -> Any:
     among, told = Among(), Told()
-    made = InZooKeeper(among, SimpleNamespace(node=Node(1, "here", 9), draft_node=None))  # type: ignore[arg-type]
+    made = ZooKeeperCoordination(among, SimpleNamespace(node=Node(1, "here", 9), draft_node=None))  # type: ignore[arg-type]
     made.start(told)  # type: ignore[arg-type]
     yield made, among, told
     made.stop()

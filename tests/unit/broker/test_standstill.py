@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.broker.broker import Broker
-from muster.broker.cluster.frozen_process import Standstill
+from muster.broker.cluster.frozen_process import FreezeDetector
 from muster.errors import ErrorCode
 from tests.support.cluster_asks import create, produce, stored
 from tests.support.sim_cluster import SESSION_MS, SimCluster, session_of
@@ -19,7 +19,7 @@ class Clock:
 
 def test_doubt_begins_with_a_standstill_and_ends_with_an_answer_to_what_was_asked_since() -> None:
     clock, noticed = Clock(), []
-    still = Standstill(10, lambda: noticed.append(clock.now), clock)
+    still = FreezeDetector(10, lambda: noticed.append(clock.now), clock)
     for _ in range(20):
         clock.now += 9.9
         assert not still.is_doubtful()
@@ -51,10 +51,10 @@ async def test_no_record_is_acknowledged_after_a_standstill_before_zookeeper_has
     async with cluster.running(1) as broker:
         await create(cluster, broker, "t", 1)
         assert await stored(broker, "t", 0) == 0
-        assert broker._among is not None
-        assert broker._among._standstill is not None
-        clock = broker._among._standstill._read = Clock()
-        broker._among._standstill._looked_at = clock.now
+        assert broker._zookeeper is not None
+        assert broker._zookeeper._freeze_detector is not None
+        clock = broker._zookeeper._freeze_detector._read = Clock()
+        broker._zookeeper._freeze_detector._read_at = clock.now
         clock.now += SESSION_MS / 1000
         assert await refusal(broker) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         clock.now += 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.broker.topics.catalogue import FILE, TopicCatalogue, invalid_name, refuse_foreign
+from muster.broker.topics.catalogue import FILE, TopicCatalogue, TopicToCreate, invalid_name, refuse_foreign
 from muster.errors import ConfigError
 from muster.protocol.primitives import ZERO_UUID
 
@@ -22,9 +22,9 @@ def test_names_that_are_not(name: str):
 
 def test_what_is_created_is_there_after_a_restart(tmp_path: Path):
     topics = TopicCatalogue.load(tmp_path)
-    one = topics.create("one", 3, {"retention.ms": "5"})
-    two = topics.create("two", 1, {})
-    topics.delete(two)
+    one = topics.create_all([TopicToCreate("one", 3, {"retention.ms": "5"})])[0]
+    two = topics.create_all([TopicToCreate("two", 1, {})])[0]
+    topics.delete_all([two])
     again = TopicCatalogue.load(tmp_path)
     assert list(again) == [one]
     assert again.by_id(one.topic_id) == one
@@ -36,18 +36,18 @@ def test_what_is_created_is_there_after_a_restart(tmp_path: Path):
 
 def test_names_that_differ_in_dots_collide(tmp_path: Path):
     topics = TopicCatalogue.load(tmp_path)
-    dotted = topics.create("a.b", 1, {})
+    dotted = topics.create_all([TopicToCreate("a.b", 1, {})])[0]
     assert topics.colliding("a_b") == "a.b"
     assert topics.colliding("a.b") is None
     assert topics.colliding("ab") is None
-    topics.delete(dotted)
+    topics.delete_all([dotted])
     assert topics.colliding("a_b") is None
 
 
 def test_a_topic_that_cannot_be_stored_does_not_exist(tmp_path: Path):
     topics = TopicCatalogue.load(tmp_path / "gone")
     with pytest.raises(OSError):
-        topics.create("one", 1, {})
+        topics.create_all([TopicToCreate("one", 1, {})])[0]
     assert topics.get("one") is None
     assert len(topics) == 0
 
@@ -56,13 +56,13 @@ def test_a_topic_whose_deletion_cannot_be_stored_still_exists(tmp_path: Path):
     folder = tmp_path / "data"
     folder.mkdir()
     topics = TopicCatalogue.load(folder)
-    one = topics.create("one", 1, {})
+    one = topics.create_all([TopicToCreate("one", 1, {})])[0]
     folder.rename(tmp_path / "away")
     with pytest.raises(OSError):
-        topics.delete(one)
+        topics.delete_all([one])
     assert topics.get("one") == one
     (tmp_path / "away").rename(folder)
-    topics.create("two", 1, {})
+    topics.create_all([TopicToCreate("two", 1, {})])[0]
     later = TopicCatalogue.load(folder)
     assert later.get("one") == one
     assert later.deleting == []
@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_understood(tmp_path: Path, content: str):
 
 
 def test_the_file_is_json_that_people_can_read(tmp_path: Path):
-    TopicCatalogue.load(tmp_path).create("one", 3, {"retention.ms": "5"})
+    TopicCatalogue.load(tmp_path).create_all([TopicToCreate("one", 3, {"retention.ms": "5"})])
     content = json.loads((tmp_path / FILE).read_text())
     assert content["topics"]["one"]["partitions"] == 3
     assert content["topics"]["one"]["settings"] == {"retention.ms": "5"}
@@ -99,5 +99,5 @@ def test_a_folder_of_another_broker_is_refused(tmp_path: Path):
     (tmp_path / "flights-0" / "00000000000000000000.log").touch()
     with pytest.raises(ConfigError, match="flights-0"):
         refuse_foreign(tmp_path)
-    TopicCatalogue.load(tmp_path).create("flights", 1, {})
+    TopicCatalogue.load(tmp_path).create_all([TopicToCreate("flights", 1, {})])
     refuse_foreign(tmp_path)

@@ -14,9 +14,9 @@ from muster.broker.config import BrokerConfig
 from muster.broker.links.links import Links, Purpose
 from muster.broker.transactions.marker_routes import MOST_AT_ONCE, MarkerRoutes
 from muster.broker.transactions.markers import MarkerWriter
-from muster.broker.transactions.places import Places
-from muster.broker.transactions.service import Transactions
-from muster.broker.transactions.verification import Operation, Verifier
+from muster.broker.transactions.partition_locator import PartitionLocator
+from muster.broker.transactions.service import TransactionService
+from muster.broker.transactions.verification import SupportedOperation, Verifier
 from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
@@ -75,16 +75,16 @@ class World:
     def coordinator(self, transactional_id: str) -> Node | None:
         return self.coordinating
 
-    def places(self) -> Places:
+    def places(self) -> PartitionLocator:
         any_of: Any = self
-        return Places(any_of, any_of, any_of)
+        return PartitionLocator(any_of, any_of, any_of)
 
     def routes(self) -> MarkerRoutes:
         return MarkerRoutes(cast(MarkerWriter, self), self.places(), cast(Links, self))
 
     def verifier(self) -> Verifier:
         config = BrokerConfig({})
-        return Verifier(config, cast(Transactions, self), self.places(), cast(Links, self))
+        return Verifier(config, cast(TransactionService, self), self.places(), cast(Links, self))
 
 
 def sent(world: World, *partitions: TopicPartition) -> dict[TopicPartition, ErrorCode]:
@@ -162,19 +162,29 @@ def answers(code: ErrorCode, *, whole: bool = False) -> t.AddPartitionsToTxnResp
 
 
 ONE = [
-    (Operation.VERIFY, answers(ErrorCode.NONE), {}),
-    (Operation.VERIFY, answers(ErrorCode.PRODUCER_FENCED), {T1: ErrorCode.INVALID_PRODUCER_EPOCH}),
-    (Operation.VERIFY, answers(ErrorCode.TRANSACTION_ABORTABLE), {T1: ErrorCode.TRANSACTION_ABORTABLE}),
-    (Operation.VERIFY_WITH_OLD_ERRORS, answers(ErrorCode.TRANSACTION_ABORTABLE), {T1: ErrorCode.INVALID_TXN_STATE}),
-    (Operation.ADD, answers(ErrorCode.CONCURRENT_TRANSACTIONS), {T1: ErrorCode.CONCURRENT_TRANSACTIONS}),
-    (Operation.ADD, answers(ErrorCode.NOT_COORDINATOR, whole=True), dict.fromkeys((T1, T2), ErrorCode.NOT_COORDINATOR)),
-    (Operation.ADD, None, dict.fromkeys((T1, T2), ErrorCode.NETWORK_EXCEPTION)),
-    (Operation.ADD, t.AddPartitionsToTxnResponse(), dict.fromkeys((T1, T2), ErrorCode.UNKNOWN_SERVER_ERROR)),
+    (SupportedOperation.VERIFY, answers(ErrorCode.NONE), {}),
+    (SupportedOperation.VERIFY, answers(ErrorCode.PRODUCER_FENCED), {T1: ErrorCode.INVALID_PRODUCER_EPOCH}),
+    (SupportedOperation.VERIFY, answers(ErrorCode.TRANSACTION_ABORTABLE), {T1: ErrorCode.TRANSACTION_ABORTABLE}),
+    (
+        SupportedOperation.VERIFY_WITH_OLD_ERRORS,
+        answers(ErrorCode.TRANSACTION_ABORTABLE),
+        {T1: ErrorCode.INVALID_TXN_STATE},
+    ),
+    (SupportedOperation.ADD, answers(ErrorCode.CONCURRENT_TRANSACTIONS), {T1: ErrorCode.CONCURRENT_TRANSACTIONS}),
+    (
+        SupportedOperation.ADD,
+        answers(ErrorCode.NOT_COORDINATOR, whole=True),
+        dict.fromkeys((T1, T2), ErrorCode.NOT_COORDINATOR),
+    ),
+    (SupportedOperation.ADD, None, dict.fromkeys((T1, T2), ErrorCode.NETWORK_EXCEPTION)),
+    (SupportedOperation.ADD, t.AddPartitionsToTxnResponse(), dict.fromkeys((T1, T2), ErrorCode.UNKNOWN_SERVER_ERROR)),
 ]
 
 
 @pytest.mark.parametrize(("operation", "answer", "errors"), ONE)
-async def test_another_broker_is_asked_as_a_broker_asks(operation: Operation, answer: Any, errors: Any) -> None:
+async def test_another_broker_is_asked_as_a_broker_asks(
+    operation: SupportedOperation, answer: Any, errors: Any
+) -> None:
     world = World()
     found: list[Any] = []
     world.verifier().ask("x", Producer(7, 2), frozenset((T1, T2)), operation, found.append)
@@ -183,7 +193,7 @@ async def test_another_broker_is_asked_as_a_broker_asks(operation: Operation, an
     assert isinstance(request, t.AddPartitionsToTxnRequest)
     [asked] = request.transactions
     assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("x", 7, 2)
-    assert asked.verify_only is (operation is not Operation.ADD)
+    assert asked.verify_only is (operation is not SupportedOperation.ADD)
     assert [(topic.name, topic.partitions) for topic in asked.topics] == [("t", [1, 2])]
     assert found == []
     done(answer)
@@ -195,7 +205,7 @@ async def test_without_a_coordinator_nobody_is_asked(is_there: bool) -> None:
     world = World()
     found: list[Any] = []
     world.coordinating, world.is_there = None, is_there
-    world.verifier().ask("x", Producer(7, 2), frozenset((T1,)), Operation.ADD, found.append)
+    world.verifier().ask("x", Producer(7, 2), frozenset((T1,)), SupportedOperation.ADD, found.append)
     assert found == [{T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
     assert not world.asked
 
@@ -203,7 +213,7 @@ async def test_without_a_coordinator_nobody_is_asked(is_there: bool) -> None:
 async def test_a_coordinator_that_is_finishing_the_last_transaction_is_asked_again() -> None:
     world = World()
     found: list[Any] = []
-    world.verifier().ask("x", Producer(7, 2), frozenset((T1, T2)), Operation.ADD, found.append, patient=True)
+    world.verifier().ask("x", Producer(7, 2), frozenset((T1, T2)), SupportedOperation.ADD, found.append, patient=True)
     world.asked[0][3](answers(ErrorCode.CONCURRENT_TRANSACTIONS))
     assert found == []
     async with asyncio.timeout(10):

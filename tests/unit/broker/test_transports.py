@@ -63,7 +63,8 @@ async def serving(
     if transport in OWN:
         server._sockets.close()
         server._sockets = Sockets(loop, epoll=transport == "own")
-        port = await server.listen("127.0.0.1", 0)
+        port = await server.bind("127.0.0.1", 0)
+        server.accept()
     elif transport == "unix":
         path = str(folder / "socket")
         listening = await loop.create_unix_server(connection, path)

@@ -111,8 +111,8 @@ async def test_an_added_partition_is_not_led_before_the_catalogue_has_it(cluster
 
 
 def cluster_image(broker: Broker, topic: str) -> Any:
-    assert broker._among is not None
-    return broker._among.image.topics[topic]
+    assert broker._zookeeper is not None
+    return broker._zookeeper.image.topics[topic]
 
 
 async def test_a_topic_that_cannot_be_listed_is_tried_again(cluster: SimCluster) -> None:
@@ -120,7 +120,7 @@ async def test_a_topic_that_cannot_be_listed_is_tried_again(cluster: SimCluster)
     async with cluster.running(1, disk) as broker:
         disk.fill_up()
         cluster.plan(create_topic("t", TopicRegistration({0: [1]}, version=1), {"retention.ms": "5"}))
-        await cluster.until(lambda: broker._among is not None and 0 in cluster_states(broker, "t"))
+        await cluster.until(lambda: broker._zookeeper is not None and 0 in cluster_states(broker, "t"))
         for _ in range(20):
             cluster.clock.advance(20)
             await asyncio.sleep(0)
@@ -132,8 +132,8 @@ async def test_a_topic_that_cannot_be_listed_is_tried_again(cluster: SimCluster)
 
 
 def cluster_states(broker: Broker, topic: str) -> dict[int, Any]:
-    assert broker._among is not None
-    found = broker._among.image.topics.get(topic)
+    assert broker._zookeeper is not None
+    found = broker._zookeeper.image.topics.get(topic)
     return found.states if found is not None else {}
 
 
@@ -209,8 +209,8 @@ async def test_records_are_kept_while_a_topic_cannot_be_understood(cluster: SimC
 
 
 def cluster_topics(broker: Broker) -> list[str]:
-    assert broker._among is not None
-    return list(broker._among.image.topics)
+    assert broker._zookeeper is not None
+    return list(broker._zookeeper.image.topics)
 
 
 async def test_a_state_that_cannot_be_understood_is_left_alone(cluster: SimCluster) -> None:
@@ -234,8 +234,8 @@ async def test_a_broker_stops_and_keeps_its_records_when_zookeeper_was_emptied(c
         await stored(broker, "t", 0)
         for path in [*below(cluster, topic_path("t")), CLUSTER_ID]:
             cluster.do(Delete(path))
-        assert broker._among is not None
-        await cluster.until(broker._among.lost.is_set)
+        assert broker._zookeeper is not None
+        await cluster.until(broker._zookeeper.lost.is_set)
         assert ends(broker, "t") == {0: 1}
 
 
@@ -244,8 +244,8 @@ async def test_a_broker_does_not_register_in_another_cluster(cluster: SimCluster
         await create(cluster, broker, "t", 1)
         cluster.do(SetData(CLUSTER_ID, b'{"version":"1","id":"another"}'))
         cluster.expire(session_of(broker))
-        assert broker._among is not None
-        await cluster.until(broker._among.lost.is_set)
+        assert broker._zookeeper is not None
+        await cluster.until(broker._zookeeper.lost.is_set)
         assert cluster.do(GetChildren("/brokers/ids")) == []
     broker, _ = cluster.make(1)
     with pytest.raises(ConfigError, match="belongs to cluster"):
@@ -328,10 +328,10 @@ async def update(
     cluster: SimCluster, broker: Broker, change: int | Callable[[Mapping[str, int]], Mapping[str, int]]
 ) -> KafkaError | None:
     """What a broker of the cluster says to a change of the level."""
-    assert broker._among is not None
+    assert broker._zookeeper is not None
     told: list[KafkaError | None] = []
     rule = change if callable(change) else lambda levels: {"transaction.version": change}
-    broker._among.update_features(rule, 30_000, told.append)
+    broker._zookeeper.update_features(rule, 30_000, told.append)
     await cluster.until(lambda: told)
     return told[0]
 
@@ -519,7 +519,7 @@ async def test_producer_ids_are_given_once_and_run_out_without_zookeeper(
             taken += [await take(one), await take(two)]
         assert {error for error, _ in taken} == {0}
         assert len({found for _, found in taken}) == len(taken)
-        await cluster.until(lambda: one._among is not None and len(one._among._next_ids) == block)
+        await cluster.until(lambda: one._zookeeper is not None and len(one._zookeeper._next_ids) == block)
         cluster.cut(session_of(one))
         await cluster.until(lambda: not session_of(one).sim.is_connected)
         left = [await take(one) for _ in range(2 * block)]
@@ -527,7 +527,7 @@ async def test_producer_ids_are_given_once_and_run_out_without_zookeeper(
         given = [found for error, found in left if error == 0]
         assert len(given) == 2 * block - 1
         cluster.zookeeper.heal(session_of(one).sim)
-        await cluster.until(lambda: one._among is not None and one._among._next_ids)
+        await cluster.until(lambda: one._zookeeper is not None and one._zookeeper._next_ids)
         error, found = await take(one)
         assert error == 0
         assert found not in [*given, *(found for _, found in taken)]

@@ -9,12 +9,12 @@ import signal
 import pytest
 
 from muster.broker.config import BrokerConfig
-from muster.broker.group_server import Shell
+from muster.broker.group_server import GroupServer
 from muster.cli.servers import serve
 from muster.errors import MusterError
 
 
-class Starting(Shell):
+class Starting(GroupServer):
     """A shell whose start waits until it is told how it ends."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from muster.broker.cluster.follower import Session
 from muster.broker.topics.catalogue import TopicCatalogue
-from muster.broker.topics.changes import Growth, check_count
+from muster.broker.topics.changes import PartitionIncrease, check_count
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.zookeeper.base.image import ClusterImage
 from muster.zookeeper.base.operations import NoNodeError, ZooKeeperError
@@ -23,7 +23,7 @@ Done = Callable[[Mapping[str, KafkaError]], None]
 
 
 class Alterations:
-    """`brokers` says which are there, `until` waits for what is left."""
+    """`brokers` returns the live brokers; `until` waits until nothing is left, or for a timeout."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Alterations:
         self._brokers = brokers
         self._until = until
 
-    async def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Done) -> None:
+    async def grow(self, wanted: Sequence[PartitionIncrease], timeout_ms: int, done: Done) -> None:
         """Add partitions, and wait until they have leaders."""
         failed: dict[str, KafkaError] = {}
         load, brokers = load_of(self._image.topics.values()), await self._brokers()
@@ -57,7 +57,7 @@ class Alterations:
             failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The new partitions have no leaders yet.")
         done(failed)
 
-    def _has_grown(self, growth: Growth) -> bool:
+    def _has_grown(self, growth: PartitionIncrease) -> bool:
         image = self._image.topics.get(growth.topic.name)
         if image is None or self._topics.get(growth.topic.name) is not growth.topic:
             return True  # deleted meanwhile
@@ -91,17 +91,17 @@ class Alterations:
         done(failed)
 
 
-def _added(growth: Growth, brokers: Collection[int], load: Mapping[int, int], had: int) -> list[list[int]]:
-    """The brokers of each partition that a topic gets beside those that it has. Raises KafkaError."""
+def _added(growth: PartitionIncrease, brokers: Collection[int], load: Mapping[int, int], had: int) -> list[list[int]]:
+    """The brokers of each new partition of a topic. Raises KafkaError."""
     check_count(growth.topic.name, had, growth.partitions)
     if growth.assigned is None:
         return list(spread(growth.partitions - had, brokers, load).values())
     if len(growth.assigned) != growth.partitions - had:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic has got {had} partitions meanwhile.")
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic has {had} partitions by now.")
     return growth.assigned
 
 
 def _refusal(name: str, error: ZooKeeperError) -> KafkaError:
     if isinstance(error, NoNodeError):
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take it: {error}")
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper refused the change: {error}")

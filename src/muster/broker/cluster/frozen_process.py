@@ -13,25 +13,25 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
-LOOKS_OF_A_LIMIT = 4
-"""How many times within the limit the clock is read, at least, while the process runs."""
+READS_PER_LIMIT = 4
+"""How many times within the limit the clock is read at least, while the process runs."""
 
 
-class Standstill:
-    """Notices standstills of `limit_s` or longer, and calls `noticed`, so that ZooKeeper is asked."""
+class FreezeDetector:
+    """Detects freezes of `limit_s` or longer, and calls `noticed`, so that ZooKeeper is asked."""
 
     def __init__(self, limit_s: float, noticed: Callable[[], None], read: Callable[[], float] = monotonic) -> None:
         self._limit_s = limit_s
         self._noticed = noticed
         self._read = read
-        self._looked_at = read()
-        self._woke_at = self._doubtful_until = self._looked_at
+        self._read_at = read()
+        self._woke_at = self._doubtful_until = self._read_at
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Check the clock regularly, on the running loop."""
         self.is_doubtful()
-        again = self._limit_s / LOOKS_OF_A_LIMIT
+        again = self._limit_s / READS_PER_LIMIT
         self._timer = asyncio.get_running_loop().call_later(again, self.start)
 
     def stop(self) -> None:
@@ -42,10 +42,10 @@ class Standstill:
     def is_doubtful(self) -> bool:
         """Whether another process may have taken this one's place, as far as is known since it woke up."""
         now = self._read()
-        if now - self._looked_at >= self._limit_s:
+        if now - self._read_at >= self._limit_s:
             self._woke_at, self._doubtful_until = now, now + self._limit_s
             self._noticed()
-        self._looked_at = now
+        self._read_at = now
         return now < self._doubtful_until
 
     def answered(self, asked_at: float) -> None:

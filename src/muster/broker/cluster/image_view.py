@@ -77,8 +77,8 @@ class ImageView(ClusterView):
         known = found.states.get(index) if found is not None else None
         return known.state.leader_epoch if known is not None else NO_LEADER_EPOCH
 
-    def why_not_here(self, topic: str, index: int) -> ErrorCode:
-        """As `ClusterView.why_not_here`: a partition that exists is led by another broker, or by none."""
+    def not_led_error(self, topic: str, index: int) -> ErrorCode:
+        """As `ClusterView.not_led_error`: a partition that exists is led by another broker, or by none."""
         found = self._image.topics.get(topic)
         if found is None or index not in found.registration.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

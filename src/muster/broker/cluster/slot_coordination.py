@@ -41,12 +41,12 @@ from muster.zookeeper.cluster.slots import SLOT_COUNT, SlotKeeper
 log = logging.getLogger("muster.broker")
 
 PAUSE_S = 0.2
-"""Between a turn that failed and the next; it doubles as long as they fail and nothing happens, up to `LONGEST`."""
+"""The pause after a failed turn; it doubles while turns fail and nothing happens, up to `LONGEST_PAUSE_S`."""
 
 LONGEST_PAUSE_S = 6.0
 
 KEPT_PAUSE_S = 0.5
-"""Between two looks at slots that wait for their groups to rebalance before they go to another broker."""
+"""How often to check slots that wait for their groups to rebalance before they go to another broker."""
 
 
 def check_settings(config: BrokerConfig) -> None:
@@ -68,21 +68,21 @@ def registration_of(cluster: ClusterView) -> CoordinatorRegistration:
     return CoordinatorRegistration(node.host, node.port, listener)
 
 
-class InZooKeeper(Coordination):
+class ZooKeeperCoordination(Coordination):
     """Which broker has which slot, by the znodes of `muster.zookeeper.cluster.slots`."""
 
     is_leased = True
     slots_without_topic = SLOT_COUNT
 
-    def __init__(self, among: Follower, cluster: ClusterView) -> None:
-        self._among = among
-        self._session = among.session
+    def __init__(self, follower: Follower, cluster: ClusterView) -> None:
+        self._follower = follower
+        self._session = follower.session
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._groups: Slots
         self._store = GroupStore(self._run, lambda: self._groups.release_durable(), PartitionProducers, self._fenced)
         self.keeper = SlotKeeper(
-            among.node_id, self._gained, self._lost, is_busy=lambda slot: self._groups.is_rebalancing(slot)
+            follower.node_id, self._gained, self._lost, is_busy=lambda slot: self._groups.is_rebalancing(slot)
         )
         self._pending: dict[int, int] = {}
         """Slots that this broker has, and does not serve yet, with their epochs."""
@@ -90,7 +90,7 @@ class InZooKeeper(Coordination):
         self._turns: asyncio.Task[None] | None = None
         self._plans: set[asyncio.Task[Any]] = set()
         self._failing = False
-        self._looks: asyncio.TimerHandle | None = None
+        self._kept_timer: asyncio.TimerHandle | None = None
 
     # ----------------------------------------------------------------------------------------------- Coordination
 
@@ -114,8 +114,8 @@ class InZooKeeper(Coordination):
         """Stop taking slots; the end of the session releases those that it has."""
         if self._turns is not None:
             self._turns.cancel()
-        if self._looks is not None:
-            self._looks.cancel()
+        if self._kept_timer is not None:
+            self._kept_timer.cancel()
 
     def may_serve(self) -> bool:
         """Whether no other broker can have this broker's slots, by the clock."""
@@ -146,7 +146,7 @@ class InZooKeeper(Coordination):
     def followed(self) -> None:
         """This broker has what its image of the cluster says: registered, with all topics."""
         self._wake.set()
-        if self._among.image.is_current:
+        if self._follower.image.is_current:
             pending, self._pending = self._pending, {}
             for slot, epoch in pending.items():
                 self._groups.lead(slot, epoch)
@@ -165,7 +165,7 @@ class InZooKeeper(Coordination):
 
     def _gained(self, slot: int, epoch: int) -> None:
         if not self._pending:
-            self._among.wake()
+            self._follower.wake()
         self._pending[slot] = epoch
 
     def _lost(self, slot: int) -> None:
@@ -177,7 +177,7 @@ class InZooKeeper(Coordination):
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._among.is_registered or self.keeper.is_settled:
+            if not self._follower.is_registered or self.keeper.is_settled:
                 continue
             try:
                 await self._turn()
@@ -204,15 +204,15 @@ class InZooKeeper(Coordination):
         for unreadable in self.keeper.unreadable.values():
             log.warning("%s", unreadable)
         self.keeper.unreadable.clear()
-        if self.keeper.kept and self._looks is None:
-            self._looks = self._loop.call_later(KEPT_PAUSE_S, self._look_at_kept)
+        if self.keeper.kept and self._kept_timer is None:
+            self._kept_timer = self._loop.call_later(KEPT_PAUSE_S, self._check_kept)
 
-    def _look_at_kept(self) -> None:
-        self._looks = None
+    def _check_kept(self) -> None:
+        self._kept_timer = None
         if self.keeper.look_at_kept():
             self._wake.set()
         elif self.keeper.kept:
-            self._looks = self._loop.call_later(KEPT_PAUSE_S, self._look_at_kept)
+            self._kept_timer = self._loop.call_later(KEPT_PAUSE_S, self._check_kept)
 
     # ----------------------------------------------------------------------------------------------- plans of the store
 

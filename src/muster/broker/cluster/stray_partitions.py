@@ -1,9 +1,9 @@
 """What happens to records of a broker whose topic is not in ZooKeeper.
 
     the topic was deleted       its id is among the notes for this broker (zookeeper/cluster/deletions.py): removed
-    it is merely not there      set aside, as Kafka since 3.7 does with what it calls stray: an older backup of
+    it is merely missing        set aside, as Kafka since 3.7 does with what it calls stray: an older backup of
                                 ZooKeeper was put back, or znodes were removed by hand
-    it is there again           with its id: what was set aside is taken back before the partition is led
+    it exists again             with its id: what was set aside is taken back before the partition is led
 
 A partition that a topic no longer has is treated in the same way: Kafka never removes one.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger("muster.broker")
 
 
 class FormerTopics:
-    """Removes, sets aside and takes back."""
+    """Removes, sets aside and restores the partitions of topics that ZooKeeper no longer has."""
 
     def __init__(
         self, topics: TopicCatalogue, changes: TopicChanges, partitions: Partitions, fetches: ParkedFetches
@@ -47,10 +47,10 @@ class FormerTopics:
             self._changes.groups.topic_deleted(topic.name)
             self.set_aside(topic, range(topic.partitions))
         if missing:
-            self._topics.let_go(missing)
+            self._topics.forget(missing)
 
     def set_aside(self, topic: Topic, indices: range) -> None:
-        """Keep partitions that ZooKeeper does not know; this broker leads them no longer. Raises OSError."""
+        """Keep partitions that ZooKeeper does not know, without leading them any longer. Raises OSError."""
         asides = self._partitions.set_aside(topic, indices)
         for _ in self._fetches.topics_deleted([topic.name]):
             pass

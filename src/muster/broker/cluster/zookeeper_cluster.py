@@ -24,14 +24,14 @@ from muster.broker.clock import now_ms
 from muster.broker.cluster import follower
 from muster.broker.cluster.alterations import Alterations, Rule
 from muster.broker.cluster.follower import Follower, Session
-from muster.broker.cluster.frozen_process import Standstill
+from muster.broker.cluster.frozen_process import FreezeDetector
 from muster.broker.cluster.stray_partitions import FormerTopics
 from muster.broker.config import BrokerConfig
 from muster.broker.features import SUPPORTED, TRANSACTION_VERSION, Features, Levels
 from muster.broker.groups.coordination import Coordination
 from muster.broker.identity import Identity, last_start, random_uuid, uuid_bytes, uuid_text, write_start
 from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate, invalid_name
-from muster.broker.topics.changes import Growth, TopicChanges
+from muster.broker.topics.changes import PartitionIncrease, TopicChanges
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions, warn_of_unusable
 from muster.errors import ConfigError, ErrorCode, KafkaError
@@ -96,7 +96,7 @@ class ZooKeeperCluster(Follower):
         self._config = config
         self._had: DataDir | None = None
         """The folder with which this broker last registered."""
-        self._standstill: Standstill | None = None
+        self._freeze_detector: FreezeDetector | None = None
         self._parts: Parts
         self._former: FormerTopics
         self._alterations: Alterations
@@ -139,7 +139,7 @@ class ZooKeeperCluster(Follower):
         return found
 
     def check_folder(self, folder: Path, identity: Identity | None) -> None:
-        """Make sure that a folder is that in which this broker has its records, before anything in it is touched.
+        """Make sure that a folder is the one with this broker's records, before anything in it is touched.
         `identity` is None for a new one.
 
         Raises:
@@ -187,14 +187,14 @@ class ZooKeeperCluster(Follower):
             node.node_id, (endpoint,), now_ms(), rack=node.rack, draft_listener=draft
         )
         await self._begin()
-        self._standstill = Standstill(self.session.timeout_ms / 1000, self.wake)
-        self._standstill.start()
-        partitions.is_doubtful = self._standstill.is_doubtful
+        self._freeze_detector = FreezeDetector(self.session.timeout_ms / 1000, self.wake)
+        self._freeze_detector.start()
+        partitions.is_doubtful = self._freeze_detector.is_doubtful
 
     async def leave(self) -> None:
         """As `Follower.leave`."""
-        if self._standstill is not None:
-            self._standstill.stop()
+        if self._freeze_detector is not None:
+            self._freeze_detector.stop()
         for task in list(self._tasks):
             task.cancel()
             await asyncio.wait([task])
@@ -208,7 +208,7 @@ class ZooKeeperCluster(Follower):
     async def _turn(self) -> None:
         term, asked_at = self.member.term, monotonic()
         try:
-            if self._standstill is not None and self._standstill.is_doubtful():
+            if self._freeze_detector is not None and self._freeze_detector.is_doubtful():
                 await self.session.run(ask(Exists(broker_path(self.node_id))))
             await self._say_what_is_offline()
             await self.session.run(self.member.turn(self._registration, now_ms()))
@@ -218,15 +218,15 @@ class ZooKeeperCluster(Follower):
             elif term is not None and self.member.term is None:
                 log.info("this broker is no longer the controller")
         self._succeeded()
-        if self._standstill is not None:
-            self._standstill.answered(asked_at)
-            if self._standstill.is_doubtful():
+        if self._freeze_detector is not None:
+            self._freeze_detector.answered(asked_at)
+            if self._freeze_detector.is_doubtful():
                 self.wake()  # it stood still meanwhile
                 return
         await self._follow()
 
     async def _say_what_is_offline(self) -> None:
-        """Tell the controller which partitions this broker cannot open: they are to have no leader."""
+        """Report the partitions that this broker cannot open to the controller, so that they have no leader."""
         offline = self._parts.partitions.offline
         if offline == self._registration.offline:
             return
@@ -327,7 +327,7 @@ class ZooKeeperCluster(Follower):
         for name, image in wanted.items():
             topic = self._parts.topics.get(name)
             if topic is None or topic.topic_id != _id(image):
-                continue  # the disk did not take it yet
+                continue  # the disk has refused it so far
             for index, known in list(image.states.items()):
                 # It appeared after the catalogue was updated, or cannot be opened.
                 if index >= topic.partitions or self._parts.partitions.is_offline(name, index):
@@ -428,7 +428,7 @@ class ZooKeeperCluster(Follower):
             except NodeExistsError:
                 found[new.name] = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
             except ZooKeeperError as error:
-                found[new.name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take the topic: {error}")
+                found[new.name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper refused the topic: {error}")
         late = await self._until(timeout_ms, lambda: [name for name in names if not self._is_led(name)])
         for name in names:
             topic = self._parts.topics.get(name)
@@ -442,7 +442,7 @@ class ZooKeeperCluster(Follower):
         try:
             return await self.session.run(live_brokers(self.image.brokers)) or self.image.brokers
         except ZooKeeperError:
-            return self.image.brokers  # to create the topic will fail as well, and say why
+            return self.image.brokers  # the change will fail as well, and report why
 
     def _is_led(self, name: str) -> bool:
         image, topic = self.image.topics.get(name), self._parts.topics.get(name)
@@ -466,7 +466,7 @@ class ZooKeeperCluster(Follower):
             try:
                 await self.session.run(request_deletion(name))
             except ZooKeeperError as error:
-                failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take it: {error}")
+                failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper refused the change: {error}")
         left = [name for name in names if name not in failed]
         late = await self._until(
             timeout_ms, lambda: [name for name in left if self._parts.topics.get(name) is former[name]]
@@ -475,7 +475,9 @@ class ZooKeeperCluster(Follower):
             failed[name] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The topic will be deleted, but still exists.")
         done(failed)
 
-    def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
+    def grow(
+        self, wanted: Sequence[PartitionIncrease], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]
+    ) -> None:
         """Add partitions; `done` gets the failures by topic once the others have leaders or the timeout has passed."""
         self._spawn(self._alterations.grow(wanted, timeout_ms, done))
 
@@ -505,7 +507,7 @@ class ZooKeeperCluster(Follower):
         except KafkaError as error:
             done(error)
         except ZooKeeperError as error:
-            done(KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper did not take it: {error}"))
+            done(KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper refused the change: {error}"))
         else:
             late = await self._until(timeout_ms, lambda: [TRANSACTION_VERSION] if features.epoch < epoch else [])
             text = "This broker does not know of the new level yet."

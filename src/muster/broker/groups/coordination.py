@@ -28,7 +28,7 @@ from muster.protocol.records.record_batch import BatchBuilder
 log = logging.getLogger("muster.broker")
 
 
-class Home(NamedTuple):
+class StateTopic(NamedTuple):
     """The topic in which coordinators keep their shards, of which a partition is a slot."""
 
     topic: str
@@ -39,8 +39,8 @@ class Home(NamedTuple):
     compression: str
 
 
-OF_GROUPS = Home(GROUP_METADATA_TOPIC, "offsets.topic.num.partitions", "offsets.topic.segment.bytes", "producer")
-OF_TRANSACTIONS = Home(
+OF_GROUPS = StateTopic(GROUP_METADATA_TOPIC, "offsets.topic.num.partitions", "offsets.topic.segment.bytes", "producer")
+OF_TRANSACTIONS = StateTopic(
     TRANSACTION_STATE_TOPIC,
     "transaction.state.log.num.partitions",
     "transaction.state.log.segment.bytes",
@@ -136,7 +136,7 @@ class Coordination(Protocol):
         return
 
 
-class InTopic(Coordination):
+class TopicCoordination(Coordination):
     """The common part of standalone brokers and brokers of a cluster that keep groups in their topic."""
 
     def __init__(
@@ -146,7 +146,7 @@ class InTopic(Coordination):
         partitions: Partitions,
         changes: TopicChanges,
         cluster: ClusterView,
-        home: Home = OF_GROUPS,
+        home: StateTopic = OF_GROUPS,
     ) -> None:
         self._home = home
         self._config = config
@@ -203,8 +203,8 @@ class InTopic(Coordination):
         return found
 
 
-class Alone(InTopic):
-    """A standalone broker coordinates every group."""
+class StandaloneCoordination(TopicCoordination):
+    """A standalone broker coordinates every group, or transactional id."""
 
     def store(self) -> Store:
         """The logs of the topic's partitions, whatever epochs they hold."""
@@ -229,15 +229,15 @@ class Alone(InTopic):
             self._groups.serve_all(topic.partitions, [], LEADER_EPOCH)
 
 
-class ByLeaders(InTopic):
-    """A broker of a cluster coordinates the groups whose partitions it leads."""
+class ClusterCoordination(TopicCoordination):
+    """A broker of a cluster coordinates the groups, or transactional ids, whose partitions it leads."""
 
     def store(self) -> Store:
         """The logs of the partitions that this broker leads; older epochs are fenced."""
         return ShardLogStore(self._open_log)
 
     def ensure(self) -> bool:
-        """As `InTopic.ensure`. A broker that stood still, and may have been replaced, serves no slot."""
+        """As `TopicCoordination.ensure`. A broker that stood still, and may have been replaced, serves no slot."""
         is_doubtful = self._partitions.is_doubtful
         return (is_doubtful is None or not is_doubtful()) and super().ensure()
 

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 
 from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
-from muster.broker.topics.catalogue import EVENTS_MARK, Topic, TopicCatalogue
+from muster.broker.topics.catalogue import EVENTS_TOPIC_SETTINGS, Topic, TopicCatalogue
 from muster.broker.topics.changes import TopicChanges
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
@@ -56,14 +56,14 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 DAY_MS = 86_400_000
 
 
-class EventsElsewhere(Protocol):
+class EventPartitions(Protocol):
     """A cluster, which creates the topic for all brokers (zookeeper_cluster.py)."""
 
     def own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
         """Give this broker a new partition of a topic to lead, soon; creates the topic if it does not exist."""
 
 
-class Place(NamedTuple):
+class EventPartition(NamedTuple):
     """A partition that this broker leads."""
 
     partition: int
@@ -75,7 +75,7 @@ def settings_of(config: BrokerConfig) -> dict[str, str]:
     retention_ms = config.integer("group.events.retention.ms")
     segment_ms = DAY_MS if retention_ms < 0 else min(max(retention_ms // 7, 1), DAY_MS)
     return {
-        **EVENTS_MARK,
+        **EVENTS_TOPIC_SETTINGS,
         "retention.ms": str(retention_ms),
         "segment.bytes": str(SEGMENT_BYTES),
         "segment.ms": str(segment_ms),
@@ -83,7 +83,7 @@ def settings_of(config: BrokerConfig) -> dict[str, str]:
 
 
 class EventTopic:
-    """Writes events to the topic. `on_written` is called after each append; `elsewhere` is the cluster, None for a
+    """Writes events to the topic. `on_written` is called after each append; `cluster_admin` is the cluster, None for a
     standalone broker."""
 
     def __init__(
@@ -94,14 +94,14 @@ class EventTopic:
         partitions: Partitions,
         fetches: ParkedFetches,
         on_written: Callable[[], None],
-        elsewhere: EventsElsewhere | None,
+        cluster_admin: EventPartitions | None,
     ) -> None:
         self._topics = topics
         self._changes = changes
         self._partitions = partitions
         self._fetches = fetches
         self._on_written = on_written
-        self._elsewhere = elsewhere
+        self._elsewhere = cluster_admin
         self._settings = settings_of(config)
         self._loop = asyncio.get_running_loop()
         self._waiting: list[GroupEvent] = []
@@ -120,7 +120,7 @@ class EventTopic:
             self._timer = self._loop.call_later(DELAY_S, self._write)
 
     def start(self) -> None:
-        """Apply the settings of this start to an existing topic; in a cluster it keeps those of its creation."""
+        """Apply the settings of this start to an existing topic; in a cluster the topic keeps those of its creation."""
         topic = self._topics.get(GROUP_EVENTS_TOPIC)
         if self._elsewhere is None and topic is not None and topic.internal and topic.settings != self._settings:
             try:
@@ -190,7 +190,7 @@ class EventTopic:
 
     # ------------------------------------------------------------------------------------- where to
 
-    def _place(self) -> Place | None:
+    def _place(self) -> EventPartition | None:
         """A partition that this broker leads; if there is none, one is requested."""
         topic = self._topics.get(GROUP_EVENTS_TOPIC)
         if topic is None and self._elsewhere is None:
@@ -204,11 +204,11 @@ class EventTopic:
             self._elsewhere.own_partition(GROUP_EVENTS_TOPIC, topic is not None, self._settings)
         return found
 
-    def _led(self, topic: Topic) -> Place | None:
+    def _led(self, topic: Topic) -> EventPartition | None:
         for index in range(topic.partitions):
             found = self._partitions.get(topic.name, index)
             if found is not None:
-                return Place(index, found)
+                return EventPartition(index, found)
         return None
 
     def _create(self) -> Topic | None:

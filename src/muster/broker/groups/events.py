@@ -16,8 +16,8 @@ from muster.coordinator.groups import effects
 log = logging.getLogger("muster.groups")
 
 _MOVES = (effects.MemberJoined, effects.MemberLeft)
-_SAID_BEFORE = (effects.RebalanceStarted, effects.RebalanceCompleted)
-"""Before one of these events is logged, the members that joined and left are."""
+_LOGGED_AFTER_MOVES = (effects.RebalanceStarted, effects.RebalanceCompleted)
+"""Before one of these events is logged, the members that joined and left are logged."""
 
 
 class GroupLines:
@@ -28,7 +28,7 @@ class GroupLines:
     """
 
     def __init__(self) -> None:
-        self._unsaid: dict[str, _Moves] = {}
+        self._unlogged: dict[str, _Moves] = {}
 
     def __call__(self, event: effects.GroupEvent) -> None:
         """Log an event, or keep it for a message about several."""
@@ -41,16 +41,16 @@ class GroupLines:
         if isinstance(event, effects.GroupLoaded):  # after a start there may be thousands
             log.debug("group %s: %s", event.group_id, sentence(event))
             return
-        if isinstance(event, _SAID_BEFORE):
-            moves = self._unsaid.pop(event.group_id, None)
+        if isinstance(event, _LOGGED_AFTER_MOVES):
+            moves = self._unlogged.pop(event.group_id, None)
             if moves is not None:
                 log.info("group %s: %s", event.group_id, moves.text())
         log.info("group %s: %s", event.group_id, sentence(event))
 
     def _moves(self, event: effects.MemberEvent) -> _Moves:
-        moves = self._unsaid.get(event.group_id)
+        moves = self._unlogged.get(event.group_id)
         if moves is None:
-            moves = self._unsaid[event.group_id] = _Moves(event)
+            moves = self._unlogged[event.group_id] = _Moves(event)
         return moves
 
 

@@ -15,50 +15,50 @@ from muster.broker.handlers import (
     alter_configs,
     api_versions,
     cluster_topics,
-    commit_short,
     configs,
     coordinators,
     create_partitions,
     create_topics,
+    fast_commit,
+    fast_produce,
     fetch,
     list_offsets,
     logs,
     metadata,
     offsets,
     produce,
-    produce_short,
     replicas,
     transactions,
     update_features,
 )
 from muster.broker.handlers import cluster as cluster_apis
 from muster.broker.net.calls import Api, Fast, Unsupported
-from muster.broker.net.intake import Loop
+from muster.broker.net.intake import TimerLoop
 from muster.broker.net.side_thread import SideThread
 from muster.broker.topics.catalogue import TopicCatalogue, Topics
 from muster.broker.topics.changes import TopicChanges
 from muster.broker.topics.durability import Durability
 from muster.broker.topics.fetch_sessions import FetchSessions
 from muster.broker.topics.fetches import ParkedFetches
-from muster.broker.topics.log_reads import Reader
+from muster.broker.topics.log_reads import LogReader
 from muster.broker.topics.partitions import Partitions
-from muster.broker.transactions.places import Places
-from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.partition_locator import PartitionLocator
+from muster.broker.transactions.service import TransactionService
 from muster.broker.transactions.verification import Verifier
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 
 
-class Elsewhere(
-    cluster_topics.TopicsElsewhere,
-    create_partitions.PartitionsElsewhere,
-    alter_configs.SettingsElsewhere,
-    update_features.FeaturesElsewhere,
+class ClusterAdmin(
+    cluster_topics.TopicAdmin,
+    create_partitions.PartitionAdmin,
+    alter_configs.ConfigAdmin,
+    update_features.FeatureAdmin,
     Protocol,
 ):
     """Changes topics and features for all brokers (zookeeper_cluster.py)."""
 
 
-class Rooms(NamedTuple):
+class BrokerParts(NamedTuple):
     """The parts of a broker; each handler gets those that it needs."""
 
     config: BrokerConfig
@@ -66,41 +66,40 @@ class Rooms(NamedTuple):
     topics: TopicCatalogue
     changes: TopicChanges
     partitions: Partitions
-    reader: Reader
+    reader: LogReader
     groups: Groups
     durability: Durability
     fetches: ParkedFetches
     sessions: FetchSessions
-    loop: Loop
+    loop: TimerLoop
     side_thread: SideThread
-    transactions: Transactions
+    transactions: TransactionService
     verifier: Verifier
-    places: Places
-    given: DynamicSettings
+    locator: PartitionLocator
+    dynamic: DynamicSettings
     features: Features
-    elsewhere: Elsewhere | None = None
+    cluster_admin: ClusterAdmin | None = None
 
 
-def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
+def _handlers(parts: BrokerParts) -> dict[ApiKey, Callable[..., Any]]:
     """The function for each request. All other advertised requests go to the group coordinator."""
-    cluster, topics, changes, partitions = rooms.cluster, rooms.topics, rooms.changes, rooms.partitions
-    produced = _produced(rooms)
-    fetched = fetch.FetchNeeds(rooms.sessions, rooms.reader, rooms.fetches, rooms.loop)
-    looked_up = list_offsets.LookUpNeeds(cluster, partitions, rooms.side_thread)
-    admin = create_topics.TopicNeeds(rooms.config, cluster, topics, changes)
-    of_logs = logs.LogNeeds(cluster, topics, partitions, rooms.side_thread, rooms.config.data_dir)
-    altered = alter_configs.AlterConfigNeeds(cluster, topics, partitions, rooms.given, rooms.elsewhere)
-    of_replicas = replicas.ReplicaNeeds(cluster, topics)
-    described = configs.ConfigNeeds(rooms.config, cluster, topics)
+    cluster, topics, changes, partitions = parts.cluster, parts.topics, parts.changes, parts.partitions
+    produced = _produced(parts)
+    fetched = fetch.FetchNeeds(parts.sessions, parts.reader, parts.fetches, parts.loop)
+    looked_up = list_offsets.ListOffsetsNeeds(cluster, partitions, parts.side_thread)
+    admin = create_topics.TopicNeeds(parts.config, cluster, topics, changes)
+    of_logs = logs.LogNeeds(cluster, topics, partitions, parts.side_thread, parts.config.data_dir)
+    altered = alter_configs.AlterConfigNeeds(cluster, topics, partitions, parts.dynamic, parts.cluster_admin)
+    described = configs.ConfigNeeds(parts.config, cluster, topics)
     create: Callable[..., Any]
     delete: Callable[..., Any]
     create, delete = partial(create_topics.create_topics, admin), partial(create_topics.delete_topics, admin)
-    if rooms.elsewhere is not None:
-        create = partial(cluster_topics.create_topics, rooms.elsewhere, admin)
-        delete = partial(cluster_topics.delete_topics, rooms.elsewhere, admin)
+    if parts.cluster_admin is not None:
+        create = partial(cluster_topics.create_topics, parts.cluster_admin, admin)
+        delete = partial(cluster_topics.delete_topics, parts.cluster_admin, admin)
     return (
-        _of_groups(cluster, rooms.groups, rooms.transactions)
-        | _of_transactions(rooms)
+        _of_groups(cluster, parts.groups, parts.transactions)
+        | _of_transactions(parts)
         | {
             ApiKey.PRODUCE: partial(produce.produce, produced),
             ApiKey.FETCH: partial(fetch.fetch, fetched),
@@ -110,32 +109,30 @@ def _handlers(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
             ApiKey.DELETE_TOPICS: delete,
             ApiKey.ALTER_CONFIGS: partial(alter_configs.alter_configs, altered),
             ApiKey.INCREMENTAL_ALTER_CONFIGS: partial(alter_configs.incremental_alter_configs, altered),
-            ApiKey.CREATE_PARTITIONS: partial(create_partitions.create_partitions, rooms.elsewhere, admin),
+            ApiKey.CREATE_PARTITIONS: partial(create_partitions.create_partitions, parts.cluster_admin, admin),
             ApiKey.DELETE_RECORDS: partial(logs.delete_records, of_logs),
             ApiKey.ALTER_REPLICA_LOG_DIRS: partial(logs.alter_replica_log_dirs, of_logs),
             ApiKey.DESCRIBE_LOG_DIRS: partial(logs.describe_log_dirs, of_logs),
             ApiKey.DESCRIBE_PRODUCERS: partial(logs.describe_producers, of_logs),
-            ApiKey.ELECT_LEADERS: partial(replicas.elect_leaders, of_replicas),
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: partial(replicas.alter_partition_reassignments, of_replicas),
+            ApiKey.ELECT_LEADERS: partial(replicas.elect_leaders, cluster, topics),
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: partial(replicas.alter_partition_reassignments, cluster, topics),
             ApiKey.LIST_PARTITION_REASSIGNMENTS: replicas.list_partition_reassignments,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: partial(list_offsets.offset_for_leader_epoch, looked_up),
             ApiKey.DESCRIBE_CONFIGS: partial(configs.describe_configs, described),
             ApiKey.LIST_CONFIG_RESOURCES: partial(configs.list_config_resources, described),
             ApiKey.UPDATE_FEATURES: partial(
-                update_features.update_features, rooms.features, cluster.node.node_id, rooms.elsewhere
+                update_features.update_features, parts.features, cluster.node.node_id, parts.cluster_admin
             ),
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(
-                cluster_apis.describe_topic_partitions, cluster_apis.DescribeTopicNeeds(cluster, topics)
-            ),
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: partial(cluster_apis.describe_topic_partitions, cluster, topics),
         }
     )
 
 
-def _of_transactions(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
+def _of_transactions(parts: BrokerParts) -> dict[ApiKey, Callable[..., Any]]:
     """The functions for producers with ids."""
-    needs = transactions.TransactionNeeds(rooms.places, rooms.groups, rooms.transactions, rooms.verifier)
+    needs = transactions.TransactionNeeds(parts.locator, parts.groups, parts.transactions, parts.verifier)
     return {
-        ApiKey.INIT_PRODUCER_ID: partial(transactions.init_producer_id, rooms.transactions),
+        ApiKey.INIT_PRODUCER_ID: partial(transactions.init_producer_id, parts.transactions),
         ApiKey.ADD_PARTITIONS_TO_TXN: partial(transactions.add_partitions_to_txn, needs),
         ApiKey.ADD_OFFSETS_TO_TXN: partial(transactions.add_offsets_to_txn, needs),
         ApiKey.END_TXN: partial(transactions.end_txn, needs),
@@ -147,12 +144,11 @@ def _of_transactions(rooms: Rooms) -> dict[ApiKey, Callable[..., Any]]:
 
 
 def _of_groups(
-    cluster: ClusterView, groups: Groups, transactions: Transactions | None = None
+    cluster: ClusterView, groups: Groups, transactions: TransactionService | None = None
 ) -> dict[ApiKey, Callable[..., Any]]:
     """The functions that need neither topics nor logs."""
-    found = coordinators.CoordinatorNeeds(groups, transactions)
     return {
-        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, found),
+        ApiKey.FIND_COORDINATOR: partial(coordinators.find_coordinator, groups, transactions),
         ApiKey.OFFSET_COMMIT: partial(offsets.offset_commit, groups),
         ApiKey.OFFSET_FETCH: partial(offsets.offset_fetch, groups),
         ApiKey.DESCRIBE_GROUPS: partial(coordinators.describe_groups, groups),
@@ -169,15 +165,15 @@ _TO_COORDINATORS = (
 """Administrative requests that the group coordinator answers."""
 
 
-def _produced(rooms: Rooms) -> produce.ProduceNeeds:
+def _produced(parts: BrokerParts) -> produce.ProduceNeeds:
     return produce.ProduceNeeds(
-        rooms.cluster,
-        rooms.topics,
-        rooms.partitions,
-        rooms.durability,
-        rooms.fetches,
-        rooms.side_thread,
-        rooms.verifier,
+        parts.cluster,
+        parts.topics,
+        parts.partitions,
+        parts.durability,
+        parts.fetches,
+        parts.side_thread,
+        parts.verifier,
     )
 
 
@@ -233,15 +229,15 @@ time of a handler that works in one go, to about ten thousand partitions, and th
 _MOST_OF_OTHERS = 2_000
 
 
-def table(rooms: Rooms) -> dict[int, Api]:
+def table(parts: BrokerParts) -> dict[int, Api]:
     """The handlers of a broker, by API key."""
     fast = {
-        ApiKey.HEARTBEAT: coordinators.fast_heartbeat(rooms.groups),
-        ApiKey.PRODUCE: produce_short.fast_produce(_produced(rooms)),
+        ApiKey.HEARTBEAT: coordinators.fast_heartbeat(parts.groups),
+        ApiKey.PRODUCE: fast_produce.fast_produce(_produced(parts)),
     }
-    group_request = partial(coordinators.group_request, rooms.groups)
-    serve: dict[ApiKey, Callable[..., Any]] = dict.fromkeys(ADVERTISED, group_request) | _handlers(rooms)
-    return _apis(rooms.groups, serve, fast, rooms.features)
+    group_request = partial(coordinators.group_request, parts.groups)
+    serve: dict[ApiKey, Callable[..., Any]] = dict.fromkeys(ADVERTISED, group_request) | _handlers(parts)
+    return _apis(parts.groups, serve, fast, parts.features)
 
 
 class _NoChanges:
@@ -276,7 +272,7 @@ def _apis(
         ApiKey.API_VERSIONS: api_versions.fast_api_versions(spoken),
         ApiKey.OFFSET_FETCH: offsets.fast_offset_fetch(groups),
     }
-    short = {ApiKey.OFFSET_COMMIT: commit_short.short_commit(groups)}
+    short = {ApiKey.OFFSET_COMMIT: fast_commit.fast_commit(groups)}
     for key, handle in serve.items():
         request = REQUESTS[key]
         first, last = max(ADVERTISED[key][0], request.MIN_VERSION), ADVERTISED[key][1]

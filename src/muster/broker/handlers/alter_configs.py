@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from muster.broker import dynamic_settings as given_settings
+from muster.broker import dynamic_settings as dynamic_settings
 from muster.broker.cluster_view import ClusterView
 from muster.broker.dynamic_settings import DynamicSettings
 from muster.broker.handlers.configs import BROKER, BROKER_LOGGER, NOT_KEPT, TOPIC
@@ -20,7 +20,7 @@ from muster.broker.settings import Source
 from muster.broker.topics import settings as topic_settings
 from muster.broker.topics.catalogue import TopicCatalogue, invalid_name
 from muster.broker.topics.partitions import Partitions
-from muster.broker.topics.settings import Change, Operation
+from muster.broker.topics.settings import AlterOperation, Change
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import GROUP_EVENTS_TOPIC
 from muster.protocol.admin_messages import (
@@ -39,7 +39,7 @@ Rule = Callable[[Settings], dict[str, str]]
 """Computes a resource's new settings from its present ones. Raises KafkaError or ConfigError."""
 
 
-class SettingsElsewhere(Protocol):
+class ConfigAdmin(Protocol):
     """Changes settings of topics for all brokers (zookeeper_cluster.py)."""
 
     def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
@@ -52,11 +52,11 @@ class AlterConfigNeeds(NamedTuple):
     cluster: ClusterView
     topics: TopicCatalogue
     partitions: Partitions
-    given: DynamicSettings
-    elsewhere: SettingsElsewhere | None
+    dynamic: DynamicSettings
+    cluster_admin: ConfigAdmin | None
 
 
-class _Asked(NamedTuple):
+class _ResourceChange(NamedTuple):
     """The request for one resource; with AlterConfigs, all of its settings."""
 
     kind: int
@@ -65,17 +65,19 @@ class _Asked(NamedTuple):
 
 
 class _Result:
-    """Its outcome."""
+    """The result for one resource."""
 
-    def __init__(self, asked: _Asked) -> None:
-        self.asked = asked
+    def __init__(self, requested: _ResourceChange) -> None:
+        self.requested = requested
         self.error: KafkaError | None = None
 
 
 def alter_configs(here: AlterConfigNeeds, request: AlterConfigsRequest, call: Call) -> Sliced | None:
     """Replace the settings of resources by those in the request; each may fail separately."""
-    asked = [
-        _Asked(one.resource_type, one.resource_name, [(each.name, Operation.SET, each.value) for each in one.configs])
+    requested = [
+        _ResourceChange(
+            one.resource_type, one.resource_name, [(each.name, AlterOperation.SET, each.value) for each in one.configs]
+        )
         for one in request.resources
     ]
 
@@ -83,15 +85,15 @@ def alter_configs(here: AlterConfigNeeds, request: AlterConfigsRequest, call: Ca
         made = AlterConfigsResponseAlterConfigsResourceResponse
         return AlterConfigsResponse(responses=[made(*_outcome(each)) for each in results])
 
-    return _Work(here, asked, call, answer, whole=True).begin(request.validate_only)
+    return _Work(here, requested, call, answer, whole=True).begin(request.validate_only)
 
 
 def incremental_alter_configs(
     here: AlterConfigNeeds, request: IncrementalAlterConfigsRequest, call: Call
 ) -> Sliced | None:
     """Change settings of resources; each may fail separately, and then keeps all of its settings."""
-    asked = [
-        _Asked(
+    requested = [
+        _ResourceChange(
             one.resource_type,
             one.resource_name,
             [(each.name, each.config_operation, each.value) for each in one.configs],
@@ -103,13 +105,13 @@ def incremental_alter_configs(
         made = IncrementalAlterConfigsResponseAlterConfigsResourceResponse
         return IncrementalAlterConfigsResponse(responses=[made(*_outcome(each)) for each in results])
 
-    return _Work(here, asked, call, answer, whole=False).begin(request.validate_only)
+    return _Work(here, requested, call, answer, whole=False).begin(request.validate_only)
 
 
 def _outcome(result: _Result) -> tuple[int, str | None, int, str]:
     error = result.error
     code, message = (error.code, error.message) if error is not None else (ErrorCode.NONE, None)
-    return code, message, result.asked.kind, result.asked.name
+    return code, message, result.requested.kind, result.requested.name
 
 
 class _Work:
@@ -118,7 +120,7 @@ class _Work:
     def __init__(
         self,
         here: AlterConfigNeeds,
-        asked: list[_Asked],
+        requested: list[_ResourceChange],
         call: Call,
         answer: Callable[[list[_Result]], AlterConfigsResponse | IncrementalAlterConfigsResponse],
         *,
@@ -128,15 +130,15 @@ class _Work:
         self._call = call
         self._answer = answer
         self._whole = whole
-        self._results = [_Result(one) for one in asked]
+        self._results = [_Result(one) for one in requested]
         self._topics: dict[str, tuple[_Result, Rule]] = {}
         self._brokers: dict[Source, tuple[_Result, Rule]] = {}
 
     def begin(self, validate_only: bool) -> Sliced | None:
-        times = Counter((result.asked.kind, result.asked.name) for result in self._results)
+        times = Counter((result.requested.kind, result.requested.name) for result in self._results)
         for result in self._results:
             try:
-                if times[result.asked.kind, result.asked.name] > 1:
+                if times[result.requested.kind, result.requested.name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 self._check(result)
             except KafkaError as error:
@@ -145,9 +147,9 @@ class _Work:
                 result.error = KafkaError(ErrorCode.INVALID_CONFIG, str(error))
         if validate_only:
             self._topics, self._brokers = {}, {}
-        if self._here.elsewhere is not None and self._topics:
+        if self._here.cluster_admin is not None and self._topics:
             at_once(self._change_brokers())
-            self._here.elsewhere.alter({name: rule for name, (_, rule) in self._topics.items()}, self._altered)
+            self._here.cluster_admin.alter({name: rule for name, (_, rule) in self._topics.items()}, self._altered)
             return None
         return self._change()
 
@@ -159,10 +161,10 @@ class _Work:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def _check(self, result: _Result) -> None:
-        kind, name, settings = result.asked
+        kind, name, settings = result.requested
         if len({each for each, _, _ in settings}) < len(settings):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-        nulls = [each for each, operation, value in settings if value is None and operation != Operation.DELETE]
+        nulls = [each for each, operation, value in settings if value is None and operation != AlterOperation.DELETE]
         if nulls:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
         if kind == TOPIC:
@@ -196,16 +198,16 @@ class _Work:
         source = Source.BROKER if name else Source.ALL_BROKERS
         if name:
             self._check_broker_name(name)
-        elif self._here.elsewhere is not None:
+        elif self._here.cluster_admin is not None:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "A cluster keeps no configs for all of its brokers: name a broker."
             )
         changes = _changes(settings)
 
         def rule(before: Settings) -> dict[str, str]:
-            return given_settings.altered({} if self._whole else before, changes)
+            return dynamic_settings.altered({} if self._whole else before, changes)
 
-        rule(self._here.given.of(source))
+        rule(self._here.dynamic.of(source))
         self._brokers[source] = result, rule
 
     def _check_broker_name(self, name: str) -> None:
@@ -251,8 +253,8 @@ class _Work:
     def _change_brokers(self) -> Generator[None, None, None]:
         for source, (result, rule) in self._brokers.items():
             try:
-                settings = rule(self._here.given.of(source))  # other requests may have run since the checks
-                self._here.given.put(source, settings)
+                settings = rule(self._here.dynamic.of(source))  # other requests may have run since the checks
+                self._here.dynamic.put(source, settings)
             except KafkaError as error:
                 result.error = error
                 continue
@@ -270,6 +272,6 @@ def _not_stored(error: OSError) -> KafkaError:
 
 def _changes(settings: Sequence[tuple[str, int, str | None]]) -> list[Change]:
     for _, operation, _ in settings:
-        if not Operation.SET <= operation <= Operation.SUBTRACT:
+        if not AlterOperation.SET <= operation <= AlterOperation.SUBTRACT:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
-    return [Change(name, Operation(operation), value or "") for name, operation, value in settings]
+    return [Change(name, AlterOperation(operation), value or "") for name, operation, value in settings]

@@ -6,8 +6,6 @@ DescribeTopicPartitions v0: topics a page at a time, with a cursor (KIP-966).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from muster.broker.cluster_view import ClusterView
 from muster.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from muster.broker.net.calls import Call
@@ -29,13 +27,6 @@ _CONTROLLERS = 2
 _MAX_PARTITIONS = 2_000
 
 
-class DescribeTopicNeeds(NamedTuple):
-    """What DescribeTopicPartitions needs."""
-
-    cluster: ClusterView
-    topics: TopicCatalogue
-
-
 def describe_cluster(cluster: ClusterView, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     """The brokers of the cluster."""
     if request.endpoint_type == _CONTROLLERS:
@@ -49,25 +40,25 @@ def describe_cluster(cluster: ClusterView, request: DescribeClusterRequest, call
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    asked = request.include_cluster_authorized_operations
+    requested = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         brokers=[DescribeClusterBroker(node.node_id, node.host, node.port, node.rack) for node in cluster.nodes],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if requested else NOT_ASKED,
     )
 
 
 def describe_topic_partitions(
-    here: DescribeTopicNeeds, request: DescribeTopicPartitionsRequest, call: Call
+    cluster: ClusterView, topics: TopicCatalogue, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Topics in order of their names from the cursor on, until the limit of partitions is reached."""
     cursor = request.cursor
     start = cursor.partition_index if cursor is not None else 0
-    asked = sorted({topic.name for topic in request.topics}) or [topic.name for topic in here.topics]
+    requested = sorted({topic.name for topic in request.topics}) or [topic.name for topic in topics]
     if cursor is not None:
-        asked = [name for name in asked if name >= cursor.topic_name]
-        if not asked or asked[0] != cursor.topic_name:
+        requested = [name for name in requested if name >= cursor.topic_name]
+        if not requested or requested[0] != cursor.topic_name:
             if request.topics:
                 return _refused(request)
             start = 0
@@ -75,11 +66,11 @@ def describe_topic_partitions(
             return _refused(request)
     room = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     response = DescribeTopicPartitionsResponse()
-    for name in asked:
+    for name in requested:
         if room == 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(name, 0)
             break
-        topic = here.topics.get(name)
+        topic = topics.get(name)
         if topic is None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION if invalid_name(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             unknown = DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=TOPIC_OPERATIONS)
@@ -87,7 +78,7 @@ def describe_topic_partitions(
             start = 0
             continue
         end = min(topic.partitions, start + room)
-        response.topics.append(_described(here, topic, range(start, end)))
+        response.topics.append(_described(cluster, topic, range(start, end)))
         if end < topic.partitions:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(name, end)
             break
@@ -106,10 +97,10 @@ def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitions
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-def _described(here: DescribeTopicNeeds, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+def _described(cluster: ClusterView, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index in indexes:
-        nodes = here.cluster.leadership(topic.name, index)
+        nodes = cluster.leadership(topic.name, index)
         leader, epoch, replicas, in_sync, offline = nodes
         partitions.append(
             DescribeTopicPartitionsResponsePartition(

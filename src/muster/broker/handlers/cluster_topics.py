@@ -23,7 +23,7 @@ from muster.protocol.messages import (
 Created = dict[str, bytes | KafkaError]
 
 
-class TopicsElsewhere(Protocol):
+class TopicAdmin(Protocol):
     """Creates and deletes topics for all brokers (zookeeper_cluster.py)."""
 
     def create(
@@ -40,17 +40,17 @@ class TopicsElsewhere(Protocol):
 
 
 def create_topics(
-    elsewhere: TopicsElsewhere, here: alone.TopicNeeds, request: CreateTopicsRequest, call: Call
+    cluster_admin: TopicAdmin, here: alone.TopicNeeds, request: CreateTopicsRequest, call: Call
 ) -> CreateTopicsResponse | Sliced | None:
     """Create topics; each may fail by itself."""
     plans = alone.plans(here, request)
     if request.validate_only or isinstance(plans, CreateTopicsResponse):
         return alone.create_topics(here, request, call)
-    wanted = [plan for plan in plans if isinstance(plan, alone.Plan)]
+    wanted = [plan for plan in plans if isinstance(plan, alone.TopicPlan)]
     assignments = {
-        plan.asked.name: {one.partition_index: list(one.broker_ids) for one in plan.asked.assignments}
+        plan.requested.name: {one.partition_index: list(one.broker_ids) for one in plan.requested.assignments}
         for plan in wanted
-        if plan.asked.assignments
+        if plan.requested.assignments
     }
 
     def done(created: Created) -> None:
@@ -60,19 +60,19 @@ def create_topics(
         }
         call.reply(at_once(alone.answering(here, request, plans, found, call.version)))
 
-    new = [TopicToCreate(plan.asked.name, plan.partitions, plan.settings) for plan in wanted]
-    elsewhere.create(new, assignments, request.timeout_ms, done)
+    new = [TopicToCreate(plan.requested.name, plan.partitions, plan.settings) for plan in wanted]
+    cluster_admin.create(new, assignments, request.timeout_ms, done)
     return None
 
 
 def delete_topics(
-    elsewhere: TopicsElsewhere, here: alone.TopicNeeds, request: DeleteTopicsRequest, call: Call
+    cluster_admin: TopicAdmin, here: alone.TopicNeeds, request: DeleteTopicsRequest, call: Call
 ) -> DeleteTopicsResponse | Sliced | None:
     """Delete topics; each may fail by itself."""
     if not here.config.flag("delete.topic.enable"):
         return alone.delete_topics(here, request, call)
-    asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
-    single, twice = alone.named_once(asked)
+    requested = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
+    single, twice = alone.named_once(requested)
     found: dict[str, Topic] = {}
     results = [alone.to_delete(here, each, found) for each in single]
 
@@ -83,5 +83,5 @@ def delete_topics(
                 result.error_code, result.error_message = error.code, error.message
         call.reply(DeleteTopicsResponse(responses=results + twice))
 
-    elsewhere.delete(list(found), request.timeout_ms, done)
+    cluster_admin.delete(list(found), request.timeout_ms, done)
     return None

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): settings of topics and of the broker. ListConfigResources (74): what has settings.
+"""DescribeConfigs (32): settings of topics and of the broker. ListConfigResources (74): the resources with settings.
 
 DescribeConfigs v1: synonyms. v3: types and documentation. ListConfigResources v1: kinds of resources (KIP-1142).
 """
@@ -32,7 +32,7 @@ BROKER_LOGGER = 8
 CLIENT_METRICS = 16
 GROUP = 32
 KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-"""Kinds of resources, as Kafka numbers them. Of the last three there are none here."""
+"""Types of resources, as Kafka numbers them. The last three do not exist here."""
 
 NOT_KEPT = {
     BROKER_LOGGER: "Log levels are not configs of this broker: use --log-level.",
@@ -69,19 +69,19 @@ class ConfigNeeds(NamedTuple):
 def describe_configs(
     here: ConfigNeeds, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResponse | Sliced:
-    """All settings of each resource, or those asked for."""
+    """All settings of each resource, or the requested ones."""
     steps = _describe_all(here, request)
     return steps if len(request.resources) > _FEW else at_once(steps)
 
 
 def _describe_all(here: ConfigNeeds, request: DescribeConfigsRequest) -> Generator[None, None, DescribeConfigsResponse]:
     results = []
-    for asked in request.resources:
+    for requested in request.resources:
         result = DescribeConfigsResult(
-            error_message="", resource_type=asked.resource_type, resource_name=asked.resource_name
+            error_message="", resource_type=requested.resource_type, resource_name=requested.resource_name
         )
         try:
-            result.configs = _describe(here, asked, request)
+            result.configs = _describe(here, requested, request)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message or ""
         results.append(result)
@@ -90,24 +90,24 @@ def _describe_all(here: ConfigNeeds, request: DescribeConfigsRequest) -> Generat
 
 
 def _describe(
-    here: ConfigNeeds, asked: DescribeConfigsResource, request: DescribeConfigsRequest
+    here: ConfigNeeds, requested: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    if asked.resource_type == TOPIC:
-        if why := invalid_name(asked.resource_name):
+    if requested.resource_type == TOPIC:
+        if why := invalid_name(requested.resource_name):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
-        topic = here.topics.get(asked.resource_name)
+        topic = here.topics.get(requested.resource_name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _of_topic(here, topic, asked.configuration_keys, request)
-    if asked.resource_type == BROKER:
-        _check_broker_name(here, asked.resource_name)
-        if not asked.resource_name:
-            return _of_all_brokers(here, asked.configuration_keys, request)
-        return _of_broker(here, asked.configuration_keys, request)
-    if asked.resource_type in _NO_NAME and asked.resource_name:
+        return _of_topic(here, topic, requested.configuration_keys, request)
+    if requested.resource_type == BROKER:
+        _check_broker_name(here, requested.resource_name)
+        if not requested.resource_name:
+            return _of_all_brokers(here, requested.configuration_keys, request)
+        return _of_broker(here, requested.configuration_keys, request)
+    if requested.resource_type in _NO_NAME and requested.resource_name:
         return []
     reasons = _NO_NAME | {BROKER_LOGGER: NOT_KEPT[BROKER_LOGGER]}
-    raise KafkaError(ErrorCode.INVALID_REQUEST, reasons.get(asked.resource_type, MALFORMED))
+    raise KafkaError(ErrorCode.INVALID_REQUEST, reasons.get(requested.resource_type, MALFORMED))
 
 
 def _check_broker_name(here: ConfigNeeds, name: str) -> None:
@@ -192,7 +192,7 @@ def _result(
 def list_config_resources(
     here: ConfigNeeds, request: ListConfigResourcesRequest, call: Call
 ) -> Generator[None, None, ListConfigResourcesResponse]:
-    """The topics and brokers, as far as they are asked for."""
+    """The requested types of resources: topics and brokers."""
     spoken = KINDS if call.version else (CLIENT_METRICS,)
     wanted = set(request.resource_types or spoken)
     if not wanted.issubset(spoken):

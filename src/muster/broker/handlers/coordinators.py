@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Generator
 from functools import lru_cache
 from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from muster.broker.groups.service import Groups
 from muster.broker.handlers.configs import MALFORMED
 from muster.broker.net.calls import Call, Fast, Sliced, at_once
-from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.service import TransactionService
 from muster.coordinator.parts import Gather
 from muster.coordinator.runtime import Client
 from muster.errors import ErrorCode
@@ -43,31 +43,24 @@ _AT_ONCE = 200
 """Requests about more groups or transactional ids than this are handled in parts."""
 
 
-class CoordinatorNeeds(NamedTuple):
-    """What FindCoordinator needs."""
-
-    groups: Groups
-    transactions: Transactions | None = None
-
-
 def find_coordinator(
-    here: CoordinatorNeeds, request: FindCoordinatorRequest, call: Call
+    groups: Groups, transactions: TransactionService | None, request: FindCoordinatorRequest, call: Call
 ) -> FindCoordinatorResponse | Sliced:
     """The coordinator of groups or of transactions; share groups have none here."""
     if call.version >= 4:
-        steps = _coordinators(here, request, call.version)
+        steps = _coordinators(groups, transactions, request, call.version)
         return steps if len(request.coordinator_keys) > _AT_ONCE else at_once(steps)
-    found = _coordinator(here, request.key, request.key_type, call.version)
+    found = _coordinator(groups, transactions, request.key, request.key_type, call.version)
     message = _MESSAGES[ErrorCode(found.error_code)]
     return FindCoordinatorResponse(0, found.error_code, message, found.node_id, found.host, found.port)
 
 
 def _coordinators(
-    here: CoordinatorNeeds, request: FindCoordinatorRequest, version: int
+    groups: Groups, transactions: TransactionService | None, request: FindCoordinatorRequest, version: int
 ) -> Generator[None, None, FindCoordinatorResponse]:
     found = []
     for key in request.coordinator_keys:
-        found.append(_coordinator(here, key, request.key_type, version))
+        found.append(_coordinator(groups, transactions, key, request.key_type, version))
         yield
     return FindCoordinatorResponse(coordinators=found)
 
@@ -82,9 +75,11 @@ _MESSAGES = {
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 
 
-def _coordinator(here: CoordinatorNeeds, key: str, key_type: int, version: int) -> Coordinator:
+def _coordinator(
+    groups: Groups, transactions: TransactionService | None, key: str, key_type: int, version: int
+) -> Coordinator:
     if key_type in (CoordinatorType.GROUP, CoordinatorType.TRANSACTION):
-        coordinates = here.groups if key_type == CoordinatorType.GROUP else here.transactions
+        coordinates = groups if key_type == CoordinatorType.GROUP else transactions
         node: Node | None = None
         if coordinates is not None and coordinates.ensure():
             node = coordinates.coordinator(key)

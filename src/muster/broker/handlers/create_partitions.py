@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from muster.broker.handlers import create_topics
 from muster.broker.handlers.create_topics import TopicNeeds
 from muster.broker.net.calls import Call, Sliced, at_once
-from muster.broker.topics.changes import Growth, check_count
+from muster.broker.topics.changes import PartitionIncrease, check_count
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from muster.protocol.admin_messages import (
@@ -30,31 +30,33 @@ _FEW = 50
 """More partitions than this are created in slices."""
 
 
-class PartitionsElsewhere(Protocol):
+class PartitionAdmin(Protocol):
     """Adds partitions for all brokers (zookeeper_cluster.py)."""
 
-    def grow(self, wanted: Sequence[Growth], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]) -> None:
+    def grow(
+        self, wanted: Sequence[PartitionIncrease], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]
+    ) -> None:
         """Add partitions; `done` gets the failures by topic."""
 
 
 class _Found(NamedTuple):
     results: list[CreatePartitionsTopicResult]
-    wanted: list[Growth]
+    wanted: list[PartitionIncrease]
 
 
 def create_partitions(
-    elsewhere: PartitionsElsewhere | None, here: TopicNeeds, request: CreatePartitionsRequest, call: Call
+    cluster_admin: PartitionAdmin | None, here: TopicNeeds, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse | Sliced | None:
     """Add partitions; each topic may fail separately. With validate_only, only check."""
-    if elsewhere is None:
+    if cluster_admin is None:
         steps = _growing(here, request)
-        new = sum(max(asked.count - here.topics.partition_count(asked.name), 0) for asked in request.topics)
+        new = sum(max(requested.count - here.topics.partition_count(requested.name), 0) for requested in request.topics)
         return at_once(steps) if new <= _FEW else steps
     found = _check_all(here, request)
     response = CreatePartitionsResponse(results=found.results)
     if request.validate_only or not found.wanted:
         return response
-    elsewhere.grow(found.wanted, request.timeout_ms, lambda failed: call.reply(_answer(response, failed)))
+    cluster_admin.grow(found.wanted, request.timeout_ms, lambda failed: call.reply(_answer(response, failed)))
     return None
 
 
@@ -90,45 +92,45 @@ def _check_all(here: TopicNeeds, request: CreatePartitionsRequest) -> _Found:
         if count > 1:
             result = CreatePartitionsTopicResult(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             found.results.append(result)
-    for asked in request.topics:
-        if times[asked.name] > 1:
+    for requested in request.topics:
+        if times[requested.name] > 1:
             continue
-        result = CreatePartitionsTopicResult(asked.name)
+        result = CreatePartitionsTopicResult(requested.name)
         found.results.append(result)
         try:
-            found.wanted.append(_check(here, asked))
+            found.wanted.append(_check(here, requested))
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
     return found
 
 
-def _check(here: TopicNeeds, asked: CreatePartitionsTopic) -> Growth:
-    topic = here.topics.get(asked.name)
+def _check(here: TopicNeeds, requested: CreatePartitionsTopic) -> PartitionIncrease:
+    topic = here.topics.get(requested.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    check_count(topic.name, topic.partitions, asked.count)
+    check_count(topic.name, topic.partitions, requested.count)
     if topic.name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
         what = "groups" if topic.name == GROUP_METADATA_TOPIC else "transactional ids"
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"Partitions cannot be added to {topic.name}: {what} would map to other partitions, without their state.",
         )
-    if asked.count - topic.partitions > create_topics.MAX_PER_REQUEST:
+    if requested.count - topic.partitions > create_topics.MAX_PER_REQUEST:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
-    return Growth(topic, topic.partitions, asked.count, _assigned(here, asked, topic.partitions))
+    return PartitionIncrease(topic, topic.partitions, requested.count, _assigned(here, requested, topic.partitions))
 
 
-def _assigned(here: TopicNeeds, asked: CreatePartitionsTopic, had: int) -> list[list[int]] | None:
+def _assigned(here: TopicNeeds, requested: CreatePartitionsTopic, had: int) -> list[list[int]] | None:
     """The brokers of each new partition, where the request names them."""
-    if asked.assignments is None:
+    if requested.assignments is None:
         return None
-    if len(asked.assignments) != asked.count - had:
+    if len(requested.assignments) != requested.count - had:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Attempted to add {asked.count - had} additional partition(s), but only {len(asked.assignments)} "
+            f"Attempted to add {requested.count - had} additional partition(s), but only {len(requested.assignments)} "
             "assignment(s) were specified.",
         )
-    for assignment in asked.assignments:
+    for assignment in requested.assignments:
         create_topics.check_replicas(here.cluster, assignment.broker_ids)
         if len(assignment.broker_ids) != 1:
             raise KafkaError(
@@ -136,4 +138,4 @@ def _assigned(here: TopicNeeds, asked: CreatePartitionsTopic, had: int) -> list[
                 f"The manual partition assignment includes a partition with {len(assignment.broker_ids)} replica(s), "
                 "but this is not consistent with previous partitions, which have 1 replica(s).",
             )
-    return [list(assignment.broker_ids) for assignment in asked.assignments]
+    return [list(assignment.broker_ids) for assignment in requested.assignments]

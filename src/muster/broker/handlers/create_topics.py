@@ -36,7 +36,7 @@ from muster.protocol.primitives import ZERO_UUID
 log = logging.getLogger("muster.broker")
 
 MAX_PER_REQUEST = 10_000
-"""Partitions that a request may ask for, and lines that it may write: one for each topic, partition and setting."""
+"""The most partitions in a request, and lines that it may write: one for each topic, partition and setting."""
 
 _FEW = 50
 """More topics or partitions than this are created in slices."""
@@ -45,10 +45,10 @@ UNKNOWN_NAME = "This server does not host this topic-partition."
 UNKNOWN_ID = "This server does not host this topic ID."
 
 
-class Plan(NamedTuple):
+class TopicPlan(NamedTuple):
     """A topic that may be created."""
 
-    asked: CreatableTopic
+    requested: CreatableTopic
     partitions: int
     settings: dict[str, str]
 
@@ -64,32 +64,37 @@ class TopicNeeds(NamedTuple):
 
 def create_topics(here: TopicNeeds, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse | Sliced:
     """Create topics; each may fail separately. With validate_only, only check. Too many are refused together."""
-    few = len(request.topics) <= _FEW and sum(_asked_partitions(here, asked) for asked in request.topics) <= _FEW
-    few = few and not any(here.changes.is_cleaning_up(asked.name) for asked in request.topics)
+    few = (
+        len(request.topics) <= _FEW
+        and sum(_requested_partitions(here, requested) for requested in request.topics) <= _FEW
+    )
+    few = few and not any(here.changes.is_cleaning_up(requested.name) for requested in request.topics)
     return at_once(_creating(here, request, call.version)) if few else _creating(here, request, call.version)
 
 
 def _creating(
     here: TopicNeeds, request: CreateTopicsRequest, version: int
 ) -> Generator[None, None, CreateTopicsResponse]:
-    yield from here.changes.cleaning_up(asked.name for asked in request.topics)
+    yield from here.changes.cleaning_up(requested.name for requested in request.topics)
     found = plans(here, request)
     if isinstance(found, CreateTopicsResponse):
         return found
     # No other request runs between the checks above and the first step of this.
-    wanted = [] if request.validate_only else [plan for plan in found if isinstance(plan, Plan)]
+    wanted = [] if request.validate_only else [plan for plan in found if isinstance(plan, TopicPlan)]
     created = (yield from _create_all(here, wanted)) if wanted else {}
     return (yield from answering(here, request, found, created, version))
 
 
-def plans(here: TopicNeeds, request: CreateTopicsRequest) -> list[Plan | CreatableTopicResult] | CreateTopicsResponse:
+def plans(
+    here: TopicNeeds, request: CreateTopicsRequest
+) -> list[TopicPlan | CreatableTopicResult] | CreateTopicsResponse:
     """The topics that can be created, and errors for the others; the answer, if it is too much for one request."""
     times = Counter(topic.name for topic in request.topics)
-    single = [asked for asked in request.topics if times[asked.name] == 1]
-    if sum(_asked_partitions(here, asked) for asked in single) > MAX_PER_REQUEST:
+    single = [requested for requested in request.topics if times[requested.name] == 1]
+    if sum(_requested_partitions(here, requested) for requested in single) > MAX_PER_REQUEST:
         return _too_many(request, "Excessively large number of partitions per request.")
-    found = [_plan(here, asked) for asked in single]
-    if sum(1 + p.partitions + len(p.settings) for p in found if isinstance(p, Plan)) > MAX_PER_REQUEST:
+    found = [_plan(here, requested) for requested in single]
+    if sum(1 + p.partitions + len(p.settings) for p in found if isinstance(p, TopicPlan)) > MAX_PER_REQUEST:
         return _too_many(request, "Unable to perform excessively large batch operation.")
     return found
 
@@ -97,15 +102,15 @@ def plans(here: TopicNeeds, request: CreateTopicsRequest) -> list[Plan | Creatab
 def answering(
     here: TopicNeeds,
     request: CreateTopicsRequest,
-    plans: Iterable[Plan | CreatableTopicResult],
+    plans: Iterable[TopicPlan | CreatableTopicResult],
     created: Mapping[str, bytes | CreatableTopicResult],
     version: int,
 ) -> Generator[None, None, CreateTopicsResponse]:
     """The answer, a slice at a time: `created` has the id of each topic that was, or why not."""
     response = CreateTopicsResponse()
     for one in plans:
-        if isinstance(one, Plan):
-            one = _result(here, one, created.get(one.asked.name) or random_uuid(), version)
+        if isinstance(one, TopicPlan):
+            one = _result(here, one, created.get(one.requested.name) or random_uuid(), version)
         response.topics.append(one)
         yield
     for name, count in Counter(topic.name for topic in request.topics).items():
@@ -114,54 +119,58 @@ def answering(
     return response
 
 
-def _asked_partitions(here: TopicNeeds, asked: CreatableTopic) -> int:
-    if asked.assignments:
-        return len(asked.assignments)
-    return here.config.integer("num.partitions") if asked.num_partitions == -1 else max(asked.num_partitions, 0)
+def _requested_partitions(here: TopicNeeds, requested: CreatableTopic) -> int:
+    if requested.assignments:
+        return len(requested.assignments)
+    return here.config.integer("num.partitions") if requested.num_partitions == -1 else max(requested.num_partitions, 0)
 
 
 def _too_many(request: CreateTopicsRequest, message: str) -> CreateTopicsResponse:
     return CreateTopicsResponse(
-        topics=[failed(asked.name, ErrorCode.POLICY_VIOLATION, message) for asked in request.topics]
+        topics=[failed(requested.name, ErrorCode.POLICY_VIOLATION, message) for requested in request.topics]
     )
 
 
-def _plan(here: TopicNeeds, asked: CreatableTopic) -> Plan | CreatableTopicResult:
+def _plan(here: TopicNeeds, requested: CreatableTopic) -> TopicPlan | CreatableTopicResult:
     try:
-        _check_name(here, asked.name)
-        settings = topic_settings.check((config.name, config.value) for config in asked.configs)
-        partitions = _check_partitions(here, asked)
+        _check_name(here, requested.name)
+        settings = topic_settings.check((config.name, config.value) for config in requested.configs)
+        partitions = _check_partitions(here, requested)
     except KafkaError as error:
-        return failed(asked.name, error.code, error.message)
+        return failed(requested.name, error.code, error.message)
     except ConfigError as error:
-        return failed(asked.name, ErrorCode.INVALID_CONFIG, str(error))
-    return Plan(asked, partitions, settings)
+        return failed(requested.name, ErrorCode.INVALID_CONFIG, str(error))
+    return TopicPlan(requested, partitions, settings)
 
 
-def _create_all(here: TopicNeeds, plans: list[Plan]) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
+def _create_all(
+    here: TopicNeeds, plans: list[TopicPlan]
+) -> Generator[None, None, dict[str, bytes | CreatableTopicResult]]:
     """Create topics with one write of the catalogue; if that fails, one by one. Returns each topic's id or error."""
-    wanted = [TopicToCreate(plan.asked.name, plan.partitions, plan.settings) for plan in plans]
+    wanted = [TopicToCreate(plan.requested.name, plan.partitions, plan.settings) for plan in plans]
     try:
         topics = yield from here.changes.creating(wanted)
         return {topic.name: topic.topic_id for topic in topics}
     except OSError as error:
         if len(plans) == 1:
-            [name] = [plan.asked.name for plan in plans]
+            [name] = [plan.requested.name for plan in plans]
             log.error("could not create topic %s: %s", name, error)
             message = f"The topic could not be stored: {error.strerror}"
             return {name: failed(name, ErrorCode.KAFKA_STORAGE_ERROR, message)}
     found: dict[str, bytes | CreatableTopicResult] = {}
     for plan in plans:
         yield
-        again = _plan(here, plan.asked)  # another request may have created it in between
-        found |= (yield from _create_all(here, [again])) if isinstance(again, Plan) else {again.name: again}
+        again = _plan(here, plan.requested)  # another request may have created it in between
+        found |= (yield from _create_all(here, [again])) if isinstance(again, TopicPlan) else {again.name: again}
     return found
 
 
-def _result(here: TopicNeeds, plan: Plan, created: bytes | CreatableTopicResult, version: int) -> CreatableTopicResult:
+def _result(
+    here: TopicNeeds, plan: TopicPlan, created: bytes | CreatableTopicResult, version: int
+) -> CreatableTopicResult:
     if isinstance(created, CreatableTopicResult):
         return created
-    result = CreatableTopicResult(plan.asked.name, created, error_message=None)
+    result = CreatableTopicResult(plan.requested.name, created, error_message=None)
     if version >= 5:
         result.num_partitions, result.replication_factor = plan.partitions, 1
         result.configs = _all_settings(here, plan.settings)
@@ -177,20 +186,20 @@ def _check_name(here: TopicNeeds, name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _check_partitions(here: TopicNeeds, asked: CreatableTopic) -> int:
+def _check_partitions(here: TopicNeeds, requested: CreatableTopic) -> int:
     """How many partitions the topic gets. Raises KafkaError in the order of Kafka's checks."""
-    if asked.assignments:
-        return _check_assignments(here, asked)
-    if asked.replication_factor < -1 or asked.replication_factor == 0:
+    if requested.assignments:
+        return _check_assignments(here, requested)
+    if requested.replication_factor < -1 or requested.replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    if asked.num_partitions < -1 or asked.num_partitions == 0:
+    if requested.num_partitions < -1 or requested.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
-    if asked.replication_factor > 1:
-        raise _too_many_replicas(asked.replication_factor, len(here.cluster.nodes))
-    return asked.num_partitions if asked.num_partitions > 0 else here.config.integer("num.partitions")
+    if requested.replication_factor > 1:
+        raise _too_many_replicas(requested.replication_factor, len(here.cluster.nodes))
+    return requested.num_partitions if requested.num_partitions > 0 else here.config.integer("num.partitions")
 
 
 def _too_many_replicas(wanted: int, brokers: int) -> KafkaError:
@@ -204,19 +213,19 @@ def _too_many_replicas(wanted: int, brokers: int) -> KafkaError:
     )
 
 
-def _check_assignments(here: TopicNeeds, asked: CreatableTopic) -> int:
-    if asked.replication_factor != -1:
+def _check_assignments(here: TopicNeeds, requested: CreatableTopic) -> int:
+    if requested.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but replication factor was not set to -1.",
         )
-    if asked.num_partitions != -1:
+    if requested.num_partitions != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
     seen = set()
-    for assignment in asked.assignments:
+    for assignment in requested.assignments:
         if assignment.partition_index in seen:
             raise _bad_assignment(
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}"
@@ -263,23 +272,23 @@ def _all_settings(here: TopicNeeds, settings: dict[str, str]) -> list[CreatableT
 
 def delete_topics(here: TopicNeeds, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse | Sliced:
     """Delete topics: with one write of the catalogue for all, and a slice at a time."""
-    asked = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
+    requested = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics
     if not here.config.flag("delete.topic.enable"):
         code = ErrorCode.INVALID_REQUEST if call.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         return DeleteTopicsResponse(
-            responses=[DeletableTopicResult(topic.name, topic.topic_id, code) for topic in asked]
+            responses=[DeletableTopicResult(topic.name, topic.topic_id, code) for topic in requested]
         )
-    return _deleting(here, *named_once(asked))
+    return _deleting(here, *named_once(requested))
 
 
-def named_once(asked: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
+def named_once(requested: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
     """The topics that are named once, and the results of those that are named more often."""
     # One that is named in two ways, or in none, is refused each time.
-    names = Counter(topic.name for topic in asked if topic.name is not None and topic.topic_id == ZERO_UUID)
-    ids = Counter(topic.topic_id for topic in asked if topic.name is None and topic.topic_id != ZERO_UUID)
+    names = Counter(topic.name for topic in requested if topic.name is not None and topic.topic_id == ZERO_UUID)
+    ids = Counter(topic.topic_id for topic in requested if topic.name is None and topic.topic_id != ZERO_UUID)
     single = [
         topic
-        for topic in asked
+        for topic in requested
         if (topic.name is None) == (topic.topic_id == ZERO_UUID) or names[topic.name or ""] + ids[topic.topic_id] == 1
     ]
     twice = [_undeleted(name, ZERO_UUID, "Duplicate topic name.") for name, count in names.items() if count > 1]
@@ -288,10 +297,10 @@ def named_once(asked: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], l
 
 
 def _deleting(
-    here: TopicNeeds, asked: list[DeleteTopicState], twice: list[DeletableTopicResult]
+    here: TopicNeeds, requested: list[DeleteTopicState], twice: list[DeletableTopicResult]
 ) -> Generator[None, None, DeleteTopicsResponse]:
     found: dict[str, Topic] = {}
-    results = [to_delete(here, each, found) for each in asked]
+    results = [to_delete(here, each, found) for each in requested]
     # No other request runs between the checks above and the first step of this.
     try:
         if found:
@@ -310,19 +319,19 @@ def _undeleted(
     return DeletableTopicResult(name, topic_id, code, message)
 
 
-def to_delete(here: TopicNeeds, asked: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
+def to_delete(here: TopicNeeds, requested: DeleteTopicState, found: dict[str, Topic]) -> DeletableTopicResult:
     """The result for a topic if its deletion succeeds, and add it to `found`; or why it cannot be deleted."""
-    if asked.name is not None and asked.topic_id != ZERO_UUID:
-        return _undeleted(asked.name, asked.topic_id, "You may not specify both topic name and topic id.")
-    if asked.name is None and asked.topic_id == ZERO_UUID:
+    if requested.name is not None and requested.topic_id != ZERO_UUID:
+        return _undeleted(requested.name, requested.topic_id, "You may not specify both topic name and topic id.")
+    if requested.name is None and requested.topic_id == ZERO_UUID:
         return _undeleted(None, ZERO_UUID, "Neither topic name nor id were specified.")
-    if asked.name is not None:
-        topic = here.topics.get(asked.name)
+    if requested.name is not None:
+        topic = here.topics.get(requested.name)
         if topic is None or topic.name in found:
-            return _undeleted(asked.name, ZERO_UUID, UNKNOWN_NAME, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return _undeleted(requested.name, ZERO_UUID, UNKNOWN_NAME, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     else:
-        topic = here.topics.by_id(asked.topic_id)
+        topic = here.topics.by_id(requested.topic_id)
         if topic is None or topic.name in found:
-            return _undeleted(None, asked.topic_id, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID)
+            return _undeleted(None, requested.topic_id, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID)
     found[topic.name] = topic
     return DeletableTopicResult(topic.name, topic.topic_id)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from muster.broker.clock import now_ms
 from muster.broker.net.calls import Call, Sliced, at_once
-from muster.broker.net.intake import Loop
+from muster.broker.net.intake import TimerLoop
 from muster.broker.topics import fetches
 from muster.broker.topics.fetch_sessions import SLICE, FetchPlan, FetchSessions
 from muster.broker.topics.fetches import ParkedFetch, ParkedFetches
-from muster.broker.topics.log_reads import Reader, Result
+from muster.broker.topics.log_reads import LogReader, Result
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse
 
@@ -31,9 +31,9 @@ class FetchNeeds(NamedTuple):
     """What Fetch needs."""
 
     sessions: FetchSessions
-    reader: Reader
+    reader: LogReader
     fetches: ParkedFetches
-    loop: Loop
+    loop: TimerLoop
 
 
 def fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> FetchResponse | Sliced | None:
@@ -75,12 +75,12 @@ def _answer(
     here: FetchNeeds, plan: FetchPlan, results: list[Result], version: int, failed: bool
 ) -> Generator[None, None, FetchResponse]:
     settling = here.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, now_ms())
-    session_id, told = yield from settling
+    session_id, changed = yield from settling
     response = FetchResponse(session_id=session_id)
     if failed and version >= _LEADERS_SINCE:
-        here.reader.tell_leaders(told, response)
+        here.reader.add_leader_hints(changed, response)
     last: FetchableTopicResponse | None = None
-    for count, (partition, data) in enumerate(told, 1):
+    for count, (partition, data) in enumerate(changed, 1):
         if last is None or last.topic != partition.topic or last.topic_id != partition.topic_id:
             last = FetchableTopicResponse(partition.topic, partition.topic_id)
             response.responses.append(last)

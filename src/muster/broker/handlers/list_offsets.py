@@ -5,8 +5,8 @@ local offset (-4). v9: the latest tiered one (-5). v10: timeout_ms. v11: the ear
 tiered here.
 
 A consumer asks for the end of an epoch when a partition has a leader under a newer epoch than that of the records it
-has read: a log that ends before its position has lost records. OffsetForLeaderEpoch v3: the asking replica, -1 of a
-consumer; all are answered alike.
+has read: a log that ends before its position has lost records. OffsetForLeaderEpoch v3: the replica that asks, -1 for
+a consumer; all get the same answer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Search = Callable[[], None]
 """Searches batches, and fills in a result."""
 
 
-class LookUpNeeds(NamedTuple):
+class ListOffsetsNeeds(NamedTuple):
     """What these handlers need."""
 
     cluster: ClusterView
@@ -66,25 +66,27 @@ class LookUpNeeds(NamedTuple):
     side_thread: SideThread
 
 
-def list_offsets(here: LookUpNeeds, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
+def list_offsets(here: ListOffsetsNeeds, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
     """The offset for each partition's timestamp.
 
     To find a timestamp, batches are read, which may take long: a thread does it.
     """
-    times = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+    times = Counter(
+        (topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions
+    )
     response = ListOffsetsResponse()
     searches: list[Search] = []
     for topic in request.topics:
         answer = ListOffsetsTopicResponse(topic.name)
         response.topics.append(answer)
-        # A partition that is asked for twice is answered once, with an error.
-        for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
-            result = ListOffsetsPartitionResponse(asked.partition_index)
+        # A partition that is requested twice is answered once, with an error.
+        for requested in {requested.partition_index: requested for requested in topic.partitions}.values():
+            result = ListOffsetsPartitionResponse(requested.partition_index)
             answer.partitions.append(result)
             try:
-                if times[topic.name, asked.partition_index] > 1:
+                if times[topic.name, requested.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                search = _find(here, topic.name, asked, request.isolation_level, call.version, result)
+                search = _find(here, topic.name, requested, request.isolation_level, call.version, result)
                 if search is not None:
                     searches.append(search)
             except KafkaError as error:
@@ -95,36 +97,36 @@ def list_offsets(here: LookUpNeeds, request: ListOffsetsRequest, call: Call) -> 
     return None
 
 
-def _led(here: LookUpNeeds, topic: str, index: int, known_epoch: int) -> PartitionLog:
+def _led(here: ListOffsetsNeeds, topic: str, index: int, known_epoch: int) -> PartitionLog:
     """The log of a partition that this broker leads under the epoch that the client knows. Raises KafkaError."""
     log = here.partitions.get(topic, index)
     if log is None:
-        raise KafkaError(here.cluster.why_not_here(topic, index))
+        raise KafkaError(here.cluster.not_led_error(topic, index))
     here.cluster.check_leader_epoch(topic, index, known_epoch)
     return log
 
 
 def _find(
-    here: LookUpNeeds,
+    here: ListOffsetsNeeds,
     topic: str,
-    asked: ListOffsetsPartition,
+    requested: ListOffsetsPartition,
     isolation_level: int,
     version: int,
     result: ListOffsetsPartitionResponse,
 ) -> Search | None:
     """Fill in the offset if it is known, else return the search for it. Raises KafkaError."""
-    if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, 1 << 15):
+    if requested.timestamp < 0 and version < _SINCE.get(requested.timestamp, 1 << 15):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    log = _led(here, topic, asked.partition_index, asked.current_leader_epoch)
-    epoch = here.cluster.leader_epoch(topic, asked.partition_index) if version >= 4 else -1
-    if asked.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+    log = _led(here, topic, requested.partition_index, requested.current_leader_epoch)
+    epoch = here.cluster.leader_epoch(topic, requested.partition_index) if version >= 4 else -1
+    if requested.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
-    if asked.timestamp == LATEST_TIMESTAMP:
+    if requested.timestamp == LATEST_TIMESTAMP:
         _fill_in(result, (log.readable_end(isolation_level), -1), epoch)
-    elif asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL):
+    elif requested.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL):
         _fill_in(result, (log.log_start_offset, -1), epoch)
     else:
-        return partial(_search, log, asked.timestamp, isolation_level, epoch, result)
+        return partial(_search, log, requested.timestamp, isolation_level, epoch, result)
     return None
 
 
@@ -157,7 +159,7 @@ def _fill_in(result: ListOffsetsPartitionResponse, found: tuple[int, int] | None
 
 
 def offset_for_leader_epoch(
-    here: LookUpNeeds, request: OffsetForLeaderEpochRequest, call: Call
+    here: ListOffsetsNeeds, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse | None:
     """The end of each partition's epoch. For an older epoch than the leader's, batches are read: a thread does it."""
     response = OffsetForLeaderEpochResponse()
@@ -165,16 +167,16 @@ def offset_for_leader_epoch(
     for topic in request.topics:
         answer = OffsetForLeaderTopicResult(topic.topic)
         response.topics.append(answer)
-        for asked in topic.partitions:
-            result = EpochEnd(partition=asked.partition)
+        for requested in topic.partitions:
+            result = EpochEnd(partition=requested.partition)
             answer.partitions.append(result)
             try:
-                log = _led(here, topic.topic, asked.partition, asked.current_leader_epoch)
+                log = _led(here, topic.topic, requested.partition, requested.current_leader_epoch)
             except KafkaError as error:
                 result.error_code = error.code
                 continue
-            search = partial(_search_epoch, log, asked.leader_epoch, result)
-            if asked.leader_epoch < log.leader_epoch:
+            search = partial(_search_epoch, log, requested.leader_epoch, result)
+            if requested.leader_epoch < log.leader_epoch:
                 searches.append(search)
             else:
                 search()

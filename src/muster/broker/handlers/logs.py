@@ -71,10 +71,10 @@ class LogNeeds(NamedTuple):
 
 def delete_records(here: LogNeeds, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse | None:
     """Set each partition's log start offset. A partition that is named twice is answered once, as in Kafka."""
-    asked = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
+    requested = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
     by_topic: dict[str, DeleteRecordsTopicResult] = {}
     done: list[tuple[PartitionLog, DeleteRecordsPartitionResult]] = []
-    for (topic, index), offset in asked.items():
+    for (topic, index), offset in requested.items():
         result = DeleteRecordsPartitionResult(index, NO_LOW_WATERMARK)
         by_topic.setdefault(topic, DeleteRecordsTopicResult(topic)).partitions.append(result)
         try:
@@ -102,7 +102,7 @@ def _log_to_cut(here: LogNeeds, topic: str, index: int) -> PartitionLog:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     found = here.partitions.get(topic, index)
     if found is None:
-        raise KafkaError(here.cluster.why_not_here(topic, index))
+        raise KafkaError(here.cluster.not_led_error(topic, index))
     if found.config.cleanup_policy is CleanupPolicy.COMPACT:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
     return found
@@ -113,7 +113,7 @@ def _keep(here: LogNeeds, done: list[tuple[PartitionLog, DeleteRecordsPartitionR
     for _, result in done:  # until it is known: the answer goes out whatever happens
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     try:
-        here.partitions.keep_starts(found for found, _ in done)
+        here.partitions.persist_log_starts(found for found, _ in done)
     except OSError as error:
         log.error("could not write the log start offsets of %d partition(s): %s", len(done), error)
         return
@@ -152,7 +152,7 @@ def _why_not_in(here: LogNeeds, path: str, partition: TopicPartition) -> ErrorCo
     known = here.topics.get(topic)
     if known is None or not 0 <= index < known.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE if here.partitions.has(partition) else here.cluster.why_not_here(topic, index)
+    return ErrorCode.NONE if here.partitions.has(partition) else here.cluster.not_led_error(topic, index)
 
 
 def _folder(here: LogNeeds) -> str:
@@ -178,7 +178,7 @@ def _describe_log_dir(
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     by_topic: dict[str, DescribeLogDirsTopic] = {}
-    for partition, one in here.partitions.kept():
+    for partition, one in here.partitions.hosted():
         yield
         if wanted is None or partition in wanted:
             topic = by_topic.setdefault(partition.topic, DescribeLogDirsTopic(partition.topic))
@@ -223,7 +223,7 @@ def _producers(here: LogNeeds, topic: str, index: int) -> list[ProducerState]:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_NAME)
     found = here.partitions.get(topic, index)
     if found is None:
-        raise KafkaError(here.cluster.why_not_here(topic, index))
+        raise KafkaError(here.cluster.not_led_error(topic, index))
     return [
         ProducerState(
             producer_id,

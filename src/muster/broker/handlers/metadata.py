@@ -25,6 +25,8 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import ZERO_UUID
 
 NOT_ASKED = -(2**31)
+"""The authorized operations were not requested."""
+
 TOPIC_OPERATIONS = 0b110111111000
 """Read, write, create, delete, alter, describe, describe and alter configs: all operations on a topic."""
 
@@ -54,36 +56,40 @@ class MetadataNeeds(NamedTuple):
 
 def metadata(here: MetadataNeeds, request: MetadataRequest, call: Call) -> MetadataResponse | Sliced:
     """The brokers, and the requested topics."""
-    asked = request.topics
-    if asked and call.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
-        return _refused(asked, ErrorCode.INVALID_REQUEST)
-    if asked is not None and any(topic.name is None and topic.topic_id == ZERO_UUID for topic in asked):
-        return _refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR)  # an unexpected error in Kafka
-    if asked is None or (not asked and call.version == 0):
-        asked = [MetadataRequestTopic(name=topic.name) for topic in here.topics]
-    steps = _metadata(here, request, asked)
-    few = len(asked) <= _FEW and sum(_partitions(here, topic) for topic in asked) <= SMALL
+    requested = request.topics
+    if (
+        requested
+        and call.version < 12
+        and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in requested)
+    ):
+        return _refused(requested, ErrorCode.INVALID_REQUEST)
+    if requested is not None and any(topic.name is None and topic.topic_id == ZERO_UUID for topic in requested):
+        return _refused(requested, ErrorCode.UNKNOWN_SERVER_ERROR)  # an unexpected error in Kafka
+    if requested is None or (not requested and call.version == 0):
+        requested = [MetadataRequestTopic(name=topic.name) for topic in here.topics]
+    steps = _metadata(here, request, requested)
+    few = len(requested) <= _FEW and sum(_partitions(here, topic) for topic in requested) <= SMALL
     return at_once(steps) if few else steps
 
 
-def _partitions(here: MetadataNeeds, asked: MetadataRequestTopic) -> int:
+def _partitions(here: MetadataNeeds, requested: MetadataRequestTopic) -> int:
     """A requested topic's partitions; counted as many if a deleted topic of its name must be removed first."""
-    if asked.name and here.changes.is_cleaning_up(asked.name):
+    if requested.name and here.changes.is_cleaning_up(requested.name):
         return SMALL + 1
-    topic = here.topics.get(asked.name) if asked.name else here.topics.by_id(asked.topic_id)
+    topic = here.topics.get(requested.name) if requested.name else here.topics.by_id(requested.topic_id)
     return topic.partitions if topic is not None else 0
 
 
 def _metadata(
-    here: MetadataNeeds, request: MetadataRequest, asked: list[MetadataRequestTopic]
+    here: MetadataNeeds, request: MetadataRequest, requested: list[MetadataRequestTopic]
 ) -> Generator[None, None, MetadataResponse]:
     topics: list[MetadataResponseTopic] = []
     seen: set[tuple[str | None, bytes]] = set()
     unknown: list[str] = []
-    for one in asked:
+    for one in requested:
         if (one.name, one.topic_id) not in seen:
             seen.add((one.name, one.topic_id))
-            topics.append(_asked_for(here, one, unknown))
+            topics.append(_describe_requested(here, one, unknown))
         yield
     if request.allow_auto_topic_creation and unknown:
         yield from here.changes.auto_create(unknown)
@@ -103,14 +109,16 @@ def _metadata(
     )
 
 
-def _asked_for(here: MetadataNeeds, asked: MetadataRequestTopic, unknown: list[str]) -> MetadataResponseTopic:
+def _describe_requested(
+    here: MetadataNeeds, requested: MetadataRequestTopic, unknown: list[str]
+) -> MetadataResponseTopic:
     """The answer for a topic; the name of a topic that could be created is added to `unknown`."""
-    if asked.topic_id != ZERO_UUID:
-        topic = here.topics.by_id(asked.topic_id)
+    if requested.topic_id != ZERO_UUID:
+        topic = here.topics.by_id(requested.topic_id)
         if topic is None:
-            return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+            return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, requested.topic_id)
         return _described(here, topic)
-    name = asked.name or ""
+    name = requested.name or ""
     topic = here.topics.get(name)
     if topic is None:
         if invalid_name(name):
@@ -134,6 +142,6 @@ def _partition(nodes: Leadership, index: int) -> MetadataResponsePartition:
     return MetadataResponsePartition(nodes.error, index, *nodes)
 
 
-def _refused(asked: list[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
-    topics = [MetadataResponseTopic(code, topic.name or "", topic.topic_id) for topic in asked]
+def _refused(requested: list[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
+    topics = [MetadataResponseTopic(code, topic.name or "", topic.topic_id) for topic in requested]
     return MetadataResponse(topics=topics, error_code=code)

@@ -94,22 +94,22 @@ def offset_commit(groups: Groups, request: OffsetCommitRequest, call: Call) -> S
 
 def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sliced | None:
     """Look up committed offsets."""
-    asked_for = [request] if call.version < _GROUPS_SINCE else request.groups
-    if sum(len(topic.partition_indexes) + 1 for each in asked_for for topic in each.topics or ()) <= SHARE:
+    requests = [request] if call.version < _GROUPS_SINCE else request.groups
+    if sum(len(topic.partition_indexes) + 1 for each in requests for topic in each.topics or ()) <= SHARE:
         group_request(groups, request, call)
         return None
     if call.version < _GROUPS_SINCE:
         shared = Shares(request.topics, "partition_indexes")
         return _ask(groups, shared.parts(request), call, lambda answers: call.reply(shared.joined(answers)))
     shares = [Shares(group.topics, "partition_indexes") for group in request.groups]
-    asked = [of.parts(group) for of, group in zip(shares, request.groups, strict=True)]
+    requested = [of.parts(group) for of, group in zip(shares, request.groups, strict=True)]
     parts = [
-        OffsetFetchRequest(groups=[part], require_stable=request.require_stable) for some in asked for part in some
+        OffsetFetchRequest(groups=[part], require_stable=request.require_stable) for some in requested for part in some
     ]
 
     def reply(answers: list[OffsetFetchResponse]) -> None:
         left = iter([answer.groups[0] for answer in answers])
-        found = [of.joined([next(left) for _ in some]) for of, some in zip(shares, asked, strict=True)]
+        found = [of.joined([next(left) for _ in some]) for of, some in zip(shares, requested, strict=True)]
         call.reply(OffsetFetchResponse(groups=found))
 
     return _ask(groups, parts, call, reply)

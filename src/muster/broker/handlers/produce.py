@@ -17,10 +17,10 @@ from muster.broker.cluster_view import LEADER_ELSEWHERE, ClusterView, LeaderHint
 from muster.broker.net.calls import NO_RESPONSE, Call, CloseConnectionError
 from muster.broker.net.side_thread import SideThread
 from muster.broker.topics.catalogue import TopicCatalogue
-from muster.broker.topics.durability import Durability, Wait
+from muster.broker.topics.durability import AppendWait, Durability
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
-from muster.broker.transactions.verification import Operation, Verifier, of_produce
+from muster.broker.transactions.verification import SupportedOperation, Verifier, of_produce
 from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError
@@ -60,7 +60,7 @@ _ZSTD_SINCE = 7
 _LEADERS_SINCE = 10
 
 
-Waits = list[tuple[Wait, PartitionProduceResponse]]
+Waits = list[tuple[AppendWait, PartitionProduceResponse]]
 """Appends that are not durable yet, each with its part of the answer."""
 
 ADMIN_CLIENT_ID = "__admin_client"
@@ -128,12 +128,12 @@ def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceR
     appends: list[Append] = []
     partitions = 0
     response = ProduceResponse()
-    for asked in request.topic_data:
-        name = _topic_name(here, asked, call.version)
+    for requested in request.topic_data:
+        name = _topic_name(here, requested, call.version)
         results = [
-            _accept(here, name, partition, request, call, appends, response) for partition in asked.partition_data
+            _accept(here, name, partition, request, call, appends, response) for partition in requested.partition_data
         ]
-        response.responses.append(TopicProduceResponse(asked.name, bytes(asked.topic_id), results))
+        response.responses.append(TopicProduceResponse(requested.name, bytes(requested.topic_id), results))
         partitions += len(results)
     now, costly, transactional = now_ms(), False, 0
     if len(appends) < partitions:  # some are refused already
@@ -215,34 +215,38 @@ def _verify(
     if len(producers) > 1:
         return _refuse_all(request, response, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     operation = of_produce(call.version)
-    asked = _to_be_verified(headers, operation)
-    if not asked:
+    requested = _to_be_verified(headers, operation)
+    if not requested:
         return _write(here, request, call, response, _accepted(appends))
 
     def verified(errors: Mapping[TopicPartition, ErrorCode]) -> None:
         for partition, error in errors.items():
-            _not_verified(asked[partition].result, error, operation)
+            _not_verified(requested[partition].result, error, operation)
         if not call.over:  # the batches are in the memory of its connection
             _answer(call, lambda: _write(here, request, call, response, _accepted(appends)))
 
     call.blocks = True
-    transactional_id, partitions = request.transactional_id, frozenset(asked)
+    transactional_id, partitions = request.transactional_id, frozenset(requested)
     here.verifier.ask(transactional_id, producers.pop(), partitions, operation, verified, patient=True)
     return None
 
 
-def _to_be_verified(headers: Mapping[Append, BatchHeader], operation: Operation) -> dict[TopicPartition, Append]:
-    """Begin to verify those batches whose transaction is not open where they go."""
-    asked = {}
+def _to_be_verified(
+    headers: Mapping[Append, BatchHeader], operation: SupportedOperation
+) -> dict[TopicPartition, Append]:
+    """Begin to verify the batches whose transaction is not open in their partition."""
+    requested = {}
     for append, header in headers.items():
         producer = (header.producer_id, header.producer_epoch, header.base_sequence)
         try:
-            append.guard = append.log.begin_verification(*producer, tv2=operation is Operation.ADD, now=now_ms())
+            append.guard = append.log.begin_verification(
+                *producer, tv2=operation is SupportedOperation.ADD, now=now_ms()
+            )
         except LogError as error:
             _not_verified(append.result, error.code, operation)
         if append.guard is not None:
-            asked[append.log.topic_partition] = append
-    return asked
+            requested[append.log.topic_partition] = append
+    return requested
 
 
 def _accepted(appends: list[Append]) -> list[Append]:
@@ -270,10 +274,10 @@ _COORDINATOR_ERRORS = frozenset(
 )
 
 
-def _not_verified(result: PartitionProduceResponse, error: ErrorCode, operation: Operation) -> None:
-    """Clients repeat what NOT_ENOUGH_REPLICAS refuses, also those that do not know the coordinator's errors here."""
+def _not_verified(result: PartitionProduceResponse, error: ErrorCode, operation: SupportedOperation) -> None:
+    """Clients retry after NOT_ENOUGH_REPLICAS, also those that do not expect the coordinator's errors here."""
     result.error_code = error
-    concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and operation is not Operation.ADD
+    concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and operation is not SupportedOperation.ADD
     if error in _COORDINATOR_ERRORS or concurrent:
         result.error_code = ErrorCode.NOT_ENOUGH_REPLICAS
         text = "Unable to verify the partition has been added to the transaction. Underlying error: "
@@ -313,43 +317,43 @@ def _durable(waits: Waits, response: ProduceResponse, call: Call) -> None:
     call.reply(response)
 
 
-def _topic_name(here: ProduceNeeds, asked: TopicProduceData, version: int) -> str | None:
+def _topic_name(here: ProduceNeeds, requested: TopicProduceData, version: int) -> str | None:
     """The topic's name, None for an id that no topic has."""
-    return asked.name if version < 13 else here.topics.topic_name(bytes(asked.topic_id))
+    return requested.name if version < 13 else here.topics.topic_name(bytes(requested.topic_id))
 
 
-def _tell_leader(hint: LeaderHint, result: PartitionProduceResponse, response: ProduceResponse) -> None:
+def _add_leader_hint(hint: LeaderHint, result: PartitionProduceResponse, response: ProduceResponse) -> None:
     """Add the partition's leader to the answer (KIP-951): the producer need not fetch metadata."""
     leader, epoch, node = hint
     result.current_leader = ProduceResponseLeaderIdAndEpoch(leader, epoch)
-    if node is not None and all(told.node_id != leader for told in response.node_endpoints):
+    if node is not None and all(known.node_id != leader for known in response.node_endpoints):
         response.node_endpoints.append(ProduceResponseNodeEndpoint(*node))
 
 
 def _accept(
     here: ProduceNeeds,
     name: str | None,
-    asked: PartitionProduceData,
+    requested: PartitionProduceData,
     request: ProduceRequest,
     call: Call,
     appends: list[Append],
     response: ProduceResponse,
 ) -> PartitionProduceResponse:
-    """Kafka's first checks of a partition's data; data that passes goes to `appends`."""
-    result = PartitionProduceResponse(asked.index, base_offset=-1)
-    found = here.partitions.get(name, asked.index) if name is not None else None
+    """Kafka's first checks of a partition's data; data that passes is added to `appends`."""
+    result = PartitionProduceResponse(requested.index, base_offset=-1)
+    found = here.partitions.get(name, requested.index) if name is not None else None
     if found is None:
         result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         if name is not None:
-            result.error_code = here.cluster.why_not_here(name, asked.index)
+            result.error_code = here.cluster.not_led_error(name, requested.index)
             if result.error_code in LEADER_ELSEWHERE and call.version >= _LEADERS_SINCE:
-                _tell_leader(here.cluster.leader_hint(name, asked.index), result, response)
+                _add_leader_hint(here.cluster.leader_hint(name, requested.index), result, response)
         return result
-    if asked.records is None or isinstance(asked.records, list):
+    if requested.records is None or isinstance(requested.records, list):
         result.error_code = ErrorCode.INVALID_RECORD
         return result
     try:
-        size = check_batches(asked.records, call.version)
+        size = check_batches(requested.records, call.version)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
@@ -360,7 +364,7 @@ def _accept(
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return result
     # Bytes after the batch that are not a batch are ignored, as in Kafka.
-    batch = asked.records if size == len(asked.records) else memoryview(asked.records)[:size]
+    batch = requested.records if size == len(requested.records) else memoryview(requested.records)[:size]
     appends.append(Append(found, batch, result))
     return result
 
@@ -385,7 +389,7 @@ def _append(here: ProduceNeeds, append: Append, request: ProduceRequest, waits: 
     result.log_append_time_ms = appended.log_append_time
     result.log_start_offset = partition_log.log_start_offset
     if partition_log.high_watermark < end:
-        waits.append((Wait(partition_log, end), result))
+        waits.append((AppendWait(partition_log, end), result))
 
 
 def check_batches(records: Buffer, version: int) -> int:

@@ -12,7 +12,6 @@ ElectLeaders v1: unclean elections too (KIP-460). AlterPartitionReassignments v1
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import NamedTuple
 
 from muster.broker.cluster_view import NO_LEADER, ClusterView, Leadership
 from muster.broker.handlers.create_topics import check_replicas
@@ -35,7 +34,7 @@ from muster.protocol.admin_messages import (
 
 PREFERRED = 0
 UNCLEAN = 1
-"""Kinds of elections."""
+"""Types of elections."""
 
 _SENTENCES = {
     ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
@@ -44,40 +43,33 @@ _SENTENCES = {
 }
 
 
-class ReplicaNeeds(NamedTuple):
-    """What these handlers need."""
-
-    cluster: ClusterView
-    topics: TopicCatalogue
-
-
 # ------------------------------------------------------------------------------------------------------- ElectLeaders
 
 
 def elect_leaders(
-    here: ReplicaNeeds, request: ElectLeadersRequest, call: Call
+    cluster: ClusterView, topics: TopicCatalogue, request: ElectLeadersRequest, call: Call
 ) -> Generator[None, None, ElectLeadersResponse]:
     """Why nothing is elected, for each partition. A request for all partitions leaves out those that need no
     election."""
     kind = request.election_type
-    if kind not in (PREFERRED, UNCLEAN) and request.topic_partitions != []:  # of nothing, no kind is wrong
+    if kind not in (PREFERRED, UNCLEAN) and request.topic_partitions != []:  # for no partitions any type will do
         return _unknown_kind(request)
     response = ElectLeadersResponse()
     if request.topic_partitions is None:
-        for topic in list(here.topics):
+        for topic in list(topics):
             result = ReplicaElectionResult(topic.name)
             response.replica_election_results.append(result)
             for index in range(topic.partitions):
-                one = _elected(here, kind, topic.name, index)
+                one = _elected(cluster, topics, kind, topic.name, index)
                 if one.error_code != ErrorCode.ELECTION_NOT_NEEDED:
                     result.partition_result.append(one)
                 yield
         return response
-    for asked in request.topic_partitions:
-        result = ReplicaElectionResult(asked.topic)
+    for requested in request.topic_partitions:
+        result = ReplicaElectionResult(requested.topic)
         response.replica_election_results.append(result)
-        for index in asked.partitions:
-            result.partition_result.append(_elected(here, kind, asked.topic, index))
+        for index in requested.partitions:
+            result.partition_result.append(_elected(cluster, topics, kind, requested.topic, index))
             yield
     return response
 
@@ -85,19 +77,19 @@ def elect_leaders(
 def _unknown_kind(request: ElectLeadersRequest) -> ElectLeadersResponse:
     code, why = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
     results = [
-        ReplicaElectionResult(asked.topic, [PartitionResult(index, code, why) for index in asked.partitions])
-        for asked in request.topic_partitions or ()
+        ReplicaElectionResult(requested.topic, [PartitionResult(index, code, why) for index in requested.partitions])
+        for requested in request.topic_partitions or ()
     ]
     return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
-def _elected(here: ReplicaNeeds, kind: int, name: str, index: int) -> PartitionResult:
-    topic = here.topics.get(name)
+def _elected(cluster: ClusterView, topics: TopicCatalogue, kind: int, name: str, index: int) -> PartitionResult:
+    topic = topics.get(name)
     if topic is None:
         return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
     if not 0 <= index < topic.partitions:
         return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
-    code = why_no_election(kind, here.cluster.leadership(name, index))
+    code = why_no_election(kind, cluster.leadership(name, index))
     return PartitionResult(index, code, _SENTENCES[code])
 
 
@@ -115,44 +107,46 @@ def why_no_election(kind: int, nodes: Leadership) -> ErrorCode:
 
 
 def alter_partition_reassignments(
-    here: ReplicaNeeds, request: AlterPartitionReassignmentsRequest, call: Call
+    cluster: ClusterView, topics: TopicCatalogue, request: AlterPartitionReassignmentsRequest, call: Call
 ) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
     """Check that each partition is on the requested brokers; none is moved."""
     may_change = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=may_change, error_message=None if request.topics else ""
     )
-    for asked in request.topics:
-        result = ReassignableTopicResponse(asked.name)
+    for requested in request.topics:
+        result = ReassignableTopicResponse(requested.name)
         response.responses.append(result)
-        for one in asked.partitions:
+        for one in requested.partitions:
             answer = ReassignablePartitionResponse(one.partition_index, error_message=None)
             result.partitions.append(answer)
             try:
-                _check_reassignment(here, asked.name, one, may_change)
+                _check_reassignment(cluster, topics, requested.name, one, may_change)
             except KafkaError as error:
                 answer.error_code, answer.error_message = error.code, error.message
             yield
     return response
 
 
-def _check_reassignment(here: ReplicaNeeds, name: str, asked: ReassignablePartition, may_change: bool) -> None:
-    """Raises KafkaError if the partition is not on the brokers that are asked for."""
-    topic, index = here.topics.get(name), asked.partition_index
+def _check_reassignment(
+    cluster: ClusterView, topics: TopicCatalogue, name: str, requested: ReassignablePartition, may_change: bool
+) -> None:
+    """Raises KafkaError if the partition is not on the requested brokers."""
+    topic, index = topics.get(name), requested.partition_index
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if not 0 <= index < topic.partitions:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
-    if asked.replicas is None:
+    if requested.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    has = here.cluster.leadership(name, index).replicas
-    if has and asked.replicas == has:  # also while that broker is down: in Kafka it stays registered
+    has = cluster.leadership(name, index).replicas
+    if has and requested.replicas == has:  # also while that broker is down: in Kafka it stays registered
         return
-    check_replicas(here.cluster, asked.replicas)
-    if not may_change and len(asked.replicas) != len(has):
+    check_replicas(cluster, requested.replicas)
+    if not may_change and len(requested.replicas) != len(has):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {len(has)} to {len(asked.replicas)}",
+            f"The replication factor is changed from {len(has)} to {len(requested.replicas)}",
         )
     where = f"{name}-{index} stays on broker {', '.join(map(str, has))}, where its records are"
     raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partitions do not move here: {where}.")

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from muster.broker.groups.service import Groups
 from muster.broker.handlers.coordinators import in_parts
 from muster.broker.net.calls import Call, Sliced, at_once
-from muster.broker.transactions.places import Places
-from muster.broker.transactions.service import Transactions
-from muster.broker.transactions.verification import Operation, Verifier, of_offset_commit
+from muster.broker.transactions.partition_locator import PartitionLocator
+from muster.broker.transactions.service import TransactionService
+from muster.broker.transactions.verification import SupportedOperation, Verifier, of_offset_commit
 from muster.coordinator.parts import Gather
 from muster.coordinator.transactions.rules import Producer
 from muster.coordinator.transactions.shard import IDS_AT_A_TIME, fenced_error
@@ -59,13 +59,15 @@ _LOADING_SINCE = 2
 class TransactionNeeds(NamedTuple):
     """What these handlers need."""
 
-    places: Places
+    locator: PartitionLocator
     groups: Groups
-    transactions: Transactions
+    transactions: TransactionService
     verifier: Verifier
 
 
-def init_producer_id(here: Transactions, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse | None:
+def init_producer_id(
+    here: TransactionService, request: InitProducerIdRequest, call: Call
+) -> InitProducerIdResponse | None:
     """InitProducerId (22): ids for a producer, of a transactional id or of none. A producer without transactions that
     asks again gets a new id, as in Kafka."""
     error = ErrorCode.NONE
@@ -109,35 +111,37 @@ def add_partitions_to_txn(here: TransactionNeeds, request: AddPartitionsToTxnReq
             call.reply(AddPartitionsToTxnResponse(results_by_transaction=found))
 
     gather = Gather(len(transactions), reply)
-    for i, asked in enumerate(transactions):
-        _add_partitions(here, asked, version, gather.part(i))
+    for i, requested in enumerate(transactions):
+        _add_partitions(here, requested, version, gather.part(i))
 
 
 def _add_partitions(
     here: TransactionNeeds,
-    asked: AddPartitionsToTxnTransaction,
+    requested: AddPartitionsToTxnTransaction,
     version: int,
     take: Callable[[AddPartitionsToTxnResult], None],
 ) -> None:
-    partitions = frozenset(TopicPartition(t.name, p) for t in asked.topics for p in t.partitions)
-    producer = Producer(asked.producer_id, asked.producer_epoch)
+    partitions = frozenset(TopicPartition(t.name, p) for t in requested.topics for p in t.partitions)
+    producer = Producer(requested.producer_id, requested.producer_epoch)
 
     def added(error: ErrorCode) -> None:
-        take(_result_for_all(asked, fenced_error(error, version, _FENCED_SINCE)))
+        take(_result_for_all(requested, fenced_error(error, version, _FENCED_SINCE)))
 
     refused = _not_to_be_added(here, partitions, from_client=version < _FROM_BROKERS_SINCE)
     if refused:
-        # One that is refused, and nothing is added.
-        take(_result(asked, dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused))
+        # If one is refused, nothing is added.
+        take(_result(requested, dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused))
     elif not here.transactions.ensure():
         added(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    elif asked.verify_only:
+    elif requested.verify_only:
         here.transactions.runtime.verify_partitions(
-            asked.transactional_id, producer, partitions, lambda found: take(_result(asked, found))
+            requested.transactional_id, producer, partitions, lambda found: take(_result(requested, found))
         )
     else:
         client_version = 2 if version >= _FROM_BROKERS_SINCE else 0
-        here.transactions.runtime.add_partitions(asked.transactional_id, producer, partitions, client_version, added)
+        here.transactions.runtime.add_partitions(
+            requested.transactional_id, producer, partitions, client_version, added
+        )
 
 
 def _not_to_be_added(
@@ -147,30 +151,30 @@ def _not_to_be_added(
     for partition in partitions:
         if from_client and partition.topic in INTERNAL_TOPICS:
             refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif not here.places.is_known(partition):
+        elif not here.locator.is_known(partition):
             refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return refused
 
 
-def _result_for_all(asked: AddPartitionsToTxnTransaction, error: ErrorCode) -> AddPartitionsToTxnResult:
+def _result_for_all(requested: AddPartitionsToTxnTransaction, error: ErrorCode) -> AddPartitionsToTxnResult:
     topics = [
         AddPartitionsToTxnTopicResult(
             topic.name, [AddPartitionsToTxnPartitionResult(index, error) for index in topic.partitions]
         )
-        for topic in asked.topics
+        for topic in requested.topics
     ]
-    return AddPartitionsToTxnResult(asked.transactional_id, topics)
+    return AddPartitionsToTxnResult(requested.transactional_id, topics)
 
 
 def _result(
-    asked: AddPartitionsToTxnTransaction, errors: Mapping[TopicPartition, ErrorCode]
+    requested: AddPartitionsToTxnTransaction, errors: Mapping[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
     """Each partition with its error once, however often it was named."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (topic, index), error in sorted(errors.items()):
         found = topics.setdefault(topic, AddPartitionsToTxnTopicResult(topic))
         found.results_by_partition.append(AddPartitionsToTxnPartitionResult(index, error))
-    return AddPartitionsToTxnResult(asked.transactional_id, list(topics.values()))
+    return AddPartitionsToTxnResult(requested.transactional_id, list(topics.values()))
 
 
 def add_offsets_to_txn(here: TransactionNeeds, request: AddOffsetsToTxnRequest, call: Call) -> None:
@@ -245,17 +249,17 @@ _OF_COORDINATORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-"""What a client is answered that knows nothing of the question between brokers (KAFKA-16386)."""
+"""What a client is answered instead of errors that only brokers get (KAFKA-16386)."""
 
 
 def _begin_verification(
-    here: TransactionNeeds, request: TxnOffsetCommitRequest, producer: Producer, operation: Operation
+    here: TransactionNeeds, request: TxnOffsetCommitRequest, producer: Producer, operation: SupportedOperation
 ) -> int | None:
     """A guard; None if there is nothing to verify: no transaction begins with a commit that names no partition."""
     named = (TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
-    if not request.group_id or not any(map(here.places.is_known, named)):
+    if not request.group_id or not any(map(here.locator.is_known, named)):
         return None
-    tv2 = operation is Operation.ADD
+    tv2 = operation is SupportedOperation.ADD
     return here.groups.runtime.begin_verification(request.group_id, *producer, tv2=tv2)
 
 
@@ -271,15 +275,15 @@ def write_txn_markers(here: TransactionNeeds, request: WriteTxnMarkersRequest, c
 
 
 def _write_marker(
-    here: TransactionNeeds, asked: WritableTxnMarker, take: Callable[[WritableTxnMarkerResult], None]
+    here: TransactionNeeds, requested: WritableTxnMarker, take: Callable[[WritableTxnMarkerResult], None]
 ) -> None:
-    places = [TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partition_indexes]
+    partitions = [TopicPartition(topic.name, index) for topic in requested.topics for index in topic.partition_indexes]
     marker = TxnMarker(
-        asked.producer_id,
-        asked.producer_epoch,
-        asked.transaction_result,
-        asked.coordinator_epoch,
-        asked.transaction_version,
+        requested.producer_id,
+        requested.producer_epoch,
+        requested.transaction_result,
+        requested.coordinator_epoch,
+        requested.transaction_version,
     )
 
     def done(errors: list[ErrorCode]) -> None:
@@ -288,11 +292,11 @@ def _write_marker(
             WritableTxnMarkerTopicResult(
                 topic.name, [WritableTxnMarkerPartitionResult(index, next(found)) for index in topic.partition_indexes]
             )
-            for topic in asked.topics
+            for topic in requested.topics
         ]
-        take(WritableTxnMarkerResult(asked.producer_id, topics))
+        take(WritableTxnMarkerResult(requested.producer_id, topics))
 
-    here.transactions.writer.write_all(marker, places, done)
+    here.transactions.writer.write_all(marker, partitions, done)
 
 
 def describe_transactions(here: TransactionNeeds, request: DescribeTransactionsRequest, call: Call) -> Sliced | None:

@@ -32,7 +32,7 @@ class UpgradeType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
-class FeaturesElsewhere(Protocol):
+class FeatureAdmin(Protocol):
     """Changes features for all brokers (zookeeper_cluster.py)."""
 
     def update_features(self, change: Change, timeout_ms: int, done: Callable[[KafkaError | None], None]) -> None:
@@ -40,12 +40,14 @@ class FeaturesElsewhere(Protocol):
 
 
 def update_features(
-    features: Features, node_id: int, elsewhere: FeaturesElsewhere | None, request: UpdateFeaturesRequest, call: Call
+    features: Features, node_id: int, cluster_admin: FeatureAdmin | None, request: UpdateFeaturesRequest, call: Call
 ) -> UpdateFeaturesResponse | None:
     """Change all of the levels in the request, or none."""
     change = partial(_changed, request, node_id)
-    if elsewhere is not None:
-        elsewhere.update_features(change, request.timeout_ms, lambda error: call.reply(_answer(request, call, error)))
+    if cluster_admin is not None:
+        cluster_admin.update_features(
+            change, request.timeout_ms, lambda error: call.reply(_answer(request, call, error))
+        )
         return None
     try:
         if levels := change(features.levels):
@@ -70,7 +72,7 @@ def _answer(request: UpdateFeaturesRequest, call: Call, error: KafkaError | None
 
 def _changed(request: UpdateFeaturesRequest, node_id: int, levels: Levels) -> Levels:
     """The levels to be written, none with `validate_only`. Raises KafkaError."""
-    # As in Kafka's controller, the last update of a feature counts, at the place of its first.
+    # As in Kafka's controller, the last update of a feature counts, in the position of its first.
     wanted = {each.feature: (each.max_version_level, each.upgrade_type) for each in request.feature_updates}
     for name, (level, kind) in wanted.items():
         why = _refusal(levels, node_id, name, level, kind)

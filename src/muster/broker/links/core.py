@@ -30,7 +30,7 @@ CONNECT_MS = 10_000
 
 FIRST_BACKOFF_MS = 50
 LAST_BACKOFF_MS = 1_000
-"""After a failed attempt the next is made so much later; the time doubles with each."""
+"""The delay after a failed attempt to connect; it doubles with each."""
 
 MOST_WAITING = 10_000
 """Requests that may wait for an answer."""
@@ -41,8 +41,8 @@ Done = Callable[[Any], None]
 """Takes the response, None if the request was given up."""
 
 
-class Asked(NamedTuple):
-    """A request. `oldest`: the oldest version that says what is meant."""
+class PendingRequest(NamedTuple):
+    """A request that is queued or sent. `oldest`: the oldest version that can express it."""
 
     request: Request[Any]
     oldest: int
@@ -62,7 +62,7 @@ class LinkStep:
     """What is wrong with the other side, for the log."""
 
 
-class _State(Enum):
+class _LinkState(Enum):
     IDLE = 0
     CONNECTING = 1
     GREETING = 2
@@ -74,12 +74,12 @@ class LinkCore:
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        self._state = _State.IDLE
+        self._state = _LinkState.IDLE
         self._began_at = 0
         self._retry_at = 0
         self._backoff_ms = FIRST_BACKOFF_MS
-        self._queued: deque[Asked] = deque()
-        self._sent: deque[tuple[Asked, int]] = deque()
+        self._queued: deque[PendingRequest] = deque()
+        self._sent: deque[tuple[PendingRequest, int]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._buffer = bytearray()
@@ -92,21 +92,21 @@ class LinkCore:
     def ask(self, request: Request[Any], oldest: int, done: Done, now: int) -> LinkStep:
         """Send a request."""
         step = LinkStep()
-        asked = Asked(request, oldest, done, now)
-        if self.waiting >= MOST_WAITING or (self._state is _State.IDLE and now < self._retry_at):
+        asked = PendingRequest(request, oldest, done, now)
+        if self.waiting >= MOST_WAITING or (self._state is _LinkState.IDLE and now < self._retry_at):
             step.answers.append((done, None))
-        elif self._state is _State.READY:
+        elif self._state is _LinkState.READY:
             self._send(asked, step)
         else:
             self._queued.append(asked)
-            if self._state is _State.IDLE:
-                self._state, self._began_at = _State.CONNECTING, now
+            if self._state is _LinkState.IDLE:
+                self._state, self._began_at = _LinkState.CONNECTING, now
                 step.connect = True
         return step
 
     def connected(self, now: int) -> LinkStep:
         """The connection is open."""
-        self._state = _State.GREETING
+        self._state = _LinkState.GREETING
         return LinkStep(send=self._encode(ApiVersionsRequest(), 0))
 
     def received(self, data: Buffer, now: int) -> LinkStep:
@@ -130,7 +130,7 @@ class LinkCore:
 
     def deadline(self) -> int | None:
         """When to call `on_deadline`."""
-        if self._state in (_State.CONNECTING, _State.GREETING):
+        if self._state in (_LinkState.CONNECTING, _LinkState.GREETING):
             return self._began_at + CONNECT_MS
         return self._sent[0][0].since + ANSWER_MS if self._sent else None
 
@@ -139,7 +139,7 @@ class LinkCore:
         due = self.deadline()
         if due is None or now < due:
             return LinkStep()
-        what = "answer" if self._state is _State.READY else "accept a connection"
+        what = "answer" if self._state is _LinkState.READY else "accept a connection"
         return self._give_up(LinkStep(), now, f"did not {what} in time")
 
     # ------------------------------------------------------------------------------------------------------------
@@ -148,12 +148,12 @@ class LinkCore:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return framing.encode_request(request, version, self._correlation_id, self._client_id)
 
-    def _send(self, asked: Asked, step: LinkStep) -> None:
+    def _send(self, asked: PendingRequest, step: LinkStep) -> None:
         kind = type(asked.request)
         try:
             version = newest_common(kind, self._versions.get(kind.API_KEY))
             if version < asked.oldest:
-                raise UnsupportedVersionError(f"the broker speaks {kind.__name__} only up to v{version}")
+                raise UnsupportedVersionError(f"the broker supports {kind.__name__} only up to v{version}")
         except UnsupportedVersionError as error:
             step.trouble = str(error)
             step.answers.append((asked.done, None))
@@ -176,7 +176,7 @@ class LinkCore:
         expected = (self._correlation_id - max(len(self._sent) - 1, 0)) & 0x7FFFFFFF
         if framing.correlation_id(frame) != expected:
             raise ProtocolError("an answer to another request than the first that waits")
-        if self._state is _State.GREETING:
+        if self._state is _LinkState.GREETING:
             self._greeted(frame, step)
         elif self._sent:
             asked, version = self._sent.popleft()
@@ -189,15 +189,15 @@ class LinkCore:
         if found.error_code != ErrorCode.NONE:
             raise ProtocolError(f"ApiVersions failed with error {found.error_code}")
         self._versions = version_ranges(found.api_keys)
-        self._state, self._backoff_ms = _State.READY, FIRST_BACKOFF_MS
+        self._state, self._backoff_ms = _LinkState.READY, FIRST_BACKOFF_MS
         while self._queued:
             self._send(self._queued.popleft(), step)
 
     def _give_up(self, step: LinkStep, now: int, trouble: str | None) -> LinkStep:
-        if self._state is not _State.READY:
+        if self._state is not _LinkState.READY:
             self._retry_at = now + self._backoff_ms
             self._backoff_ms = min(self._backoff_ms * 2, LAST_BACKOFF_MS)
-        self._state = _State.IDLE
+        self._state = _LinkState.IDLE
         step.close, step.trouble = True, trouble
         step.answers += [(asked.done, None) for asked, _ in self._sent]
         step.answers += [(asked.done, None) for asked in self._queued]

@@ -17,8 +17,8 @@ log = logging.getLogger("muster.broker")
 
 
 class Purpose(Enum):
-    """What is asked. Each has a connection of its own, as what waits for a disk or for ZooKeeper must not hold up
-    others."""
+    """The purpose of a request. Each has a connection of its own: requests that wait for a disk or for ZooKeeper must
+    not hold up others."""
 
     MARKERS = "markers"
     VERIFICATION = "verification"
@@ -92,7 +92,7 @@ class _Link:
         if step.close and self._connection is not None:
             gone, self._connection = self._connection, None
             gone.end()
-        self._tell(step)
+        self._report(step)
         self._arm()
         for done, response in step.answers:
             done(response)
@@ -104,7 +104,7 @@ class _Link:
             if self.is_current(connection):
                 self.lost(str(error))
 
-    def _tell(self, step: LinkStep) -> None:
+    def _report(self, step: LinkStep) -> None:
         if step.trouble is not None and not self._in_trouble:
             log.warning("broker %d at %s:%d: %s", *self._node[:3], step.trouble)
         if step.trouble is not None or any(response is not None for _, response in step.answers):
@@ -124,7 +124,7 @@ class _Link:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. After its end it says nothing more."""
+    """One connection. Nothing is reported after its end."""
 
     def __init__(self, link: _Link) -> None:
         self._link = link

@@ -75,10 +75,10 @@ class Api:
     most_elements: int = 1 << 20
     short: Short | None = None
     counts: list[int] = field(init=False)
-    """How many requests of each version there were."""
+    """How many requests of each version were received."""
     latency: Buckets | None = field(init=False, default=None)
     """The milliseconds from the read that brought a request's last bytes until its answer is ready to be written. None:
-    they are not wanted, and no clock is read for them."""
+    times are not measured, and no clock is read for them."""
     tags_from: int = field(init=False)
     """The first version whose requests have a header with tags."""
     flexible_from: int = field(init=False)
@@ -102,7 +102,7 @@ class Unsupported(NamedTuple):
     response: Response
 
 
-class Worker(Protocol):
+class SliceQueue(Protocol):
     """Does long work a slice at a time (slices.py)."""
 
     def add(
@@ -122,13 +122,13 @@ class Service(NamedTuple):
     unsupported: Unsupported | None
     max_request_bytes: int
     intake: Intake
-    slices: Worker
+    slices: SliceQueue
     turn_done: Callable[[], None]
     """Called after requests were handled."""
     clock: Callable[[], float]
 
 
-class Asker(Protocol):
+class CallConnection(Protocol):
     """The connection that a request came on (connection_core.py)."""
 
     client_host: str
@@ -167,7 +167,7 @@ class Call:
         "version",
     )
 
-    def __init__(self, connection: Asker, api: Api, version: int, correlation_id: int, client_id: str) -> None:
+    def __init__(self, connection: CallConnection, api: Api, version: int, correlation_id: int, client_id: str) -> None:
         self.connection = connection
         self.api = api
         self.version = version

@@ -15,7 +15,7 @@ from functools import partial
 from typing import cast
 
 from muster.broker.net.calls import Service
-from muster.broker.net.connection_core import ConnectionCore, Ending, How
+from muster.broker.net.connection_core import CloseMode, CloseReason, ConnectionCore
 from muster.broker.net.connections import Connections
 from muster.broker.net.outgoing import LARGE
 from muster.broker.net.sending import PlainSocket, hand_over
@@ -26,11 +26,11 @@ READ_BYTES = 256 * 1024
 """The shared read buffer."""
 
 FIRST_BYTES = 4 * 1024
-"""So little is read after a large frame, as another is likely to follow: its rest then comes to where it belongs, and
-need not be copied there from the shared buffer."""
+"""How much is read after a large frame, as another is likely to follow: the rest of that one is then read to where it
+belongs, and need not be copied there from the shared buffer."""
 
 WRITE_EVERY = 64
-"""Connections with answers, of those that one act answers, that are written to while the rest is being answered."""
+"""When one event answers many connections: after this many, they are written to before the rest is answered."""
 
 LARGE_WRITE = LARGE
 
@@ -47,7 +47,7 @@ class Shared:
         self._woken: list[ServerConnection] = []
         self._turn_is_due = False
         self._unwritten = 0
-        """Of these, since the last were written to."""
+        """Connections woken since the last were written to."""
 
     def wake(self, connection: ServerConnection) -> None:
         """Continue with the connection in the next turn of the loop, together with others."""
@@ -87,9 +87,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._write_paused = False
         self._writing_large = False
-        self._ended: Ending | None = None
+        self._ended: CloseReason | None = None
 
-    # ------------------------------------------------------------------------------------- what asyncio calls
+    # ------------------------------------------------------------------------------------- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Checked by its methods, not its class: the transports of other loops do not derive from asyncio's.
@@ -144,7 +144,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._writing_large:  # a transport may call this from within its `write`
             self._write()
 
-    # ------------------------------------------------------------------------------------- what the core asks for
+    # ------------------------------------------------------------------------------------- requested by the core
 
     def turn(self) -> bool:
         """The next turn of the loop after `wake`. Returns whether requests may have been handled."""
@@ -153,7 +153,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._write()
         core.woken = handled = False
         if core.pending or not core.reading:
-            handled = core.go_on()
+            handled = core.resume()
             if core.out:
                 self._write()
         if core.reading is not self._reading or core.ending is not None:
@@ -183,7 +183,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reading = core.reading
             transport.resume_reading() if core.reading else transport.pause_reading()
 
-    def _end(self, transport: asyncio.Transport, ending: Ending) -> None:
+    def _end(self, transport: asyncio.Transport, ending: CloseReason) -> None:
         if ending.why:
             log.log(
                 getattr(logging, ending.level),
@@ -192,7 +192,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 ending.why,
                 exc_info=ending.error,
             )
-        if ending.how is How.AT_ONCE or (ending.how is How.SENT and self._write_paused):
+        if ending.how is CloseMode.AT_ONCE or (ending.how is CloseMode.SENT and self._write_paused):
             transport.abort()
         else:
             transport.close()

@@ -1,8 +1,8 @@
 """The rules of one connection: bytes in, answers out, in order. No socket, no loop: the caller moves the bytes.
 
 The caller (connection.py on a socket, a test or a simulation without one) passes the bytes that have come to
-`received`, writes the answers in `out`, and does what `reading` and `ending` say. `wake` asks it to call `go_on` in the
-next turn of its loop. Time comes from the clock in `Service`, in seconds.
+`received`, writes the answers in `out`, and does what `reading` and `ending` say. `wake` asks it to call `resume` in
+the next turn of its loop. Time comes from the clock in `Service`, in seconds.
 
 All whole frames of one read are handled in one loop and answered with one write. A connection's answers leave in the
 order of its requests. A request that cannot be answered at once is parked, and its answer keeps its place in that
@@ -58,7 +58,7 @@ KEPT_BYTES = 64 * 1024
 PIPELINE_LIMIT = 512
 HIGH_WATER = 64 * 1024
 SLICE_S = 0.002
-_LOOK_EVERY = 64
+_CHECK_EVERY = 64
 """Frames answered on the fast path between two checks of the clock and of waiting answers."""
 _LEAST_READ = 4096
 
@@ -69,11 +69,11 @@ _RESPONSE_HEADER = Struct(">ii")
 # Why no frame is handled, besides parked requests and answers that wait: bits of `_held_up`.
 _BY_PEER = 1  # the peer does not take its answers
 _BY_MEMORY = 2  # there is no room for more of a large frame
-_BY_REST = 4  # earlier frames wait for `go_on`
+_BY_REST = 4  # earlier frames wait for `resume`
 _BY_END = 8
 
 
-class How(Enum):
+class CloseMode(Enum):
     """How a connection ends."""
 
     SENT = "ready answers are sent, as far as the peer reads them immediately"
@@ -81,10 +81,10 @@ class How(Enum):
     AT_ONCE = "nothing more is sent"
 
 
-class Ending(NamedTuple):
+class CloseReason(NamedTuple):
     """How and why a connection ends. `level` is the level of the line in the log; without `why` there is no line."""
 
-    how: How
+    how: CloseMode
     why: str = ""
     level: str = "WARNING"
     error: Exception | None = None
@@ -129,7 +129,7 @@ class ConnectionCore:
         self.out_bytes = 0
         self.reading = True
         """Whether the caller must read on."""
-        self.ending: Ending | None = None
+        self.ending: CloseReason | None = None
         """Set once the connection must end; requests are no longer handled."""
         self.large: LargeFrame | None = None
         """The large frame that is coming in: the next bytes are read into `large_buffer`."""
@@ -182,7 +182,7 @@ class ConnectionCore:
         self.intake.received(large, count)
         self._more_of(large)
 
-    def go_on(self) -> bool:
+    def resume(self) -> bool:
         """Handle the frames that had to wait, as far as they may be handled now. To be called in the turn of the loop
         after `wake`, when the answers in `out` were written. Not needed while the connection reads and nothing is
         pending. Returns whether it handled something."""
@@ -200,7 +200,7 @@ class ConnectionCore:
             self._guarded(self.pending)
         if not self.stalled():
             self.reading = True
-        elif self.out_bytes >= HIGH_WATER and not self.reading:  # else no turn would bring `go_on`, to end `_BY_REST`
+        elif self.out_bytes >= HIGH_WATER and not self.reading:  # else no turn would bring `resume`, to end `_BY_REST`
             self._next_turn()  # when it is written
         return True
 
@@ -254,11 +254,11 @@ class ConnectionCore:
                     self._begin_large(data[position + 4 :], length)
                     return
                 break
-            seen += 1 if self._handle(data[position + 4 : stop]) else _LOOK_EVERY
+            seen += 1 if self._handle(data[position + 4 : stop]) else _CHECK_EVERY
             if stop == end:
                 return
             position = stop
-            if seen >= _LOOK_EVERY:
+            if seen >= _CHECK_EVERY:
                 seen = 0
                 if (self._slots or self._held_up or self.out_bytes >= HIGH_WATER) and self.stalled():
                     self._held_up |= _BY_REST
@@ -321,7 +321,7 @@ class ConnectionCore:
         if frame[10:position] != known or position > len(frame):
             client_id = self._decode_client_id(frame, client_length)
         if version >= api.tags_from:
-            position = position + 1 if frame[position : position + 1] == b"\0" else _behind_tags(frame, position)
+            position = position + 1 if frame[position : position + 1] == b"\0" else _after_tags(frame, position)
         if api.fast is not None and not self._slots and isinstance(frame, bytes):
             answer = api.fast(frame, position, version, correlation_id)
             if answer is not None:
@@ -522,36 +522,36 @@ class ConnectionCore:
 
     def close(self, why: str) -> None:
         """Send what is answered already, then end."""
-        self._end(Ending(How.SENT, why))
+        self._end(CloseReason(CloseMode.SENT, why))
 
     def idle(self) -> None:
         """End because the connection was idle for too long."""
-        self._end(Ending(How.SENT, "idle for connections.max.idle.ms", "INFO"))
+        self._end(CloseReason(CloseMode.SENT, "idle for connections.max.idle.ms", "INFO"))
 
     def end(self) -> None:
         """End at the broker's stop: answers are sent first."""
-        self._end(Ending(How.DRAINED))
+        self._end(CloseReason(CloseMode.DRAINED))
 
     def abort(self) -> None:
         """End at once, even if an orderly end has begun."""
-        self._end(Ending(How.AT_ONCE))
+        self._end(CloseReason(CloseMode.AT_ONCE))
 
     def close_if_forgotten(self) -> None:
         """End if no code is left that could answer one of the requests."""
         call = forgotten(self._slots, self._blocking) if self._slots else None
         if call is not None:
             call.over = True
-            self._end(Ending(How.AT_ONCE, f"its {call.api.request.__name__} was never answered", "ERROR"))
+            self._end(CloseReason(CloseMode.AT_ONCE, f"its {call.api.request.__name__} was never answered", "ERROR"))
 
     def _failed(self, error: Exception) -> None:
         """A request cannot be answered: its connection ends."""
         if isinstance(error, (ProtocolError, CloseConnectionError)):
             self.close(str(error))
         else:
-            self._end(Ending(How.AT_ONCE, "its request could not be handled", "ERROR", error))
+            self._end(CloseReason(CloseMode.AT_ONCE, "its request could not be handled", "ERROR", error))
 
-    def _end(self, ending: Ending) -> None:
-        if self.ending is not None and (ending.how is not How.AT_ONCE or self.ending.how is How.AT_ONCE):
+    def _end(self, ending: CloseReason) -> None:
+        if self.ending is not None and (ending.how is not CloseMode.AT_ONCE or self.ending.how is CloseMode.AT_ONCE):
             return
         self.ending = ending
         self._held_up |= _BY_END
@@ -562,7 +562,7 @@ class ConnectionCore:
     def lost(self) -> None:
         """The connection has ended: parked requests are cancelled, memory is given back."""
         if self.ending is None:
-            self.ending = Ending(How.AT_ONCE)
+            self.ending = CloseReason(CloseMode.AT_ONCE)
         self._held_up |= _BY_END
         self._wake = _nothing
         self.reading = False
@@ -586,7 +586,7 @@ def _nothing() -> None:
     """Replaces `wake` when the connection has ended."""
 
 
-def _behind_tags(frame: Buffer, position: int) -> int:
+def _after_tags(frame: Buffer, position: int) -> int:
     try:
         return skip_tags(frame, position)
     except IndexError:

@@ -13,7 +13,7 @@ from muster.broker.net.connection_core import ConnectionCore
 
 log = logging.getLogger("muster.broker")
 
-SAY_AGAIN_S = 5.0
+WARN_EVERY_S = 5.0
 """Seconds between two log lines about connections that were refused."""
 
 
@@ -23,36 +23,36 @@ class Connections:
     def __init__(
         self, *, max_connections: int, max_unread_bytes: int, max_idle_ms: int, clock: Callable[[], float]
     ) -> None:
-        self.refused = Seldom(clock)
+        self.refused = RateLimitedWarning(clock)
         """The log lines about connections that were refused."""
         self.sweep_s = max(max_idle_ms / 10_000, 0.05) if max_idle_ms >= 0 else None
         """Seconds between two calls of `close_idle`; None if it need not be called."""
         self.admitted = 0
-        """How many there were since the start."""
+        """How many were admitted since the start."""
         self.unread_bytes = 0
         """Memory in answers that peers do not take."""
         self._max_connections = max_connections
         self._max_unread_bytes = max_unread_bytes if max_unread_bytes >= 0 else 1 << 62
         self._max_idle_s = max_idle_ms / 1000
         self._clock = clock
-        self._there: dict[ConnectionCore, None] = {}
+        self._open: dict[ConnectionCore, None] = {}
         self._closed = False
         # In order of progress: the first connection is the one that has taken nothing for the longest time.
         self._unread: dict[ConnectionCore, None] = {}
         self._sweep_due = clock() + (self.sweep_s or 0)
 
     def __len__(self) -> int:
-        return len(self._there)
+        return len(self._open)
 
     def __iter__(self) -> Iterator[ConnectionCore]:
-        return iter(list(self._there))
+        return iter(list(self._open))
 
     def admit(self, connection: ConnectionCore) -> bool:
         """Whether one more connection is allowed."""
-        if self._closed or len(self._there) >= self._max_connections:
+        if self._closed or len(self._open) >= self._max_connections:
             self.refused.warn(f"refused the connection of {connection.peer}: max.connections={self._max_connections}")
             return False
-        self._there[connection] = None
+        self._open[connection] = None
         self.admitted += 1
         return True
 
@@ -62,7 +62,7 @@ class Connections:
 
     def lost(self, connection: ConnectionCore) -> None:
         """A connection has ended."""
-        self._there.pop(connection, None)
+        self._open.pop(connection, None)
         self.count_unread(connection, 0)
 
     def count_unread(self, connection: ConnectionCore, size: int) -> None:
@@ -103,8 +103,8 @@ class Connections:
         self._sweep_due = now + self.sweep_s
 
 
-class Seldom:
-    """A warning that repeats: one line in SAY_AGAIN_S, with how many were left out."""
+class RateLimitedWarning:
+    """A recurring warning: one line in WARN_EVERY_S, with the number of suppressed ones."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -119,4 +119,4 @@ class Seldom:
             return
         more = f" ({self._left_out} similar messages suppressed)" if self._left_out else ""
         log.warning("%s%s", text, more)
-        self._again, self._left_out = now + SAY_AGAIN_S, 0
+        self._again, self._left_out = now + WARN_EVERY_S, 0

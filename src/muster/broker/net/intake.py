@@ -45,7 +45,7 @@ class Timer(Protocol):
         """Cancel the call."""
 
 
-class Loop(Protocol):
+class TimerLoop(Protocol):
     """What is needed of an event loop: calls at a later time."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
@@ -55,14 +55,14 @@ class Loop(Protocol):
 class LargeFrame:
     """A frame with its own memory, of which `filled` bytes have arrived."""
 
-    __slots__ = ("_given", "_memory", "filled", "length", "looked_at")
+    __slots__ = ("_given", "_memory", "checked_at", "filled", "length")
 
     def __init__(self, memory: mmap.mmap, length: int) -> None:
         self._memory: mmap.mmap | None = memory
         self._given: memoryview | None = None
         self.length = length
         self.filled = 0
-        self.looked_at = -1
+        self.checked_at = -1
         """`filled` when the intake last checked for progress; -1 if it has not checked yet."""
 
     def view(self) -> memoryview:
@@ -93,7 +93,7 @@ class LargeFrame:
 class Intake:
     """All large frames of a broker. `most` bounds their bytes."""
 
-    def __init__(self, most: int, loop: Loop) -> None:
+    def __init__(self, most: int, loop: TimerLoop) -> None:
         self.bytes = 0
         self._most = most
         self._loop = loop
@@ -121,7 +121,7 @@ class Intake:
         if left <= 0:
             self._waiting[receiver] = None
             if self._watch is None:
-                self._look_later()
+                self._check_later()
             return 0
         return min(left, CHUNK)
 
@@ -160,23 +160,23 @@ class Intake:
         for receiver in waiting:
             receiver.room_again()
 
-    def _look_later(self) -> None:
-        self._watch = self._loop.call_later(STALLED_S, self._look)
+    def _check_later(self) -> None:
+        self._watch = self._loop.call_later(STALLED_S, self._check_progress)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """If frames wait for room, give up those that have made no progress since the last look."""
         self._watch = None
         for receiver, frame in list(self._receiving.items()):
             if receiver in self._waiting:
-                frame.looked_at = -1
-            elif frame.looked_at >= 0 and frame.filled - frame.looked_at < SLOWEST:
+                frame.checked_at = -1
+            elif frame.checked_at >= 0 and frame.filled - frame.checked_at < SLOWEST:
                 receiver.close(
                     f"a frame stalled at {frame.filled} of {frame.length} bytes while others waited for memory"
                 )
             else:
-                frame.looked_at = frame.filled
+                frame.checked_at = frame.filled
         if self._waiting:
-            self._look_later()
+            self._check_later()
         else:
             for frame in self._receiving.values():
-                frame.looked_at = -1
+                frame.checked_at = -1

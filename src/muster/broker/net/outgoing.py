@@ -34,7 +34,7 @@ def piece(parts: list[Part], most: int) -> Buffer:
 
 
 def drop(parts: list[Part], count: int) -> None:
-    """Take the first `count` bytes away."""
+    """Remove the first `count` bytes."""
     whole = 0
     for part in parts:
         if count < len(part):

@@ -16,11 +16,11 @@ from muster.protocol.primitives import Buffer
 
 _MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
 CANNOT_BE_SENT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What the system says of files that it cannot send."""
+"""Errors with which the system refuses to send a file."""
 
 COPIED = 256 * 1024
-"""Bytes of a range that leave with what stands before it, and are copied for that. A peer on this machine then reads
-the first bytes out of the processor's caches while the others are sent."""
+"""Bytes of a range that are sent together with the parts before it, and copied for that. A peer on this machine then
+reads the first bytes out of the processor's caches while the others are sent."""
 
 
 class PlainSocket(Protocol):

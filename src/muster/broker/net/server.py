@@ -1,4 +1,4 @@
-"""The port: connections are accepted here, checked now and then, and closed at the end.
+"""The port: connections are accepted here, checked periodically, and closed at the end.
 
 When the process runs out of file descriptors, connections wait to be accepted until some are free again. Some are
 reserved for the logs, so that a peer with many connections cannot make them fail.
@@ -61,7 +61,7 @@ class Server:
         service = Service(apis, unsupported, max_request_bytes, self.intake, self.slices, on_turn, monotonic)
         self.shared = Shared(self.loop, service, self.connections)
         self.tables = [apis]
-        """What serves requests, on any of the ports."""
+        """The handlers of each listener, by API key."""
         self._backlog = backlog
         self._listening: dict[socket.socket, Shared] = {}
         """The sockets that listen, and what the connections of each share."""
@@ -72,14 +72,9 @@ class Server:
 
     # ------------------------------------------------------------------------------------- the port
 
-    async def listen(self, host: str, port: int) -> int:
-        """Open the port, and accept connections; returns the port. If it cannot be opened, nothing is left open."""
-        bound = await self.bind(host, port)
-        self.accept()
-        return bound
-
     async def bind(self, host: str, port: int, apis: dict[int, Api] | None = None) -> int:
-        """Open a port; connections wait until `accept`. Returns the port. With `apis`, these serve it and no others."""
+        """Open a port; connections wait until `accept`. Returns the port. With `apis`, these serve it and no others. If
+        it cannot be opened, nothing is left open."""
         self._keep_descriptors_back()
         shared = self.shared
         if apis is not None and apis is not shared.service.apis:
@@ -133,7 +128,7 @@ class Server:
             accepted.setblocking(False)
             try:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:  # it has gone again
+            except OSError:  # the peer has gone already
                 accepted.close()
                 continue
             SocketTransport(self._sockets, accepted, peer, ServerConnection(self._listening[listening]))
@@ -186,7 +181,7 @@ class Server:
         await asyncio.sleep(0)  # the connections notice
         self._sockets.close()
 
-    # ------------------------------------------------------------------------------------- looked at now and then
+    # ------------------------------------------------------------------------------------- periodic checks
 
     def _schedule_sweep(self, after: float) -> None:
         self._sweep = self.loop.call_later(after, self._close_idle, after)

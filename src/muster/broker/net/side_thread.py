@@ -4,7 +4,7 @@ A request's work is a generator that yields after each batch. Batches are taken 
 a topic from its requests: so a request waits for at most one batch of each other topic, however many clients write to
 those topics. A connection has at most one request here, because it waits for the answer.
 When a connection has ended, its work is dropped, or abandoned work would pile up. The exception is a request that
-expects no answer (acks=0): up to MOST_LEFT of those are done to their end.
+expects no answer (acks=0): up to MAX_ORPHANED of those are done to their end.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from muster.broker.net.calls import Call
 
 log = logging.getLogger("muster.broker")
 
-MOST_LEFT = 100
+MAX_ORPHANED = 100
 
 Pieces = Generator[None, None, None]
 
 
-class Job:
+class SideThreadJob:
     """A request's work: `done` is called in the loop when all of it is done."""
 
-    __slots__ = ("call", "done", "dropped", "left", "pieces", "topic", "unanswered")
+    __slots__ = ("call", "done", "dropped", "orphaned", "pieces", "topic", "unanswered")
 
     def __init__(self, call: Call, topic: str, pieces: Pieces, done: Callable[[], None], unanswered: bool) -> None:
         self.call = call
@@ -35,8 +35,8 @@ class Job:
         self.pieces = pieces
         self.done = done
         self.unanswered = unanswered
-        self.left = self.dropped = False
-        """`left`: the connection has ended, and the work continues. `dropped`: the work does not continue."""
+        self.orphaned = self.dropped = False
+        """`orphaned`: the connection has ended, and the work continues. `dropped`: the work does not continue."""
 
     def advance(self) -> bool:
         """Do one piece. Returns whether it was the last."""
@@ -52,10 +52,10 @@ class SideThread:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "muster-side")
-        self._waiting: dict[str, dict[Job, None]] = {}
+        self._waiting: dict[str, dict[SideThreadJob, None]] = {}
         """By topic; the first job of the first topic runs next."""
-        self._running: Job | None = None
-        self._left = 0
+        self._running: SideThreadJob | None = None
+        self._orphaned = 0
         self._stopped = False
 
     def __len__(self) -> int:
@@ -66,10 +66,10 @@ class SideThread:
     ) -> None:
         """Do the work of a request, which stays parked, and then call `done` in the loop. An exception of the work is
         logged. `topic`: the first that the request names. `unanswered`: the client expects no answer."""
-        job = Job(call, topic, pieces, done, unanswered)
+        job = SideThreadJob(call, topic, pieces, done, unanswered)
         call.on_cancel = partial(self._connection_ended, job)
-        self._wait(job)
-        self._go_on()
+        self._enqueue(job)
+        self._run_next()
 
     def stop(self) -> None:
         """End after the current piece; the rest is dropped, and no callback is called."""
@@ -77,25 +77,25 @@ class SideThread:
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _wait(self, job: Job) -> None:
+    def _enqueue(self, job: SideThreadJob) -> None:
         self._waiting.setdefault(job.topic, {})[job] = None
 
-    def _leave(self, job: Job) -> None:
+    def _dequeue(self, job: SideThreadJob) -> None:
         jobs = self._waiting.get(job.topic, {})
         jobs.pop(job, None)
         if not jobs:
             self._waiting.pop(job.topic, None)
 
-    def _go_on(self) -> None:
+    def _run_next(self) -> None:
         if self._running is None and self._waiting and not self._stopped:
             topic, jobs = next(iter(self._waiting.items()))
             job = self._running = next(iter(jobs))
             self._waiting[topic] = self._waiting.pop(topic)  # the other topics come first now
-            self._leave(job)
+            self._dequeue(job)
             future = asyncio.get_running_loop().run_in_executor(self._thread, job.advance)
             future.add_done_callback(partial(self._advanced, job))
 
-    def _advanced(self, job: Job, future: asyncio.Future[bool]) -> None:
+    def _advanced(self, job: SideThreadJob, future: asyncio.Future[bool]) -> None:
         self._running = None
         if self._stopped or future.cancelled():
             return
@@ -106,26 +106,26 @@ class SideThread:
             self._over(job)
             job.done()
         elif not job.dropped:
-            self._wait(job)
-        self._go_on()
+            self._enqueue(job)
+        self._run_next()
 
-    def _connection_ended(self, job: Job) -> None:
-        if job.unanswered and self._left < MOST_LEFT:
-            job.left = job.call.keeps_frame = True
-            self._left += 1
+    def _connection_ended(self, job: SideThreadJob) -> None:
+        if job.unanswered and self._orphaned < MAX_ORPHANED:
+            job.orphaned = job.call.keeps_frame = True
+            self._orphaned += 1
         else:
             job.dropped = True
-            self._leave(job)
+            self._dequeue(job)
 
-    def _over(self, job: Job) -> None:
+    def _over(self, job: SideThreadJob) -> None:
         job.call.on_cancel = None
-        if job.left:
-            self._left -= 1
+        if job.orphaned:
+            self._orphaned -= 1
             job.call.give_frame_back()
 
 
 def one_by_one(works: Iterable[Callable[[], None]]) -> Pieces:
-    """Pieces of which each does one of the works."""
+    """Pieces that each do one of the works."""
     for work in works:
         work()
         yield

@@ -18,7 +18,7 @@ SLICE_S = 0.003
 Work = Generator[None, None, Any]
 
 
-class Loop(Protocol):
+class SliceLoop(Protocol):
     """What slices need of an event loop."""
 
     def call_soon(self, callback: Callable[[], None], /) -> object:
@@ -33,7 +33,7 @@ class Slices:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: SliceLoop,
         between: Callable[[], None] = lambda: None,
         clock: Callable[[], float] | None = None,
     ) -> None:

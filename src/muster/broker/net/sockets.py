@@ -14,7 +14,7 @@ import socket
 from typing import Any
 
 READ, WRITE = 1, 4
-"""What is waited for, as bits; in an epoll these and others, for errors and hang-ups."""
+"""Events to wait for, as bits; an epoll also reports others, for errors and hang-ups."""
 
 
 class Sockets:
@@ -41,7 +41,7 @@ class Sockets:
                 transport.ready(events)
 
     def watch(self, transport: SocketTransport, descriptor: int, before: int, events: int) -> None:
-        """Tell a transport when its socket is ready for `events`, in place of those of `before`."""
+        """Notify a transport when its socket is ready for `events`, instead of those of `before`."""
         if self._closed:
             return
         if self._epoll is None:
@@ -88,7 +88,7 @@ class SocketTransport(asyncio.Transport):
         self._descriptor = connected.fileno()
         self._protocol = protocol
         self.events = 0
-        """What is waited for."""
+        """The events that are waited for."""
         self._unsent = bytearray()
         self._closing = self._lost = False
         protocol.connection_made(self)
@@ -100,10 +100,10 @@ class SocketTransport(asyncio.Transport):
             before, self.events = self.events, events
             self._sockets.watch(self, self._descriptor, before, events)
 
-    # ------------------------------------------------------------------------------------- what the socket says
+    # ------------------------------------------------------------------------------------- events of the socket
 
     def ready(self, events: int) -> None:
-        """The socket can be read or written, or has failed, which reading or writing it will tell."""
+        """The socket can be read or written, or has failed, which reading or writing it will show."""
         if events & ~WRITE and self.events & READ:  # else another, earlier in this turn, has paused or closed it
             self.read_ready()
         if events & ~READ and self.events & WRITE:
@@ -154,7 +154,7 @@ class SocketTransport(asyncio.Transport):
         self._sockets.loop.call_exception_handler({"message": message, "exception": error, "transport": self})
         self._lose(error)
 
-    # ------------------------------------------------------------------------------------- what the protocol asks for
+    # ------------------------------------------------------------------------------------- requested by the protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._lost:

@@ -2,7 +2,7 @@
 
 One request may have a million objects. They form no cycles and are freed with the request. But while they exist, a full
 collection stops all requests for about 150 ms, and Python starts one whenever the number of objects has grown by a
-quarter. So young objects are left to Python, and a full collection runs when `look` is called: between large requests.
+quarter. So young objects are left to Python, and full collections run between large requests (`collect_if_due`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Garbage:
         gc.freeze()
         gc.set_threshold(YOUNG, 10, _NEVER)
 
-    def look(self) -> None:
+    def collect_if_due(self) -> None:
         """Run a full collection if one is due."""
         begun = self._clock()
         if gc.get_count()[2] < DUE or begun < self._again:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.broker.identity import random_uuid, uuid_bytes, uuid_text
-from muster.broker.topics.deletion_reserve import Reserve
+from muster.broker.topics.deletion_reserve import DiskReserve
 from muster.errors import ConfigError
 from muster.log import DISK, Files, write_whole
 from muster.model import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, TopicPartition
@@ -25,7 +25,11 @@ FILE = "muster-topics.json"
 MAX_NAME_LENGTH = 249
 _PARTITION = re.compile(r".+-\d+\Z")
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
-EVENTS_MARK = {"cleanup.policy": "delete", "compression.type": "producer", "message.timestamp.type": "CreateTime"}
+EVENTS_TOPIC_SETTINGS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+}
 """Settings that identify an events topic created by brokers. They are the defaults; no user sets all of them."""
 
 
@@ -80,7 +84,7 @@ class Topic:
     def internal(self) -> bool:
         """Whether it is an internal topic. An events topic that a user created is not."""
         if self.name == GROUP_EVENTS_TOPIC:
-            return self.settings.items() >= EVENTS_MARK.items()
+            return self.settings.items() >= EVENTS_TOPIC_SETTINGS.items()
         return self.name in INTERNAL_TOPICS
 
 
@@ -141,7 +145,7 @@ class TopicCatalogue(Topics):
 
     def __init__(self, folder: Path, files: Files = DISK) -> None:
         super().__init__()
-        self.reserve = Reserve(folder, files)
+        self.reserve = DiskReserve(folder, files)
         """Space reserved for removing topics and records."""
         self._path = folder / FILE
         self._files = files
@@ -174,14 +178,6 @@ class TopicCatalogue(Topics):
         """A topic whose name differs from `name` only in '.' and '_'."""
         other = self._collisions.get(name.replace(".", "_"))
         return other if other != name else None
-
-    def create(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
-        """Add a topic that does not exist yet; durable when this returns.
-
-        Raises:
-            OSError: the catalogue could not be written; the topic does not exist.
-        """
-        return self.create_all([TopicToCreate(name, partitions, settings)])[0]
 
     def create_all(self, wanted: Iterable[TopicToCreate]) -> list[Topic]:
         """Add topics that do not exist yet, all or none; durable when this returns. It costs one write in all.
@@ -223,10 +219,6 @@ class TopicCatalogue(Topics):
             topic.epochs[index] = epoch
         self._save()
 
-    def delete(self, topic: Topic) -> None:
-        """Remove a topic, as `delete_all` does."""
-        self.delete_all([topic])
-
     def delete_all(self, topics: Collection[Topic]) -> None:
         """Remove topics, all or none; durable when this returns. They are `deleting` from then on. It costs one write
         in all.
@@ -238,14 +230,14 @@ class TopicCatalogue(Topics):
             self._drop(topic)
             self._deleting[topic.name] = topic
         try:
-            self.reserve.given_up_for(self._save)
+            self.reserve.released_for(self._save)
         except OSError:
             for topic in topics:
                 del self._deleting[topic.name]
                 self._put(topic)
             raise
 
-    def let_go(self, topics: Collection[Topic]) -> None:
+    def forget(self, topics: Collection[Topic]) -> None:
         """Forget topics whose folders were set aside, all or none; durable when this returns.
 
         Raises:
@@ -265,7 +257,7 @@ class TopicCatalogue(Topics):
         """Deleted topics whose folders may still exist."""
         return list(self._deleting.values())
 
-    def deleting_of(self, name: str) -> Topic | None:
+    def deleting_by_name(self, name: str) -> Topic | None:
         """The deleted topic of that name whose folders must still be removed."""
         return self._deleting.get(name)
 

@@ -69,7 +69,7 @@ class EventsTopic(Protocol):
         """Create the topic if need be."""
 
 
-class Growth(NamedTuple):
+class PartitionIncrease(NamedTuple):
     """More partitions for a topic."""
 
     topic: Topic
@@ -95,7 +95,7 @@ class TopicPendingError(MusterError):
     """A topic is being created, and will exist in a moment."""
 
 
-class RequestedTopicsElsewhere(Protocol):
+class TopicRequests(Protocol):
     """A cluster, which creates and deletes topics for all brokers (zookeeper_cluster.py)."""
 
     def create_soon(self, names: Iterable[str], partitions: int, settings: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ class RequestedTopicsElsewhere(Protocol):
 
 
 class TopicChanges:
-    """Creates and deletes topics. `groups` is set before the first change; in a cluster `elsewhere` too, from which
+    """Creates and deletes topics. `groups` is set before the first change; in a cluster `cluster_admin` too, from which
     this broker learns the existing topics."""
 
     def __init__(
@@ -111,7 +111,7 @@ class TopicChanges:
     ) -> None:
         self.groups: GroupsOfTopics
         self.transactions: TransactionsOfTopics
-        self.elsewhere: RequestedTopicsElsewhere | None = None
+        self.cluster_admin: TopicRequests | None = None
         self.events: EventsTopic | None = None
         """Writes events of groups; None if they are turned off."""
         self._config = config
@@ -125,7 +125,7 @@ class TopicChanges:
         """At the start: finish the deletions that a crash interrupted, and open every topic's partitions."""
         for topic in self._topics.deleting:
             self._finish_deletion(topic)
-        if self.elsewhere is not None:
+        if self.cluster_admin is not None:
             return
         for topic in self._topics:
             at_once(self._partitions.opening(topic))
@@ -133,8 +133,8 @@ class TopicChanges:
     def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
         """Create a topic that does not exist. Raises OSError if it could not be stored; TopicPendingError in a cluster,
         where it will be there in a moment."""
-        if self.elsewhere is not None:
-            self.elsewhere.create_soon([name], partitions, settings)
+        if self.cluster_admin is not None:
+            self.cluster_admin.create_soon([name], partitions, settings)
             raise TopicPendingError(f"{name} is being created")
         return self.create_topics([TopicToCreate(name, partitions, settings)])[0]
 
@@ -149,13 +149,13 @@ class TopicChanges:
         for topic in topics:
             yield from self._partitions.opening(topic)
             log.info("created topic %s with %d partition(s)", topic.name, topic.partitions)
-            if self._partitions.is_there(topic):
+            if self._partitions.is_current(topic):
                 self.groups.topic_created(topic)
                 self.transactions.topic_created(topic)
         self.groups.topics_changed([topic.name for topic in topics])
         return topics
 
-    def growing(self, wanted: Sequence[Growth]) -> Generator[None, None, None]:
+    def growing(self, wanted: Sequence[PartitionIncrease]) -> Generator[None, None, None]:
         """Add partitions to topics, all or none, a slice at a time. They are there from the first slice on, and are
         opened one after the other. Raises OSError if they could not be stored: then all is as before."""
         new = [(growth.topic, range(growth.first, growth.partitions)) for growth in wanted]
@@ -171,12 +171,14 @@ class TopicChanges:
         Raises OSError if that cannot be done."""
         at_once(self.cleaning_up(new.name for new in wanted))
         for new in wanted:
-            if (former := self._topics.deleting_of(new.name)) is not None:
+            if (former := self._topics.deleting_by_name(new.name)) is not None:
                 self._finish_deletion(former)
-        if self.elsewhere is None:  # among others, room is made for each partition that this broker leads (`opened`)
+        if (
+            self.cluster_admin is None
+        ):  # among others, room is made for each partition that this broker leads (`opened`)
             new_ones = (TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
             self._partitions.make_room(new_ones)
-        if any(self._topics.deleting_of(new.name) for new in wanted):
+        if any(self._topics.deleting_by_name(new.name) for new in wanted):
             # The next start would finish the removal, and take the new topic's records for the old topic's.
             raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")
         return self._topics.create_all(wanted)
@@ -197,8 +199,8 @@ class TopicChanges:
                 wanted.setdefault(name.replace(".", "_"), TopicToCreate(name, partitions, {}))
         if not wanted:
             return
-        if self.elsewhere is not None:
-            self.elsewhere.create_soon([new.name for new in wanted.values()], partitions, {})
+        if self.cluster_admin is not None:
+            self.cluster_admin.create_soon([new.name for new in wanted.values()], partitions, {})
             return
         try:
             yield from self.creating(list(wanted.values()))

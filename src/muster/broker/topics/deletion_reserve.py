@@ -24,7 +24,7 @@ FILE, SIZE = "muster-reserve", 2 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Reserve:
+class DiskReserve:
     """The reserve of a data folder."""
 
     def __init__(self, folder: Path, files: Files) -> None:
@@ -37,7 +37,7 @@ class Reserve:
             with contextlib.suppress(OSError):
                 put_whole(self._files, self._path, os.urandom(SIZE), sync=False)
 
-    def given_up_for(self, deletion: Callable[[], None]) -> bool:
+    def released_for(self, deletion: Callable[[], None]) -> bool:
         """Take the first step of a deletion, on a full disk with the reserve's space. Returns whether that was needed.
         Raises OSError."""
         try:
@@ -46,7 +46,7 @@ class Reserve:
             if error.errno not in _FULL or not self._path.exists():
                 raise
             self._files.unlink(self._path)
-            log.warning("the disk is full: the space of %s is given up for a deletion", self._path)
+            log.warning("the disk is full: the space of %s is released for a deletion", self._path)
             deletion()
             return True
         return False

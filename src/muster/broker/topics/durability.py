@@ -42,7 +42,7 @@ class Waiting(Protocol):
         """Whether the record is durable, or never will be."""
 
 
-class Wait(NamedTuple):
+class AppendWait(NamedTuple):
     """An append that must be durable before it is acknowledged."""
 
     log: PartitionLog
@@ -127,9 +127,9 @@ class Durability:
             except Exception:
                 log.exception("the logs could not be synced")
             else:
-                self._look_after(flushed, loop)
+                self._report_failures(flushed, loop)
             self._settle()
-            self._tell(self._on_flushed)
+            self._call_back(self._on_flushed)
             if flushed.advanced:
                 self._advanced.update(flushed.advanced)
                 self._noting.set()
@@ -150,10 +150,10 @@ class Durability:
                 log.exception("new logs could not be noted")
             await asyncio.sleep(INTERVAL_S)
 
-    def _look_after(self, flushed: FlushResult, loop: asyncio.AbstractEventLoop) -> None:
+    def _report_failures(self, flushed: FlushResult, loop: asyncio.AbstractEventLoop) -> None:
         for one in flushed.failed:
             reason = str(one.failed)
-            self._tell(lambda reason=reason: self._on_failed(reason))  # type: ignore[misc]
+            self._call_back(lambda reason=reason: self._on_failed(reason))  # type: ignore[misc]
         if self._store.dirty():
             loop.call_later(RETRY_S, self._wanted.set)
 
@@ -161,11 +161,11 @@ class Durability:
         waiting, self._waiting = self._waiting, []
         for what, done in waiting:
             if all(one.over for one in what):
-                self._tell(done)
+                self._call_back(done)
             else:
                 self._waiting.append((what, done))
 
-    def _tell(self, done: Callable[[], None]) -> None:
+    def _call_back(self, done: Callable[[], None]) -> None:
         """Call `done`. If it raises, that is logged: other waits must still be notified."""
         try:
             done()

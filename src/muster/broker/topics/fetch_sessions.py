@@ -43,15 +43,15 @@ class FetchedPartition:
 
     topic: str
     topic_id: bytes
-    asked: FetchPartition
-    told_high_watermark: int = -1
-    told_log_start: int = -1
+    requested: FetchPartition
+    reported_high_watermark: int = -1
+    reported_log_start: int = -1
     name: str | None = None
     """Its topic's name when it was last read: a session keeps it when the topic has been deleted."""
 
     @property
     def key(self) -> Key:
-        return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.asked.partition)
+        return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.requested.partition)
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class FetchSessions:
         self._sessions[session.session_id] = session
         self._count(session)
         for count, (partition, data) in enumerate(results, 1):
-            partition.told_high_watermark, partition.told_log_start = data.high_watermark, data.log_start_offset
+            partition.reported_high_watermark, partition.reported_log_start = data.high_watermark, data.log_start_offset
             if not count % SLICE:
                 yield
         return session.session_id, results
@@ -157,7 +157,7 @@ class FetchSessions:
         for count, named in enumerate(_named(request), 1):
             known = session.partitions.get(named.key)
             if known is not None:
-                known.asked = named.asked
+                known.requested = named.requested
             elif self._partitions - session.counted + len(session.partitions) >= self._most_partitions:
                 return False
             else:
@@ -209,12 +209,12 @@ def _is_news(session: HeldFetchSession, partition: FetchedPartition, data: Parti
         has_records
         or data.error_code != 0
         or data.diverging_epoch is not None
-        or data.high_watermark != partition.told_high_watermark
-        or data.log_start_offset != partition.told_log_start
+        or data.high_watermark != partition.reported_high_watermark
+        or data.log_start_offset != partition.reported_log_start
     )
     # After an error the partition is sent again, whatever it then has.
-    partition.told_high_watermark = -1 if data.error_code else data.high_watermark
-    partition.told_log_start = data.log_start_offset
+    partition.reported_high_watermark = -1 if data.error_code else data.high_watermark
+    partition.reported_log_start = data.log_start_offset
     if has_records and partition.key in session.partitions:
         session.partitions[partition.key] = session.partitions.pop(partition.key)
     return news

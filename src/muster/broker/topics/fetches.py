@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 
 from muster.broker.net.calls import Call, at_once
-from muster.broker.net.intake import Loop, Timer
+from muster.broker.net.intake import Timer, TimerLoop
 from muster.broker.topics.fetch_sessions import FetchPlan
-from muster.broker.topics.log_reads import Reader
+from muster.broker.topics.log_reads import LogReader
 from muster.errors import KafkaError
 from muster.log import PartitionLog
-from muster.model import GROUP_METADATA_TOPIC
+from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import FetchRequest, FetchResponse
 
@@ -29,6 +29,8 @@ MOST_KEPT = 100_000
 immediately."""
 
 PartitionKey = tuple[str, int]
+
+_COORDINATORS_TOPICS = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
 class ParkedFetch:
@@ -53,7 +55,7 @@ class ParkedFetch:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: LogReader,
         request: FetchRequest,
         plan: FetchPlan,
         call: Call,
@@ -76,7 +78,7 @@ class ParkedFetch:
             for partition in plan.partitions.values():
                 name = reader.topic_name(partition)
                 if name is not None:
-                    self.keys.append((name, partition.asked.partition))
+                    self.keys.append((name, partition.requested.partition))
 
     @property
     def is_large(self) -> bool:
@@ -93,7 +95,7 @@ class ParkedFetch:
         by_id = (self._reader.topic_id(topic), partition)
         return (topic, partition) in self._plan.partitions or by_id in self._plan.partitions
 
-    def start(self, fetches: ParkedFetches, loop: Loop) -> None:
+    def start(self, fetches: ParkedFetches, loop: TimerLoop) -> None:
         """Begin to wait."""
         self._fetches = fetches
         self._call.on_cancel = self.cancel
@@ -129,19 +131,19 @@ class ParkedFetch:
         """The missing bytes, measured in the logs; 0 if one cannot be read: the answer reports why."""
         missing = self._request.min_bytes
         for partition in self._plan.partitions.values():
-            log, asked = self._reader.log_of(partition), partition.asked
+            log, requested = self._reader.log_of(partition), partition.requested
             try:
-                size = log.readable_size(asked.fetch_offset, READ_COMMITTED) if log is not None else 0
+                size = log.readable_size(requested.fetch_offset, READ_COMMITTED) if log is not None else 0
             except KafkaError:
                 return 0
-            missing -= min(size, asked.partition_max_bytes)
+            missing -= min(size, requested.partition_max_bytes)
         return missing
 
     def log_has_grown(self) -> bool:
         """Whether any of the partitions has records now."""
         for partition in self._plan.partitions.values():
             log = self._reader.log_of(partition)
-            if log is None or log.readable_end(self._request.isolation_level) > partition.asked.fetch_offset:
+            if log is None or log.readable_end(self._request.isolation_level) > partition.requested.fetch_offset:
                 return True
         return False
 
@@ -152,12 +154,12 @@ class ParkedFetches:
     def __init__(self) -> None:
         self._by_partition: dict[PartitionKey, dict[ParkedFetch, None]] = {}
         self._appended: dict[PartitionKey, list[tuple[int, int]]] = {}
-        # The coordinator's writes to its topic are not reported here: fetches of that topic are checked one by one.
-        self._of_groups: dict[ParkedFetch, None] = {}
+        # Coordinators' writes to their topics are not reported here: fetches of these topics are checked one by one.
+        self._of_coordinators: dict[ParkedFetch, None] = {}
         self._large: dict[ParkedFetch, None] = {}
         self._kept = 0
 
-    def park(self, fetch: ParkedFetch, loop: Loop) -> bool:
+    def park(self, fetch: ParkedFetch, loop: TimerLoop) -> bool:
         """Let a fetch wait. Returns False if too many partitions are kept for parked fetches already."""
         if fetch.partitions_kept:
             if self._kept + fetch.partitions_kept > MOST_KEPT:
@@ -167,14 +169,14 @@ class ParkedFetches:
             self._large[fetch] = None
         for key in fetch.keys:
             self._by_partition.setdefault(key, {})[fetch] = None
-            if key[0] == GROUP_METADATA_TOPIC:
-                self._of_groups[fetch] = None
+            if key[0] in _COORDINATORS_TOPICS:
+                self._of_coordinators[fetch] = None
         fetch.start(self, loop)
         return True
 
     def forget(self, fetch: ParkedFetch) -> None:
         """Forget a fetch that no longer waits."""
-        self._of_groups.pop(fetch, None)
+        self._of_coordinators.pop(fetch, None)
         if fetch in self._large:
             del self._large[fetch]
             self._kept -= fetch.partitions_kept
@@ -195,8 +197,8 @@ class ParkedFetches:
 
     def wake(self, partition: Callable[[str, int], PartitionLog | None]) -> None:
         """Answer the fetches that have enough now. `partition` finds a log."""
-        if self._of_groups:
-            for fetch in [fetch for fetch in self._of_groups if fetch.log_has_grown()]:
+        if self._of_coordinators:
+            for fetch in [fetch for fetch in self._of_coordinators if fetch.log_has_grown()]:
                 fetch.complete()
         if not self._appended:
             return

@@ -33,7 +33,7 @@ Result = tuple[FetchedPartition, PartitionData]
 _NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-class Reader:
+class LogReader:
     """Reads partitions for fetches, no more than `max_bytes` for one."""
 
     def __init__(self, cluster: ClusterView, topics: TopicCatalogue, partitions: Partitions, max_bytes: int) -> None:
@@ -55,7 +55,7 @@ class Reader:
     def log_of(self, partition: FetchedPartition) -> PartitionLog | None:
         """The log of a partition, None if there is no such partition."""
         name = self.topic_name(partition)
-        return self._partitions.get(name, partition.asked.partition) if name is not None else None
+        return self._partitions.get(name, partition.requested.partition) if name is not None else None
 
     def read(self, plan: FetchPlan, request: FetchRequest) -> Generator[None, None, tuple[list[Result], int, bool]]:
         """The records that each partition has now, their bytes in all, and whether the answer has to go out at once.
@@ -68,7 +68,7 @@ class Reader:
         results: list[Result] = []
         size, failed, is_any_there = 0, False, False
         for count, partition in enumerate(list(plan.partitions.values()), 1):
-            data = PartitionData(partition.asked.partition, high_watermark=-1, records=b"")
+            data = PartitionData(partition.requested.partition, high_watermark=-1, records=b"")
             data.aborted_transactions = aborted  # type: ignore[assignment]
             results.append((partition, data))
             try:
@@ -91,14 +91,14 @@ class Reader:
         if log is not None:
             log.traffic.refused_reads += 1
 
-    def tell_leaders(self, results: Iterable[Result], response: FetchResponse) -> None:
-        """Tell of partitions that another broker leads which one (KIP-951): the reader need not ask for metadata."""
+    def add_leader_hints(self, results: Iterable[Result], response: FetchResponse) -> None:
+        """Add the leaders of partitions that other brokers lead (KIP-951): the reader need not fetch metadata."""
         for partition, data in results:
             if data.error_code in LEADER_ELSEWHERE:
                 name = self.topic_name(partition) or ""
-                leader, epoch, node = self._cluster.leader_hint(name, partition.asked.partition)
+                leader, epoch, node = self._cluster.leader_hint(name, partition.requested.partition)
                 data.current_leader = FetchResponseLeaderIdAndEpoch(leader, epoch)
-                if node is not None and all(told.node_id != leader for told in response.node_endpoints):
+                if node is not None and all(known.node_id != leader for known in response.node_endpoints):
                     response.node_endpoints.append(FetchResponseNodeEndpoint(*node))
 
     def _read_one(
@@ -110,26 +110,28 @@ class Reader:
         isolation_level: int,
     ) -> int:
         """Fill in the partition's records. Returns their bytes. Raises KafkaError if they cannot be read."""
-        asked = partition.asked
+        requested = partition.requested
         name = self.topic_name(partition)
         if name is None:
             raise KafkaError(self._why_gone(partition))
         partition.name = name
-        log = self._partitions.get(name, asked.partition)
+        log = self._partitions.get(name, requested.partition)
         if log is None:
-            raise KafkaError(self._cluster.why_not_here(name, asked.partition))
-        known = asked.current_leader_epoch
-        self._cluster.check_leader_epoch(name, asked.partition, known if known > NO_LEADER_EPOCH else NO_LEADER_EPOCH)
-        if asked.last_fetched_epoch >= log.leader_epoch and (diverging := _diverging(log, asked)) is not None:
+            raise KafkaError(self._cluster.not_led_error(name, requested.partition))
+        known = requested.current_leader_epoch
+        self._cluster.check_leader_epoch(
+            name, requested.partition, known if known > NO_LEADER_EPOCH else NO_LEADER_EPOCH
+        )
+        if requested.last_fetched_epoch >= log.leader_epoch and (diverging := _diverging(log, requested)) is not None:
             data.diverging_epoch = diverging
             data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
             data.last_stable_offset = log.readable_end(READ_COMMITTED)
             data.aborted_transactions = None
             return 0
-        limit = min(asked.partition_max_bytes, room)
+        limit = min(requested.partition_max_bytes, room)
         log.traffic.reads += 1
         found = log.read(
-            asked.fetch_offset,
+            requested.fetch_offset,
             limit if limit > 0 else 0,
             min_one=at_least_one or limit < 0,
             isolation_level=isolation_level,
@@ -151,9 +153,9 @@ class Reader:
         """The error for an id without a topic. In a session it is that of the name which the id had, as in Kafka."""
         if partition.name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        if self._partitions.get(partition.name, partition.asked.partition) is not None:
+        if self._partitions.get(partition.name, partition.requested.partition) is not None:
             return ErrorCode.INCONSISTENT_TOPIC_ID
-        return self._cluster.why_not_here(partition.name, partition.asked.partition)
+        return self._cluster.not_led_error(partition.name, partition.requested.partition)
 
     def not_sent(self, results: Iterable[Result]) -> None:
         """The fetch that was to have these records waits for more, and reads again then."""
@@ -163,14 +165,15 @@ class Reader:
                 log.traffic.bytes_out -= len(data.records)
 
 
-def _diverging(log: PartitionLog, asked: FetchPartition) -> FetchResponseEpochEndOffset | None:
+def _diverging(log: PartitionLog, requested: FetchPartition) -> FetchResponseEpochEndOffset | None:
     """Where the leader's log has the end of the last epoch that the reader has read, if that is before its position
-    (KIP-595). The caller looks for no epoch older than the leader's, which would read batches: no consumer names any.
+    (KIP-595). Called only for epochs not older than the leader's, so no batches are read; no consumer names an older
+    one.
 
     Raises:
-        KafkaError: OFFSET_OUT_OF_RANGE; the epoch is one to come, or the position is before the log.
+        KafkaError: OFFSET_OUT_OF_RANGE; the epoch has not begun, or the position is before the log.
     """
-    epoch, end = log.end_of_epoch(asked.last_fetched_epoch)
-    if epoch == NO_LEADER_EPOCH or asked.fetch_offset < log.log_start_offset:
+    epoch, end = log.end_of_epoch(requested.last_fetched_epoch)
+    if epoch == NO_LEADER_EPOCH or requested.fetch_offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    return FetchResponseEpochEndOffset(epoch, end) if end < asked.fetch_offset else None
+    return FetchResponseEpochEndOffset(epoch, end) if end < requested.fetch_offset else None

@@ -20,7 +20,7 @@ from muster.protocol.records.compression import Compression
 logger = logging.getLogger("muster.broker")
 
 MOST_ZSTD_LEVEL = 19
-"""The levels above take ten times as long for half a per cent, and all topics' batches wait for one thread."""
+"""Higher levels take ten times as long for half a per cent, and all topics' batches wait for one thread."""
 
 NEWEST = 2**31 - 1
 """No leader epoch is newer."""
@@ -49,7 +49,7 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._store.logs)
 
-    def kept(self) -> list[tuple[TopicPartition, PartitionLog]]:
+    def hosted(self) -> list[tuple[TopicPartition, PartitionLog]]:
         """All partitions whose records are here, also those that this broker does not lead now."""
         return list(self._store.logs.items())
 
@@ -72,10 +72,10 @@ class Partitions:
         """A partition cannot be led here: do not touch it from now on."""
         self._store.take_offline(TopicPartition(topic.name, index), error)
 
-    def keep_starts(self, cut: Iterable[PartitionLog]) -> None:
+    def persist_log_starts(self, cut: Iterable[PartitionLog]) -> None:
         """Make durable where logs begin from which records were deleted; for a thread. On a full disk the records go at
         once, not with the next housekeeping. Raises OSError."""
-        if self._topics.reserve.given_up_for(self._store.write_checkpoints):
+        if self._topics.reserve.released_for(self._store.write_checkpoints):
             for log in cut:
                 log.enforce_retention(now_ms())
             self._topics.reserve.fill()
@@ -92,13 +92,13 @@ class Partitions:
         """Open a topic's partitions from one on, or create them, one after the other, until it is deleted."""
         config = log_config(topic.settings, self._config)
         for index in range(first, topic.partitions):
-            if not self.is_there(topic):
+            if not self.is_current(topic):
                 return
             if not self.is_offline(topic.name, index):
                 log = self._store.create(TopicPartition(topic.name, index), config)
                 self._open.setdefault(topic.name, {})[index] = log
             yield
-        if self.is_there(topic):
+        if self.is_current(topic):
             self.configure(topic)  # its settings may have been changed meanwhile
 
     def opened(self, topic: Topic, index: int) -> int:
@@ -119,7 +119,7 @@ class Partitions:
         return log
 
     def set_aside(self, topic: Topic, indices: Iterable[int]) -> list[str]:
-        """Keep partitions of a topic out of the way, until it is there again with its id; the names of their folders.
+        """Set partitions of a topic aside until the topic exists again with its id; returns the names of their folders.
         Raises OSError."""
         indices = list(indices)
         for index in indices:
@@ -144,15 +144,15 @@ class Partitions:
         self._store.delete_aside(topic_ids)
 
     def configure(self, topic: Topic) -> None:
-        """A topic's settings have changed: its logs are kept by the new ones, if no other topic has its name by now."""
-        if not self.is_there(topic):
+        """A topic's settings have changed: apply them to its logs, unless another topic has its name by now."""
+        if not self.is_current(topic):
             return
         config = log_config(topic.settings, self._config)
         for log in self._open.get(topic.name, {}).values():
             log.config = config
 
     def configure_all(self) -> Generator[None, None, None]:
-        """The broker's settings have changed: all logs are kept by the new ones, a topic at a time."""
+        """The broker's settings have changed: apply them to all logs, a topic at a time."""
         for topic in list(self._topics):
             self.configure(topic)
             yield
@@ -161,7 +161,7 @@ class Partitions:
         """Stop leading a partition: `get` no longer finds its log, which stays."""
         self._retire(self._open.get(topic, {}).pop(index, None))
 
-    def is_there(self, topic: Topic) -> bool:
+    def is_current(self, topic: Topic) -> bool:
         """Whether a topic still exists."""
         return self._topics.get(topic.name) is topic
 
@@ -211,7 +211,7 @@ def log_config(settings: dict[str, str], config: BrokerConfig) -> LogConfig:
 
 
 def warn_of_unusable(topic: str, settings: dict[str, str]) -> None:
-    """Say which of a topic's settings, as they are kept, have a value that cannot be used."""
+    """Log which of a topic's stored settings have a value that cannot be used."""
     for why in topic_settings.unusable(settings):
         logger.warning("topic %s: %s; the broker's value is used until the topic's is altered", topic, why)
 

@@ -1,6 +1,6 @@
-"""Ids for idempotent producers (KIP-98): never given twice, also after a crash, and without the file that keeps them.
+"""Ids for idempotent producers (KIP-98): never given twice, not even after a crash or without the file that keeps them.
 
-A log takes the records of a producer whose id another one had for repeats: it acknowledges them and writes nothing. So
+A log takes the records of a producer with another one's id for duplicates: it acknowledges them and writes nothing. So
 three things keep ids apart, each where the others fail:
 - the file holds the first id that no block has reserved yet. It is written before the first id of a block is given out,
   so a crash can only lose ids, as it does in Kafka;

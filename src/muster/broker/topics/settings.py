@@ -9,10 +9,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster.broker.config import CLEANUP_POLICIES, COMPRESSION_TYPES, TIMESTAMP_TYPES, BrokerConfig
-from muster.broker.settings import INT_MAX, LONG_MAX, Kind, Setting, Source, Value, show, split_list
+from muster.broker.settings import INT_MAX, LONG_MAX, Setting, SettingType, Source, Value, show, split_list
 from muster.errors import ConfigError
 
-S, K = Setting, Kind
+S, K = Setting, SettingType
 _SETTINGS = (
     S("cleanup.policy", K.LIST, "delete", "How old records are removed: `delete`, `compact` or both.",
       choices=CLEANUP_POLICIES, synonym="log.cleanup.policy"),
@@ -83,7 +83,7 @@ _REPLICA_LIST = re.compile(r"|\*|\d+:\d+(,\d+:\d+)*")
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
-class Operation(IntEnum):
+class AlterOperation(IntEnum):
     """What IncrementalAlterConfigs does with a setting."""
 
     SET = 0
@@ -96,7 +96,7 @@ class Change(NamedTuple):
     """One operation; a value is there except with DELETE."""
 
     name: str
-    operation: Operation
+    operation: AlterOperation
     value: str
 
 
@@ -104,7 +104,7 @@ def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str,
     """A topic's settings after some operations, checked as a whole.
 
     Raises:
-        ConfigError: an operation that the setting has no use for, an unknown name or a wrong value, in Kafka's words.
+        ConfigError: an operation that the setting does not allow, an unknown name or an invalid value, in Kafka's words.
     """
 
     def refusal(change: Change) -> Exception:
@@ -119,29 +119,29 @@ def apply(
     known: Mapping[str, Setting],
     refusal: Callable[[Change], Exception],
 ) -> dict[str, str]:
-    """Settings after some operations. Raises a `refusal` of one that a `known` setting, or an unknown one, has no use
-    for."""
+    """Settings after some operations. Raises a `refusal` of an operation that the setting does not allow, or that is for
+    an unknown one."""
     found = dict(settings)
     for change in changes:
         name, operation, value = change
-        if operation is Operation.DELETE:
+        if operation is AlterOperation.DELETE:
             found.pop(name, None)
-        elif operation is Operation.SET:
+        elif operation is AlterOperation.SET:
             found[name] = value
         else:
             setting = known.get(name)
-            if setting is None or setting.kind is not Kind.LIST:
+            if setting is None or setting.kind is not SettingType.LIST:
                 raise refusal(change)
             found[name] = joined(found.get(name, show(setting.default) or ""), operation, value)
     return found
 
 
-def joined(text: str, operation: Operation, value: str) -> str:
+def joined(text: str, operation: AlterOperation, value: str) -> str:
     """A list after APPEND or SUBTRACT."""
     words = split_list(text)
     # As Java splits: an empty text is one empty word, and empty words at the end are left out.
     given = [word.strip() for word in value.rstrip(",").split(",")] if value.strip(",") or not value else []
-    if operation is Operation.APPEND:
+    if operation is AlterOperation.APPEND:
         return ",".join(dict.fromkeys([*words, *given]))
     return ",".join(word for word in words if word not in given)
 
@@ -190,8 +190,8 @@ class Effective(NamedTuple):
 def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effective:
     """The value of a topic's setting: its own, else the broker's, else the default.
 
-    One that is kept may be refused by now: the range was another, or it was written into ZooKeeper. That must not keep
-    the broker from starting: it counts as not set, and `unusable` says so.
+    A stored value may be invalid by now: the range has changed, or it was written into ZooKeeper. That must not keep the
+    broker from starting: it counts as not set, and `unusable` reports it.
     """
     setting = SETTINGS[name]
     if name in topic:
@@ -207,7 +207,7 @@ def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effe
 
 
 def unusable(topic: Mapping[str, str]) -> list[str]:
-    """What is wrong with the values that `effective` does not take, a sentence for each."""
+    """Why values are invalid that `effective` ignores, a sentence for each."""
     found = []
     for name, text in topic.items():
         try:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from muster.broker.links.links import Links, Purpose
 from muster.broker.net.calls import at_once
 from muster.broker.topics.partitions import Partitions
-from muster.broker.transactions.places import Places
+from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.parts import Gather
 from muster.coordinator.transaction_runtime import TransactionRuntime
 from muster.errors import ErrorCode
@@ -37,14 +37,14 @@ from muster.protocol.transaction_messages import (
     ListTransactionsResponse,
 )
 
-LOOK_AFTER_S = 1.0
-"""Between two looks that could not be finished, and before the first."""
+CHECK_AFTER_S = 1.0
+"""The delay before the first check, and between checks that could not be finished."""
 
 Owned = dict[tuple[int, TopicPartition], int]
 """The producer ids and partitions of transactions, with the producers' epochs."""
 
 
-class Open(NamedTuple):
+class TransactionKey(NamedTuple):
     """A transaction that is open in a partition."""
 
     where: TopicPartition
@@ -107,7 +107,7 @@ class HangingTransactions:
         self,
         partitions: Partitions,
         groups: Journals,
-        places: Places,
+        locator: PartitionLocator,
         links: Links,
         runtime: TransactionRuntime,
         abort: Callable[[OpenTransaction, TopicPartition], None],
@@ -115,7 +115,7 @@ class HangingTransactions:
         self._loop = asyncio.get_running_loop()
         self._partitions = partitions
         self._groups = groups
-        self._places = places
+        self._locator = locator
         self._links = links
         self._runtime = runtime
         self._abort = abort
@@ -123,56 +123,56 @@ class HangingTransactions:
         self._epochs: list[int] = []
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._is_stopped = True
 
     def coordinators_changed(self) -> None:
-        """Look again if a coordinator has changed, or has started under a new epoch."""
-        epochs = self._places.coordinator_epochs()
+        """Check again if a coordinator has changed, or has started under a new epoch."""
+        epochs = self._locator.coordinator_epochs()
         if epochs != self._epochs:
             self._epochs = epochs
-            self.look_soon()
+            self.check_soon()
 
-    def look_soon(self) -> None:
-        """Look once every coordinator can be asked."""
+    def check_soon(self) -> None:
+        """Check once every coordinator can be asked."""
         if not self._is_due and not self._is_stopped:
             self._is_due = True
-            self._loop.call_later(LOOK_AFTER_S, self._look)
+            self._loop.call_later(CHECK_AFTER_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._is_due = False
         opened = self._opened()
         if self._is_stopped or opened == {}:
             return
-        coordinators = self._places.coordinators()
+        coordinators = self._locator.coordinators()
         if opened is None or coordinators is None:
-            self.look_soon()
+            self.check_soon()
             return
         count = sum(len(slots) for slots in coordinators.values())
-        epochs = self._places.coordinator_epochs()
+        epochs = self._locator.coordinator_epochs()
         producer_ids = sorted({each.producer_id for each in opened})
 
         def done(found: list[Owned | None]) -> None:
-            if any(each is None for each in found) or epochs != self._places.coordinator_epochs():
-                self.look_soon()
+            if any(each is None for each in found) or epochs != self._locator.coordinator_epochs():
+                self.check_soon()
             else:
                 self._abort_those_without(opened, [each for each in found if each is not None])
 
         gather = Gather(len(coordinators), done)
         for i, (node, slots) in enumerate(coordinators.items()):
-            ask = self._ask_here if self._places.is_here(node) else partial(self._ask_broker, node)
+            ask = self._ask_here if self._locator.is_here(node) else partial(self._ask_broker, node)
             _Survey(ask, ids_of_slots(slots, count), producer_ids, gather.part(i)).begin()
 
-    def _opened(self) -> dict[Open, OpenTransaction] | None:
+    def _opened(self) -> dict[TransactionKey, OpenTransaction] | None:
         """All transactions that are open here, None while groups are being loaded."""
         in_slots = self._groups.open_in_slots()
         if in_slots is None:
             return None
         found = [(log.topic_partition, each) for log in self._partitions.led() for each in log.open_transactions()]
         found += [(TopicPartition(GROUP_METADATA_TOPIC, slot), each) for slot, each in in_slots]
-        return {Open(where, each.producer_id, each.first_offset): each for where, each in found}
+        return {TransactionKey(where, each.producer_id, each.first_offset): each for where, each in found}
 
-    def _abort_those_without(self, opened: dict[Open, OpenTransaction], found: list[Owned]) -> None:
+    def _abort_those_without(self, opened: dict[TransactionKey, OpenTransaction], found: list[Owned]) -> None:
         owned = {place: epoch for each in found for place, epoch in each.items()}
         still = self._opened() or {}
         for each, opening in opened.items():

@@ -7,7 +7,7 @@ from functools import partial
 
 from muster.broker.links.links import Links, Purpose
 from muster.broker.transactions.markers import MarkerWriter
-from muster.broker.transactions.places import Places
+from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.errors import ErrorCode, error_code
 from muster.model import Node, TopicPartition
 from muster.protocol.records.control_records import TxnMarker
@@ -31,9 +31,9 @@ the connection again and again, and the transaction would never end."""
 class MarkerRoutes:
     """Sends markers to the brokers that lead their partitions now."""
 
-    def __init__(self, writer: MarkerWriter, places: Places, links: Links) -> None:
+    def __init__(self, writer: MarkerWriter, locator: PartitionLocator, links: Links) -> None:
         self._writer = writer
-        self._places = places
+        self._locator = locator
         self._links = links
 
     def write(self, marker: TxnMarker, partitions: Iterable[TopicPartition], done: Callable[[Errors], None]) -> None:
@@ -41,12 +41,12 @@ class MarkerRoutes:
         is durable, or cannot be written now. A partition that was deleted needs none."""
         by_node: dict[Node | None, list[TopicPartition]] = {}
         for where in partitions:
-            by_node.setdefault(self._places.leader(where), []).append(where)
+            by_node.setdefault(self._locator.leader(where), []).append(where)
         for node, some in by_node.items():
             if node is None:
-                gone = {where for where in some if self._places.is_gone(where)}
+                gone = {where for where in some if self._locator.is_gone(where)}
                 done({where: ErrorCode.NONE if where in gone else ErrorCode.LEADER_NOT_AVAILABLE for where in some})
-            elif self._places.is_here(node):
+            elif self._locator.is_here(node):
                 self._writer.write_all(marker, some, partial(_written, some, done))
             else:
                 for at in range(0, len(some), MOST_AT_ONCE):
@@ -55,8 +55,8 @@ class MarkerRoutes:
                     self._links.ask(node, Purpose.MARKERS, request, OLDEST_VERSION, partial(_answered, part, done))
 
 
-def _written(places: list[TopicPartition], done: Callable[[Errors], None], errors: list[ErrorCode]) -> None:
-    done(dict(zip(places, errors, strict=True)))
+def _written(partitions: list[TopicPartition], done: Callable[[Errors], None], errors: list[ErrorCode]) -> None:
+    done(dict(zip(partitions, errors, strict=True)))
 
 
 def _as_message(marker: TxnMarker, partitions: Iterable[TopicPartition]) -> WritableTxnMarker:

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from muster.broker.clock import now_ms
 from muster.broker.groups.service import Groups
 from muster.broker.net.slices import Slices
-from muster.broker.topics.durability import Durability, Wait
+from muster.broker.topics.durability import AppendWait, Durability
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
-from muster.broker.transactions.places import Places
+from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.parts import Gather
 from muster.coordinator.transactions.effects import Markers
 from muster.errors import ErrorCode
@@ -45,31 +45,31 @@ class MarkerWriter:
     def __init__(
         self,
         partitions: Partitions,
-        places: Places,
+        locator: PartitionLocator,
         groups: Groups,
         durability: Durability,
         fetches: ParkedFetches,
         written: Callable[[], None],
     ) -> None:
         self._partitions = partitions
-        self._places = places
+        self._locator = locator
         self._groups = groups
         self._durability = durability
         self._fetches = fetches
         self._slices = Slices(asyncio.get_running_loop(), written)
 
     def write_all(
-        self, marker: TxnMarker, places: Sequence[TopicPartition], done: Callable[[list[ErrorCode]], None]
+        self, marker: TxnMarker, partitions: Sequence[TopicPartition], done: Callable[[list[ErrorCode]], None]
     ) -> None:
         """Write a marker into each of these, a slice at a time: a transaction may have thousands of partitions, and
         other requests are answered in between. `done` is called with an error for each, as for `write`."""
-        gather = Gather(len(places), done)
-        self._slices.add(self._writing(marker, places, gather), wanted=lambda: True)
+        gather = Gather(len(partitions), done)
+        self._slices.add(self._writing(marker, partitions, gather), wanted=lambda: True)
 
     def _writing(
-        self, marker: TxnMarker, places: Sequence[TopicPartition], gather: Gather
+        self, marker: TxnMarker, partitions: Sequence[TopicPartition], gather: Gather
     ) -> Generator[None, None, None]:
-        for i, where in enumerate(places):
+        for i, where in enumerate(partitions):
             self.write(marker, where, gather.part(i))
             yield
 
@@ -89,14 +89,14 @@ class MarkerWriter:
             return
         end = result.base_offset + 1
         self._fetches.appended(*where, result.size, end)
-        wait = Wait(found, end)
+        wait = AppendWait(found, end)
         if wait.over:
             self._durable(wait, done)
         else:
             self._durability.wait([wait], partial(self._durable, wait, done))
 
     @staticmethod
-    def _durable(wait: Wait, done: Done) -> None:
+    def _durable(wait: AppendWait, done: Done) -> None:
         if wait.log.high_watermark >= wait.end:
             done(ErrorCode.NONE)
         else:
@@ -106,7 +106,7 @@ class MarkerWriter:
         def reply(error: ErrorCode) -> None:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_READY else error)
 
-        is_there = self._places.is_slot(where) or self._partitions.get(*where) is not None
+        is_there = self._locator.is_slot(where) or self._partitions.get(*where) is not None
         if not is_there or not self._groups.serving:
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
@@ -114,7 +114,7 @@ class MarkerWriter:
         self._groups.runtime.write_marker(where.partition, marker, reply)
 
 
-class Coordinator(Protocol):
+class TransactionCoordinator(Protocol):
     """The transactions whose markers are sent (coordinator/transaction_runtime.py)."""
 
     def marked(self, markers: Markers, partitions: frozenset[TopicPartition]) -> None: ...
@@ -137,77 +137,81 @@ WRITTEN = frozenset(
 
 
 Write = Callable[[TxnMarker, Iterable[TopicPartition], Callable[[Mapping[TopicPartition, ErrorCode]], None]], None]
-"""Has a marker written into partitions, wherever they are (marker_routes.py)."""
+"""Writes a marker into partitions, on this broker or others (marker_routes.py)."""
 
 
 class MarkerSender:
-    """The ticket of `Markers`: has each of them written until every partition has its own."""
+    """The ticket of `Markers`: sends each of them until every partition has its own."""
 
     def __init__(self, write: Write) -> None:
-        self.coordinator: Coordinator
+        self.coordinator: TransactionCoordinator
         self._refused: dict[tuple[str, TopicPartition], Markers] = {}
         self._loop = asyncio.get_running_loop()
         self._write_to = write
 
-    def __call__(self, due: Any) -> None:
+    def __call__(self, markers: Any) -> None:
         """The decision is durable; or it was lost with its shard, which is loaded again."""
-        if isinstance(due, Markers):
-            self._send(due)
+        if isinstance(markers, Markers):
+            self._send(markers)
 
     @property
     def refused(self) -> int:
         """Markers that a partition has refused for good and that are still needed. Their transactional ids stay as they
         are until the coordinator loads them again, as in Kafka (`TransactionMarkerRequestCompletionHandler`)."""
-        self._refused = {key: due for key, due in self._refused.items() if self.coordinator.awaits(due, key[1])}
+        self._refused = {
+            key: markers for key, markers in self._refused.items() if self.coordinator.awaits(markers, key[1])
+        }
         return len(self._refused)
 
-    def _send(self, due: Markers) -> None:
-        epoch = self.coordinator.epoch_of(due.transactional_id)
-        marker = TxnMarker(due.producer_id, due.producer_epoch, due.committed, epoch, due.client_version)
-        if due.partitions:
-            self._write_to(marker, sorted(due.partitions), partial(self._written, due, marker))
+    def _send(self, markers: Markers) -> None:
+        epoch = self.coordinator.epoch_of(markers.transactional_id)
+        marker = TxnMarker(
+            markers.producer_id, markers.producer_epoch, markers.committed, epoch, markers.client_version
+        )
+        if markers.partitions:
+            self._write_to(marker, sorted(markers.partitions), partial(self._written, markers, marker))
         else:
-            self.coordinator.marked(due, frozenset())
+            self.coordinator.marked(markers, frozenset())
 
-    def _write_again(self, due: Markers, marker: TxnMarker, partitions: Iterable[TopicPartition]) -> None:
-        if self.coordinator.epoch_of(due.transactional_id) != marker.coordinator_epoch:
+    def _write_again(self, markers: Markers, marker: TxnMarker, partitions: Iterable[TopicPartition]) -> None:
+        if self.coordinator.epoch_of(markers.transactional_id) != marker.coordinator_epoch:
             return  # the id was loaded again under a newer epoch, and its markers were sent anew
-        awaited = [partition for partition in partitions if self.coordinator.awaits(due, partition)]
+        awaited = [partition for partition in partitions if self.coordinator.awaits(markers, partition)]
         for partition in awaited:
-            self._refused.pop((due.transactional_id, partition), None)
-        self._write_to(marker, awaited, partial(self._written, due, marker))
+            self._refused.pop((markers.transactional_id, partition), None)
+        self._write_to(marker, awaited, partial(self._written, markers, marker))
 
-    def _written(self, due: Markers, marker: TxnMarker, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+    def _written(self, markers: Markers, marker: TxnMarker, errors: Mapping[TopicPartition, ErrorCode]) -> None:
         written = [partition for partition, error in errors.items() if error in WRITTEN]
         if written:
-            self.coordinator.marked(due, frozenset(written))
+            self.coordinator.marked(markers, frozenset(written))
         later = []
         for partition, error in errors.items():
             if error is ErrorCode.INVALID_PRODUCER_EPOCH:
                 log.error(
                     "%s refuses the marker of the transaction of %s (producer %d, epoch %d) with %s: it has ended",
                     partition,
-                    due.transactional_id,
-                    due.producer_id,
-                    due.producer_epoch,
+                    markers.transactional_id,
+                    markers.producer_id,
+                    markers.producer_epoch,
                     error.name,
                 )
             elif error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                self._is_refused(due, partition, error)
+                self._is_refused(markers, partition, error)
             elif error not in WRITTEN:
                 later.append(partition)
         if later:
-            self._loop.call_later(RETRY_S, self._write_again, due, marker, later)
+            self._loop.call_later(RETRY_S, self._write_again, markers, marker, later)
 
-    def _is_refused(self, due: Markers, partition: TopicPartition, error: ErrorCode) -> None:
-        if self.coordinator.awaits(due, partition):
-            self._refused[due.transactional_id, partition] = due
+    def _is_refused(self, markers: Markers, partition: TopicPartition, error: ErrorCode) -> None:
+        if self.coordinator.awaits(markers, partition):
+            self._refused[markers.transactional_id, partition] = markers
             log.error(
                 "the transaction of %s stays unfinished until this broker starts again: %s refuses the marker of"
                 " producer %d, epoch %d with %s",
-                due.transactional_id,
+                markers.transactional_id,
                 partition,
-                due.producer_id,
-                due.producer_epoch,
+                markers.producer_id,
+                markers.producer_epoch,
                 error.name,
             )

@@ -15,7 +15,7 @@ from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.hanging import HangingTransactions, Journals
 from muster.broker.transactions.marker_routes import MarkerRoutes
 from muster.broker.transactions.markers import MarkerSender, MarkerWriter
-from muster.broker.transactions.places import Places
+from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.transaction_runtime import TransactionRuntime
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.effects import TransactionEvent, TransactionTimedOut
@@ -30,7 +30,7 @@ ABORT_AGAIN_S = 0.2
 """Seconds after which a transaction that hangs is aborted again, if its partition's groups were still being read."""
 
 
-class Transactions(ShardsOnLoop):
+class TransactionService(ShardsOnLoop):
     """Coordinates transactions on the running loop.
 
     Args:
@@ -46,7 +46,7 @@ class Transactions(ShardsOnLoop):
         partitions: Partitions,
         groups: Journals,
         writer: MarkerWriter,
-        places: Places,
+        locator: PartitionLocator,
         links: Links,
         on_written: Callable[[], None],
         take_id: Callable[[], int],
@@ -58,7 +58,7 @@ class Transactions(ShardsOnLoop):
         self.timed_out = 0
         """Transactions aborted because they lasted longer than their timeout."""
         self._links = links
-        self.sender = MarkerSender(MarkerRoutes(writer, places, links).write)
+        self.sender = MarkerSender(MarkerRoutes(writer, locator, links).write)
         self._shards = self.runtime = self.sender.coordinator = TransactionRuntime(
             _config(config),
             coordination.store(),
@@ -66,7 +66,7 @@ class Transactions(ShardsOnLoop):
             new_id=self.new_id,
             send_markers=self.sender,
         )
-        self._hanging = HangingTransactions(partitions, groups, places, links, self.runtime, self._abort_hanging)
+        self._hanging = HangingTransactions(partitions, groups, locator, links, self.runtime, self._abort_hanging)
 
     @property
     def verifies(self) -> bool:
@@ -90,7 +90,7 @@ class Transactions(ShardsOnLoop):
     def start(self) -> None:
         """As `ShardsOnLoop.start`."""
         super().start()
-        self._hanging.look_soon()
+        self._hanging.check_soon()
 
     def stop(self) -> None:
         """As `ShardsOnLoop.stop`."""
@@ -107,7 +107,7 @@ class Transactions(ShardsOnLoop):
     def leave(self) -> None:
         """As `ShardsOnLoop.leave`."""
         super().leave()
-        self._hanging.look_soon()
+        self._hanging.check_soon()
 
     def followed(self, nodes: Iterable[Node]) -> None:
         """A broker of a cluster has caught up with its image of the cluster, which has these brokers."""
@@ -118,7 +118,7 @@ class Transactions(ShardsOnLoop):
     def leads(self, topic: Topic, index: int, epoch: int) -> None:
         """As `Coordination.leads`."""
         self._coordination.leads(topic, index, epoch)
-        self._hanging.look_soon()
+        self._hanging.check_soon()
 
     def resigns(self, name: str, index: int, epoch: int) -> None:
         """As `Coordination.resigns`."""

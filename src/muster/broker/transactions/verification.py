@@ -10,8 +10,8 @@ from functools import partial
 
 from muster.broker.config import BrokerConfig
 from muster.broker.links.links import Links, Purpose
-from muster.broker.transactions.places import Places
-from muster.broker.transactions.service import Transactions
+from muster.broker.transactions.partition_locator import PartitionLocator
+from muster.broker.transactions.service import TransactionService
 from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode, error_code
 from muster.model import TopicPartition
@@ -28,30 +28,44 @@ OLDEST_VERSION = 4
 """Of AddPartitionsToTxn: the oldest that brokers send."""
 
 
-class Operation(Enum):
-    """What a request's version lets the broker do."""
+class SupportedOperation(Enum):
+    """What a request's version lets the broker do (Kafka's TransactionSupportedOperation)."""
 
     VERIFY_WITH_OLD_ERRORS = 0
     VERIFY = 1
     ADD = 2
 
 
-def of_produce(version: int) -> Operation:
+def of_produce(version: int) -> SupportedOperation:
     """The operation for a Produce."""
-    return Operation.ADD if version >= 12 else Operation.VERIFY if version == 11 else Operation.VERIFY_WITH_OLD_ERRORS
+    return (
+        SupportedOperation.ADD
+        if version >= 12
+        else SupportedOperation.VERIFY
+        if version == 11
+        else SupportedOperation.VERIFY_WITH_OLD_ERRORS
+    )
 
 
-def of_offset_commit(version: int) -> Operation:
+def of_offset_commit(version: int) -> SupportedOperation:
     """The operation for a TxnOffsetCommit."""
-    return Operation.ADD if version >= 5 else Operation.VERIFY if version == 4 else Operation.VERIFY_WITH_OLD_ERRORS
+    return (
+        SupportedOperation.ADD
+        if version >= 5
+        else SupportedOperation.VERIFY
+        if version == 4
+        else SupportedOperation.VERIFY_WITH_OLD_ERRORS
+    )
 
 
 class Verifier:
     """Asks the coordinator, in this broker or in another."""
 
-    def __init__(self, config: BrokerConfig, transactions: Transactions, places: Places, links: Links) -> None:
+    def __init__(
+        self, config: BrokerConfig, transactions: TransactionService, locator: PartitionLocator, links: Links
+    ) -> None:
         self._transactions = transactions
-        self._places = places
+        self._locator = locator
         self._links = links
         self._loop = asyncio.get_running_loop()
         self._backoff_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1e3
@@ -62,17 +76,17 @@ class Verifier:
         transactional_id: str,
         producer: Producer,
         partitions: frozenset[TopicPartition],
-        operation: Operation,
+        operation: SupportedOperation,
         done: Callable[[Errors], None],
         *,
         patient: bool = False,
     ) -> None:
         """Verify or add partitions; `done` is called with the errors of those that may not be written to. `patient`: a
         partition that cannot be added while the last transaction is being finished is tried again for a while."""
-        if operation is not Operation.ADD and not self._transactions.verifies:
+        if operation is not SupportedOperation.ADD and not self._transactions.verifies:
             done({})
             return
-        until = self._loop.time() + self._longest_s if patient and operation is Operation.ADD else 0.0
+        until = self._loop.time() + self._longest_s if patient and operation is SupportedOperation.ADD else 0.0
         self._ask(transactional_id, producer, partitions, operation, done, until)
 
     def _ask(
@@ -80,7 +94,7 @@ class Verifier:
         transactional_id: str,
         producer: Producer,
         partitions: frozenset[TopicPartition],
-        operation: Operation,
+        operation: SupportedOperation,
         done: Callable[[Errors], None],
         until: float,
     ) -> None:
@@ -96,10 +110,10 @@ class Verifier:
         node = self._transactions.coordinator(transactional_id) if is_there else None
         if node is None:
             answered(dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        elif not self._places.is_here(node):
+        elif not self._locator.is_here(node):
             request = _request(transactional_id, producer, partitions, operation)
             self._links.ask(node, Purpose.VERIFICATION, request, OLDEST_VERSION, partial(_read, partitions, answered))
-        elif operation is Operation.ADD:
+        elif operation is SupportedOperation.ADD:
             self._transactions.runtime.add_partitions(
                 transactional_id, producer, partitions, 2, lambda error: answered(dict.fromkeys(partitions, error))
             )
@@ -108,13 +122,13 @@ class Verifier:
 
 
 def _request(
-    transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition], operation: Operation
+    transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition], operation: SupportedOperation
 ) -> AddPartitionsToTxnRequest:
     topics: dict[str, AddPartitionsToTxnTopic] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, AddPartitionsToTxnTopic(topic)).partitions.append(index)
     asked = AddPartitionsToTxnTransaction(
-        transactional_id, *producer, operation is not Operation.ADD, list(topics.values())
+        transactional_id, *producer, operation is not SupportedOperation.ADD, list(topics.values())
     )
     return AddPartitionsToTxnRequest([asked])
 
@@ -133,13 +147,13 @@ def _read(
     done({where: errors[where] for where in partitions})
 
 
-def _refusals(found: Errors, operation: Operation) -> Errors:
+def _refusals(found: Errors, operation: SupportedOperation) -> Errors:
     return {each: _error(error, operation) for each, error in found.items() if error is not ErrorCode.NONE}
 
 
-def _error(error: ErrorCode, operation: Operation) -> ErrorCode:
+def _error(error: ErrorCode, operation: SupportedOperation) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.TRANSACTION_ABORTABLE and operation is Operation.VERIFY_WITH_OLD_ERRORS:
+    if error is ErrorCode.TRANSACTION_ABORTABLE and operation is SupportedOperation.VERIFY_WITH_OLD_ERRORS:
         return ErrorCode.INVALID_TXN_STATE
     return error

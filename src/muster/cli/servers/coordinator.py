@@ -14,7 +14,7 @@ from muster.errors import ConfigError
 from muster.version import __version__
 
 if TYPE_CHECKING:
-    from muster.broker.coordinator_process import Coordinator
+    from muster.broker.coordinator_process import CoordinatorServer
     from muster.broker.groups.events import EventFile
 
 PORT = 9192
@@ -82,13 +82,13 @@ def _check_meaning(override: str) -> None:
 
 async def _coordinate(config: BrokerConfig, events: EventFile | None, metrics: serve.MetricsAddress | None) -> int:
     session = serve.session(config, "a coordinator", create_chroot=False)
-    from muster.broker.coordinator_process import Coordinator, KafkaFollower
+    from muster.broker.coordinator_process import CoordinatorServer, KafkaFollower
 
-    coordinator = Coordinator(config, KafkaFollower(config, session), events)
+    coordinator = CoordinatorServer(config, KafkaFollower(config, session), events)
     return await serve.until_stopped(coordinator, ready_line, metrics)
 
 
-def ready_line(coordinator: Coordinator) -> str:
+def ready_line(coordinator: CoordinatorServer) -> str:
     """The line printed when members may join."""
     draft, kafka = coordinator.cluster.draft_node, coordinator.cluster.cluster_id
     assert draft is not None

@@ -44,7 +44,7 @@ async def _run(config: BrokerConfig, control_port: int, seed: int, *, stop_at_eo
     from muster.testing.disk import TroubledDisk
 
     disk = TroubledDisk()
-    broker = Broker(config, disk, among=serve.cluster_of(config))
+    broker = Broker(config, disk, zookeeper=serve.cluster_of(config))
     control = Control(broker, disk, seed)
     port = ControlPort(control.ask, control_port)
 

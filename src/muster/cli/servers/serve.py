@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from muster.broker.broker import Broker
 from muster.broker.config import FSYNC_POLICIES, BrokerConfig, listener, load, parse_listener
-from muster.broker.group_server import Shell
+from muster.broker.group_server import GroupServer
 from muster.broker.groups.events import EventFile
 from muster.broker.operators.garbage import Garbage
 from muster.cli.logs import add_log_level, set_up_server_log
@@ -194,10 +194,10 @@ async def serve(config: BrokerConfig, listener: EventFile | None = None, metrics
 
     One line on standard output reports that it is ready.
     """
-    return await until_stopped(Broker(config, on_event=listener, among=cluster_of(config)), ready_line, metrics)
+    return await until_stopped(Broker(config, on_event=listener, zookeeper=cluster_of(config)), ready_line, metrics)
 
 
-S = TypeVar("S", bound=Shell)
+S = TypeVar("S", bound=GroupServer)
 
 
 async def until_stopped(shell: S, ready: Callable[[S], str], metrics: MetricsAddress | None = None) -> int:
@@ -219,7 +219,7 @@ def _with_metrics(line: str, address: str) -> str:
     return f"{line.removesuffix(')')}, metrics on {address})"
 
 
-async def _until_stopped(shell: Shell, ready: Callable[[], str]) -> int:
+async def _until_stopped(shell: GroupServer, ready: Callable[[], str]) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -231,7 +231,7 @@ async def _until_stopped(shell: Shell, ready: Callable[[], str]) -> int:
     try:
         garbage = Garbage()
         garbage.take_over()
-        shell.on_rest = garbage.look
+        shell.on_rest = garbage.collect_if_due
         print(ready(), flush=True)
         ends = [asyncio.ensure_future(event.wait()) for event in (stopped, *shell.ends)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -243,7 +243,7 @@ async def _until_stopped(shell: Shell, ready: Callable[[], str]) -> int:
         await shell.stop()
 
 
-async def _started(shell: Shell, stopped: asyncio.Event) -> bool:
+async def _started(shell: GroupServer, stopped: asyncio.Event) -> bool:
     """Start it; False if a signal came first. Starting may wait, for example for a session with the same ID to
     expire."""
     starting, stopping = asyncio.ensure_future(shell.start()), asyncio.ensure_future(stopped.wait())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.broker.handlers import commit_short
-from muster.broker.handlers.commit_short import MOST_KNOWN, MOST_PARTITIONS, short_commit
+from muster.broker.handlers import fast_commit as module
+from muster.broker.handlers.fast_commit import MOST_KNOWN, MOST_PARTITIONS, fast_commit
 from muster.broker.handlers.offsets import offset_commit
 from muster.broker.net.calls import Api, Call, Service
 from muster.broker.net.connection_core import ConnectionCore
@@ -68,7 +68,7 @@ class Way:
         self.tick(0)
         assert (self.group.state.value, sorted(self.group.members)) == ("Stable", [DYNAMIC, STATIC])
         groups: Any = self
-        self._short = short_commit(groups)
+        self._short = fast_commit(groups)
         serve = partial(offset_commit, groups)
         api = Api(m.OffsetCommitRequest, 2, 10, serve, True, short=self._counted if short else None)
         loop: Any = Loop()
@@ -346,7 +346,7 @@ def test_a_rule_that_raises_drops_the_shard_as_on_the_general_way(monkeypatch: p
 
 def test_as_many_senders_are_known_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_KNOWN > 1_000
-    monkeypatch.setattr(commit_short, "MOST_KNOWN", 2)
+    monkeypatch.setattr(module, "MOST_KNOWN", 2)
     both = Both()
     senders: list[dict[str, Any]] = [{}, {"member_id": STATIC}, {"member_id": STATIC, "group_instance_id": "i"}]
     for number in (0, 1, 2, 0, 1, 1, 0, 2):

@@ -42,9 +42,9 @@ class Sender:
 
     def __init__(self, request: OffsetCommitRequest, begins: bytes) -> None:
         self.request = request
-        """As it is when it has no partitions."""
+        """The request without its partitions."""
         self._begins = begins
-        """How an answer begins, up to its partitions."""
+        """The first bytes of an answer, up to its partitions."""
         self.partitions: tuple[int, ...] = ()
         """Its last partitions: waiting answers share them."""
         self._answer = b""
@@ -59,7 +59,7 @@ class Sender:
 
 def _sender(version: int, head: bytes, count: int) -> Sender | None:
     """What these bytes say, if partitions follow them at once."""
-    # Such numbers are found again only where they were put.
+    # Numbers that occur nowhere else in the request.
     sample = [
         OffsetCommitRequestPartition(0x01020304 + index, 0x05060708090A0B0C, 0x0D0E0F10) for index in range(count)
     ]
@@ -97,7 +97,7 @@ def _answers(count: int) -> Struct:
     return Struct(">" + "i3x" * count + "2x")
 
 
-def short_commit(groups: Groups) -> Short:
+def fast_commit(groups: Groups) -> Short:
     """Handles a commit, from frame, position of the body and call; False: it must take the general path."""
     known: dict[tuple[int, bytes], Sender] = {}
     commit, may_serve = groups.runtime.commit, groups.may_serve

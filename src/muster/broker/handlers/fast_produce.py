@@ -45,10 +45,10 @@ _BATCH = Struct(">i4xbih34xi")
 _UNUSUAL = COMPRESSION_MASK | TRANSACTIONAL_FLAG
 _ANSWER = Struct(">iib")
 _OFFSETS = Struct(">qqq")
-_BEHIND_OFFSETS = b"\x01\x00\x00\x00" + bytes(5)
+_AFTER_OFFSETS = b"\x01\x00\x00\x00" + bytes(5)
 """No record errors, no message, no tags of partition and topic; no throttle time and no tags of the answer."""
-_BESIDE = 5 + _OFFSETS.size + len(_BEHIND_OFFSETS)
-"""Bytes of an answer beside `Target.answer`."""
+_FIXED_BYTES = 5 + _OFFSETS.size + len(_AFTER_OFFSETS)
+"""Bytes of an answer in addition to `Target.answer`."""
 
 
 class Target(NamedTuple):
@@ -117,7 +117,7 @@ def fast_produce(here: ProduceNeeds) -> Fast:
             return None
         target, batch = plain
         log, said = target.log, target.answer
-        if log.config.compression:  # it came without
+        if log.config.compression:  # the batch is not compressed
             return None
         now = now_ms()
         try:
@@ -131,10 +131,10 @@ def fast_produce(here: ProduceNeeds) -> Fast:
         appended_to(target.name, target.partition, len(batch), appended.last_offset + 1)
         return b"".join(
             (
-                _ANSWER.pack(len(said) + _BESIDE, correlation_id, 0),
+                _ANSWER.pack(len(said) + _FIXED_BYTES, correlation_id, 0),
                 said,
                 _OFFSETS.pack(appended.base_offset, appended.log_append_time, log.log_start_offset),
-                _BEHIND_OFFSETS,
+                _AFTER_OFFSETS,
             )
         )
 

@@ -1,4 +1,4 @@
-"""Where the partitions of transactions are: with which broker of the cluster."""
+"""Finds the broker that has a partition of a transaction."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from muster.broker.topics.catalogue import TopicCatalogue
 from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node, TopicPartition
 
 
-class Places:
-    """The partitions that a transaction may have. Groups that are kept in ZooKeeper have slots instead of partitions;
+class PartitionLocator:
+    """The partitions that a transaction may have, and their brokers. Groups that are kept in ZooKeeper have slots instead of partitions;
     in a transaction these are named as if they were partitions of `__consumer_offsets`."""
 
     def __init__(self, cluster: ClusterView, topics: TopicCatalogue, groups: Coordination) -> None:
@@ -47,7 +47,7 @@ class Places:
         return found
 
     def coordinator_epochs(self) -> list[int]:
-        """Under which epochs they do."""
+        """The epochs of the slots' coordinators."""
         count = self._topics.partition_count(TRANSACTION_STATE_TOPIC)
         return [self._cluster.leadership(TRANSACTION_STATE_TOPIC, slot).leader_epoch for slot in range(count)]
 
