@@ -49,7 +49,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
         "KEPT_BYTES": KEPT,
         "HIGH_WATER": HIGH,
         "PIPELINE_LIMIT": LIMIT,
-        "_LOOK_EVERY": 4,
+        "_CHECK_EVERY": 4,
         "_LEAST_READ": 16,
         "SMALL": 20,
     }.items():

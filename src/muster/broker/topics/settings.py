@@ -104,7 +104,8 @@ def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str,
     """A topic's settings after some operations, checked as a whole.
 
     Raises:
-        ConfigError: an operation that the setting does not allow, an unknown name or an invalid value, in Kafka's words.
+        ConfigError: an operation that the setting does not allow, an unknown name or an invalid value; in Kafka's
+            words.
     """
 
     def refusal(change: Change) -> Exception:
@@ -119,8 +120,8 @@ def apply(
     known: Mapping[str, Setting],
     refusal: Callable[[Change], Exception],
 ) -> dict[str, str]:
-    """Settings after some operations. Raises a `refusal` of an operation that the setting does not allow, or that is for
-    an unknown one."""
+    """Settings after some operations. Raises a `refusal` of an operation that the setting does not allow, or whose
+    setting is unknown."""
     found = dict(settings)
     for change in changes:
         name, operation, value = change
