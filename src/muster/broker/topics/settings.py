@@ -191,8 +191,8 @@ class Effective(NamedTuple):
 def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effective:
     """The value of a topic's setting: its own, else the broker's, else the default.
 
-    A stored value may be invalid by now: the range has changed, or it was written into ZooKeeper. That must not keep the
-    broker from starting: it counts as not set, and `unusable` reports it.
+    A stored value may be invalid by now: the range has changed, or it was written into ZooKeeper. That must not keep
+    the broker from starting: it counts as not set, and `unusable` reports it.
     """
     setting = SETTINGS[name]
     if name in topic:

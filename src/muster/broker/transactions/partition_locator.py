@@ -9,8 +9,11 @@ from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node, To
 
 
 class PartitionLocator:
-    """The partitions that a transaction may have, and their brokers. Groups that are kept in ZooKeeper have slots instead of partitions;
-    in a transaction these are named as if they were partitions of `__consumer_offsets`."""
+    """The partitions that a transaction may have, and their brokers.
+
+    Groups that are kept in ZooKeeper have slots instead of partitions; in a transaction these are named as if they were
+    partitions of `__consumer_offsets`.
+    """
 
     def __init__(self, cluster: ClusterView, topics: TopicCatalogue, groups: Coordination) -> None:
         self._cluster = cluster
