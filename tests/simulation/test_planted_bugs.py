@@ -52,7 +52,7 @@ def test_an_offset_is_told_before_it_is_durable(monkeypatch):
 
 
 def test_commits_are_acknowledged_that_could_not_be_written(monkeypatch):
-    monkeypatch.setattr(shard, "spoiled", lambda answer, error: answer)
+    monkeypatch.setattr(shard, "error_for_lost", lambda answer, error: answer)
     assert_caught("was acknowledged for|which is not durable|is none any more acknowledged|is not durable")
 
 

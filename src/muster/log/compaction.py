@@ -60,7 +60,7 @@ class Statistics:
 
     bytes_before: int = 0
     bytes_after: int = 0
-    check_deletion_offsets: int = 0
+    records_before: int = 0
     records_after: int = 0
 
 
@@ -272,7 +272,7 @@ class _Cleaner:
         aborted = self._outcomes.is_aborted(header)
         records = [] if aborted else read_records(batch, 0, header)
         kept = [record for record in records if self._stays(record, horizon)]
-        self._statistics.check_deletion_offsets += header.record_count
+        self._statistics.records_before += header.record_count
         self._statistics.records_after += len(kept)
         set_horizon = horizon is None and any(record.value is None for record in kept)
         if len(kept) == len(records) and not set_horizon and records:

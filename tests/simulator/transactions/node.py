@@ -366,7 +366,7 @@ def times(world: World, node_of: Callable[[], Node | None]) -> Iterator[None]:
             (service, "_new_member_id", lambda prefix: f"{prefix}-{next(numbers):04}"),
             (links, "_now", lambda: world.now),
             (zookeeper_cluster, "monotonic", monotonic),
-            (zookeeper_cluster, "Standstill", partial(FreezeDetector, read=monotonic)),
+            (zookeeper_cluster, "FreezeDetector", partial(FreezeDetector, read=monotonic)),
             (slot_coordination, "SLOT_COUNT", SLOTS),
             (slot_coordination, "SlotKeeper", partial(SlotKeeper, slots=SLOTS)),
             (slot_coordination.ZooKeeperCoordination, "slots_without_topic", SLOTS),
