@@ -15,7 +15,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 
 import muster.testing
 from muster import Admin, Consumer, MusterError, Producer
-from muster.local.kept import ServerFailedError
+from muster.local.server import ServerFailedError
 from muster.testing import WaitTimeoutError, kit
 from tests.support.alive import wait_until_gone
 

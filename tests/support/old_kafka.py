@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from muster.compare.peer import POM
-from muster.local.kept import keep, pid_in
+from muster.local.server import keep, pid_in
 from tests.support import peers
 
 VERSION = "0.8.2.2"

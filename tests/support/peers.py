@@ -28,8 +28,8 @@ import pytest
 from muster.errors import ConfigError
 from muster.local.jars import fetch
 from muster.local.java import OLDEST_JAVA, installed_java
-from muster.local.kept import keep, pid_in
 from muster.local.ports import free_ports as free_ports  # tests take it from here
+from muster.local.server import keep, pid_in
 from tests.support import class_data
 from tests.support.kafka_tools import KafkaTools
 from tests.support.scale import is_quick

@@ -16,8 +16,8 @@ from types import TracebackType
 
 import psycopg
 
-from muster.local.kept import Kept
 from muster.local.ports import LOOPBACK, free_ports
+from muster.local.server import LocalServer
 from tests.support import peers
 
 USER = "postgres"
@@ -42,7 +42,7 @@ def find_postgres() -> Path | None:
     return found[-1].parent if found else None
 
 
-class PostgresServer(Kept):
+class PostgresServer(LocalServer):
     """One server on the loopback interface, as a context manager; it takes every client without a password."""
 
     def __init__(self, folder: Path) -> None:

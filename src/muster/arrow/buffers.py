@@ -83,7 +83,7 @@ def _decode(
 
 
 def _inputs(buffer: Buffer, segments: list[EncodedBatch]) -> Iterator[_Input]:
-    """Cut the batches into pieces of at most about FLUSH_BYTES. What is not compressed is decoded where it lies."""
+    """Cut the batches into pieces of at most about FLUSH_BYTES. Uncompressed batches are decoded in place."""
     whole = memoryview(buffer)
     for compressed, run in groupby(segments, lambda segment: segment.header.compression is not Compression.NONE):
         decoded = _unpacked if compressed else _in_place
@@ -103,16 +103,16 @@ def _in_place(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input
         yield _input(whole, rows)
 
 
-_rooms: list[npt.NDArray[np.uint8]] = []
-"""Where batches were decompressed to, and the next may be: memory of its own for each piece would have to be given by
-the system and be cleared each time."""
+_free_buffers: list[npt.NDArray[np.uint8]] = []
+"""Memory into which batches are decompressed, for reuse: the system would have to allocate and clear new memory for
+each piece."""
 
 
 def _unpacked(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input]:
-    """Decompress batches one after the other. The memory of a piece is used again when the next one is asked for."""
+    """Decompress batches one after the other. The memory of a piece is reused for the next one."""
     try:
-        room = _rooms.pop()
-    except IndexError:  # asking first would do for one thread only
+        room = _free_buffers.pop()
+    except IndexError:  # a check beforehand would suffice for one thread only
         room = np.empty(ROOM_BYTES, np.uint8)
     view = room.data
     rows: list[tuple[int, ...]] = []
@@ -125,7 +125,7 @@ def _unpacked(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input
                 yield _input(view[:size], rows)
                 rows, size = [], 0
                 count = decompress_into(header.compression, packed, view)
-            if count is None:  # too large, or broken, which this tells
+            if count is None:  # too large, or damaged, which this raises
                 alone = memoryview(record_bytes(whole, position, header))
                 yield _input(alone, [_row(0, len(alone), header)])
                 continue
@@ -137,8 +137,8 @@ def _unpacked(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input
         if rows:
             yield _input(view[:size], rows)
     finally:
-        if not _rooms:
-            _rooms.append(room)
+        if not _free_buffers:
+            _free_buffers.append(room)
 
 
 def _row(begin: int, end: int, header: BatchHeader) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ class _Records:
             raise CorruptRecordError(f"a record of the batch at offset {base_offset} {REASONS[status]}")
 
     def columns(self, names: frozenset[str]) -> dict[str, Array]:
-        """The columns asked for."""
+        """The requested columns."""
         rows = self.rows
         makers: dict[str, Callable[[], Array]] = {
             "key": lambda: self._field(pa.binary(), self._spans, KEY, rows),
@@ -222,7 +222,7 @@ def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
 
 
 def _repaired(names: Array) -> Array:
-    """Headers' names; if one is not valid UTF-8 (rare), as the other decoder reads it."""
+    """The names of headers; if one is not valid UTF-8 (rare), decoded as the other decoder does."""
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:

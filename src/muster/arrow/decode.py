@@ -28,7 +28,7 @@ class Fetched(NamedTuple):
 class Decoder:
     """Decodes what is fetched from one partition.
 
-    `columns` are names of `COLUMNS`, or "headers", in the order wanted. Bytes that are not asked for are not copied.
+    `columns` are names of `COLUMNS`, or "headers", in the order wanted. Other columns are not copied.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Decoder:
         """The records of fetched bytes whose offset is in `[start, end)`.
 
         The bytes may end in the middle of a batch. `aborted` is a response's list of (producer id, first offset) of
-        aborted transactions for read_committed, None for read_uncommitted. The next offset is known at once; records
-        are decoded as the batches are taken, and none of those is empty.
+        aborted transactions for read_committed, None for read_uncommitted. The next offset is known immediately;
+        records are decoded as the batches are iterated over, and no batch is empty.
 
         Raises:
-            CorruptRecordError: a CRC or a record is wrong; for a record, when the batches are taken.
+            CorruptRecordError: a CRC or a record is wrong; for a record, during iteration over the batches.
         """
         kernel, names = kernel_at_hand(self._engine), frozenset(self._columns)
         if kernel is not None and (found := buffers.decode_plain(kernel, buffer, (start, end), names, check_crcs)):

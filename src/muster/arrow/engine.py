@@ -1,8 +1,8 @@
 """Chooses how records are decoded, and how they are packed: by a numba kernel once it pays, else in plain Python.
 
 Loading the kernel from numba's cache costs about as much as decoding a hundred thousand records in Python, compiling it
-ten times that. So a process decodes its first records in Python, and uses the kernel when more have come, or at once if
-the kernel was loaded before.
+ten times that. So a process decodes its first records in Python, and uses the kernel when more have come, or
+immediately if the kernel was loaded before.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _packing = _Process("muster.arrow.packing_kernel")
 
 
 def kernel_at_hand(engine: Engine) -> Kernel | None:
-    """The kernel if it is loaded already and may be used."""
+    """The kernel if it is already loaded and may be used."""
     return None if engine is Engine.PYTHON else _process.kernel
 
 
@@ -86,7 +86,7 @@ def _load(process: _Process) -> Kernel:
 
 
 def use_writable_cache() -> str | None:
-    """Point numba to a folder that can be written, unless NUMBA_CACHE_DIR is set, and say which.
+    """Point numba to a writable folder, unless NUMBA_CACHE_DIR is set, and return it.
 
     With a read-only site-packages numba would silently recompile in each process.
     """

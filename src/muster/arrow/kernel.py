@@ -1,16 +1,16 @@
 """The numba kernel that turns encoded records into Arrow's buffers: no Python object for a record.
 
-Importing this module compiles it, which takes seconds, or loads what was compiled earlier, a fraction of one:
+Importing this module compiles it, which takes seconds, or loads what was compiled earlier, in a fraction of one:
 `muster.arrow.engine` imports it only for many records. One explicit signature: the input is always
 a read-only array, so that there is no second specialisation.
 
 The rules are those of `protocol.record_batch`; the tests compare the two record by record. What that refuses with
-CorruptRecordError is reported here as a status. Varints are handled as uint64 throughout: of an int64 and a uint64
-numba would make a float.
+CorruptRecordError is reported here as a status. Varints are handled as uint64 throughout: numba would turn an int64
+and a uint64 into a float.
 
 Two steps, because small functions over plain arrays are what numba compiles to fast code (with tuples of arrays between
 the functions the same took three times as long): `parse` finds where each record's key, value and headers lie, then
-`gather` copies one column, if it is wanted at all, into an array that is exactly as large as it has to be.
+`gather` copies one column, if it is wanted at all, into an array of exactly the size that it needs.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _skip_headers(data: Bytes, position: int, limit: int) -> int:
 
 @_jit()
 def _microseconds(base: int, delta: int) -> int:
-    """The timestamp base + delta (milliseconds) in microseconds, or what stands for one out of range."""
+    """The timestamp base + delta (milliseconds) in microseconds, or the value that marks one out of range."""
     total = base + delta
     overflown = (delta > 0 and total < base) or (delta < 0 and total > base)
     if overflown or total > MAX_MS or total < -MAX_MS:
@@ -143,7 +143,7 @@ def walk(data: Bytes, start: int, end: int, segments: npt.NDArray[np.int64], crc
 
     It knows plain batches only, as most fetches have no others: not compressed, of no transaction, wholly in
     `[start, end)` but for the beginning of the first. At anything else, and at a header that may be damaged, it gives
-    up: -1. Then `segments.scan` looks, which has the rules.
+    up: -1. Then `segments.scan`, which has all the rules, is used.
     """
     position, count, next_offset = 0, 0, start
     while data.size - position > HEADER_SIZE:
@@ -196,7 +196,7 @@ def parse(  # noqa: C901
     written here. A row of `spans` becomes: position and length of the key, of the value, position of the headers. Times
     are in microseconds.
     """
-    # One function: with a call for each number and for each record it took ten times as long, 170 ns for a record.
+    # One function: with a call for each number and each record it took ten times as long, 170 ns per record.
     row = 0
     for index in range(segments.shape[0]):
         position, limit, count, base_offset, base_timestamp, append_time, max_timestamp, _, _, _ = segments[index]
@@ -253,7 +253,7 @@ def parse(  # noqa: C901
 
 @_jit()
 def _copy(data: Bytes, position: int, length: int, out: Bytes, at: int) -> None:
-    # Unsigned indices: for signed ones numba looks at each whether it counts from the end.
+    # Unsigned indices: for signed ones numba checks whether each counts from the end.
     source, target = np.uint64(position), np.uint64(at)
     for index in range(np.uint64(length)):
         out[target + index] = data[source + index]

@@ -17,12 +17,12 @@ REASONS = {
     BAD_VARINT: "has a varint of more than 64 bits",
     BAD_FIELD: "has a field of impossible length",
     BAD_HEADERS: "has impossible headers",
-    WRONG_LENGTH: "says another length than it has",
-    LEFT_OVER: "is followed by bytes that belong to none",
+    WRONG_LENGTH: "has another length than it states",
+    LEFT_OVER: "is followed by bytes that belong to no record",
 }
 
 NULL_TIMESTAMP = -(2**63)
-"""Stands for a timestamp that 64 bits of microseconds cannot hold; it becomes null."""
+"""Marks a timestamp that does not fit into 64 bits of microseconds; it becomes null."""
 
 MAX_MS = (2**63 - 1) // 1000
 """The largest timestamp in milliseconds that fits in microseconds."""
@@ -40,7 +40,7 @@ KEY, VALUE, HEADERS_AT = 0, 2, 4
 SPAN_COLUMNS = 5
 
 FARTHEST_OFFSET = 2**62
-"""Offsets up to here can be added to without a look at whether 64 bits hold the sum."""
+"""Up to here a sum of offsets cannot overflow 64 bits."""
 
 SEGMENT_COLUMNS = 10
 """Columns of a segment table; the kernel's `parse` says which."""
@@ -52,4 +52,4 @@ of the segment."""
 MIN_RECORD_SIZE = 7
 
 NOT_PLAIN = COMPRESSION_MASK | TRANSACTIONAL_FLAG | CONTROL_FLAG
-"""Attributes of a batch that takes more than finding its records."""
+"""Attributes of a batch that needs more than finding its records."""

@@ -1,7 +1,7 @@
 """Arrow columns to record batches, for writing very many records at once.
 
-`place` says which partition each row goes to, as Kafka's producers choose it: the one that it names, else that of its
-key. -1 stands for any: the producer chooses. `pack` makes batches of the rows of each partition, in their
+`place` determines the partition of each row as Kafka's producers do: the one that the row names, else that of its key.
+-1 means any: the producer chooses. `pack` makes batches of the rows of each partition, in their
 order. The numba kernel does both where it pays (`engine.packing_kernel_for`), else plain Python, with the same results.
 """
 

@@ -53,7 +53,7 @@ class MemberSubscription:
 class MemberAssignment:
     """What the leader decided for one member; `user_data` reaches that member's `on_assignment`.
 
-    The built-in assignors keep the partitions as places of a layout until their names are asked for. The leader sends
+    The built-in assignors keep the partitions as places of a layout until their names are requested. The leader sends
     them by topic and number and never needs names, and making a hundred thousand named pairs costs more than assigning
     as many partitions.
     """
@@ -86,7 +86,7 @@ class MemberAssignment:
         self._partitions, self._layout = partitions, None
 
     def unnamed(self) -> dict[str, list[int]] | None:
-        """Partition numbers by topic; None once the names were asked for."""
+        """Partition numbers by topic; None once the names were requested."""
         return None if self._layout is None else self._layout.numbered(self._places)
 
     def count(self) -> int:

@@ -1,6 +1,6 @@
 """Names at the edge, integers inside: the numbering that the sticky assignors compute on.
 
-All partitions of all subscribed topics stand in one row, sorted by topic and partition; a partition is its place in
+All partitions of all subscribed topics are in one row, sorted by topic and partition; a partition is its place in
 the row, a member its place among the sorted member ids. Ten integer lists cost a hundredth of what dictionaries of
 named pairs cost, and slices of them are what makes dealing fast.
 """
@@ -24,7 +24,7 @@ _NOWHERE = (0, 0)
 _NONE: tuple[None, int] = (None, -1)
 
 Claim = tuple[int, list[int]]
-"""What one member says it owns: a generation, and places of a layout."""
+"""What one member claims to own: a generation, and places of a layout."""
 
 
 def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
@@ -123,7 +123,7 @@ class Layout:
         return list(map(self.names.__getitem__, places))
 
     def numbered(self, places: Iterable[int]) -> dict[str, list[int]]:
-        """The partition numbers of some places by topic; topics stand in the order in which places first name them."""
+        """The partition numbers of some places by topic; topics are in the order in which places first name them."""
         topics, topic_of, number_of = self.topics, self.topic_of, self.number_of
         found: dict[str, list[int]] = {}
         for place in places:

@@ -20,8 +20,8 @@ from muster.assignors.layout import Layout
 from muster.assignors.paths import balance
 from muster.assignors.racks import Racks
 
-_MOST_LOOKS = 500_000
-"""Trades that are considered at most: racks are a matter of cost, and a rebalance must not wait for them."""
+_MAX_TRADES_CONSIDERED = 500_000
+"""Racks only reduce cost: a rebalance must not wait for a long search."""
 
 
 def share_by_rack(layout: Layout, owner: list[int], racks: Racks) -> list[list[int]]:
@@ -156,13 +156,13 @@ class _Trade:
         self._holdings = holdings
         self._racks = racks
         self._subscribers = subscribers
-        self._looks = 0
+        self._considered = 0
 
     def all(self) -> None:
         """Trade until no trade helps; each one brings more near, or as much near and more back."""
         places = range(len(self._holdings.holder))
         while sum(self._improve(place) for place in places if self._may_gain(place)):
-            if self._looks >= _MOST_LOOKS:
+            if self._considered >= _MAX_TRADES_CONSIDERED:
                 return
 
     def _worth(self, member: int, place: int) -> tuple[bool, bool]:
@@ -191,7 +191,7 @@ class _Trade:
                 holdings.move(place, holder, taker)
                 holdings.move(back, taker, holder)
                 return True
-            if self._looks >= _MOST_LOOKS:
+            if self._considered >= _MAX_TRADES_CONSIDERED:
                 return False
         return False
 
@@ -201,7 +201,7 @@ class _Trade:
             if not self._holdings.wants(holder, topic):
                 continue
             for place in places:
-                self._looks += 1
+                self._considered += 1
                 near, own = self._gain(place, taker, holder)
                 if (gain[0] + near, gain[1] + own) > (0, 0):
                     return place

@@ -62,7 +62,7 @@ class PreviousReader:
         self._misses = 0
 
     def read(self, data: bytes) -> Claim:
-        """What one member says. Data that cannot be read claims nothing, as in Kafka."""
+        """The claim of one member. Data that cannot be read claims nothing, as in Kafka."""
         if len(data) < 2 * _INT32.size:
             return UNKNOWN_GENERATION_ID, []
         # The size, the number of topics, and the first topic's length and name, which has less than 256 bytes.
@@ -141,7 +141,7 @@ def _check_lengths(name: int, count: int, left: int) -> None:
 
 
 def _runs(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """For each topic its name, how many numbers follow, and where the first stands. The data is known to be good."""
+    """For each topic its name, how many numbers follow, and where the first is. The data is known to be valid."""
     (topics,) = _INT32.unpack_from(data)
     at = _INT32.size
     for _ in range(topics):

@@ -11,7 +11,7 @@ hand-overs that gains more of them than it costs (as for every flow of minimum c
 - a member that ends with one more and one that ends with one fewer may stand at the ends of the chain, if the second
   had exactly one more than the first: they swap loads. The link between them leads through the level they share.
 
-`_returned_by_swap` finds the short cycles, which are nearly all; `_is_least` sees at a glance, in nearly all cases,
+`_returned_by_swap` finds the short cycles, which are nearly all; `_is_least` proves quickly, in nearly all cases,
 that no cycle is left; and `_find_cycle` searches the rest (Bellman and Ford, in the version with a queue).
 """
 

@@ -2,7 +2,7 @@
 
 Theory
 ------
-1. Every member says what it owns and in which generation. `Layout.settle` turns the claims into at most one rightful
+1. Every member states what it owns and in which generation. `Layout.settle` turns the claims into at most one rightful
    owner for each partition.
 2. With equal subscriptions (members without any existing topic set aside) P partitions over M members make a quota of
    P // M, and P % M members have one more. A member keeps what it owns up to that; the members that own more than the
@@ -70,7 +70,7 @@ class StickyAssignor(Assignor):
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks,
     ) -> dict[str, MemberAssignment]:
-        """The same, near to where the members are."""
+        """The same, preferring partitions in the members' racks."""
         order = sorted(members)
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
         claims = self.claims(layout, [members[member_id] for member_id in order])
@@ -86,7 +86,7 @@ class StickyAssignor(Assignor):
         }
 
     def claims(self, layout: Layout, subscriptions: list[MemberSubscription]) -> list[Claim]:
-        """What each member says it owns. What cannot be read claims nothing, as in Kafka."""
+        """What each member claims to own. Data that cannot be read claims nothing, as in Kafka."""
         reader = PreviousReader(layout)
         return [reader.read(subscription.user_data) for subscription in subscriptions]
 
@@ -112,7 +112,7 @@ class CooperativeStickyAssignor(StickyAssignor):
     def claims(self, layout: Layout, subscriptions: list[MemberSubscription]) -> list[Claim]:
         """Owned partitions and their generation, the subscription's own where it has one."""
         spans = layout.spans()
-        return [(_generation(said), places_of(spans, said.owned_partitions)) for said in subscriptions]
+        return [(_generation(each), places_of(spans, each.owned_partitions)) for each in subscriptions]
 
     def granted(self, member: int, places: list[int], owner: list[int]) -> list[int]:
         """Leave out the places that another member still holds.
@@ -123,10 +123,10 @@ class CooperativeStickyAssignor(StickyAssignor):
         return [place for place in places if owner[place] == member or owner[place] == FREE]
 
 
-def _generation(said: MemberSubscription) -> int:
-    if said.generation_id == UNKNOWN_GENERATION_ID and len(said.user_data) >= _INT32.size:
-        return int(_INT32.unpack_from(said.user_data)[0])
-    return said.generation_id
+def _generation(subscription: MemberSubscription) -> int:
+    if subscription.generation_id == UNKNOWN_GENERATION_ID and len(subscription.user_data) >= _INT32.size:
+        return int(_INT32.unpack_from(subscription.user_data)[0])
+    return subscription.generation_id
 
 
 def share(layout: Layout, owner: list[int], claims: list[Claim]) -> list[list[int]]:

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster.local.kept import Kept
 from muster.local.ports import LOOPBACK, free_ports
+from muster.local.server import LocalServer
 
 _READY = re.compile(r"^muster \S+ ready on (\S+) ", re.MULTILINE)
 
 
-class _Command(Kept):
+class _Command(LocalServer):
     """A process of the command `muster` that reports when it is ready: another server could listen on its port."""
 
     def arguments(self) -> list[str]:

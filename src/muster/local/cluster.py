@@ -13,8 +13,8 @@ from pathlib import Path
 from muster.errors import ConfigError
 from muster.local.broker import LocalBroker
 from muster.local.folders import alone
-from muster.local.kept import Kept, RunsInBlock, ServerFailedError
 from muster.local.ports import check_free, free_ports
+from muster.local.server import LocalServer, RunsInBlock, ServerFailedError
 from muster.local.zookeeper import Ensemble, ZooKeeperServer
 
 PATIENCE_S = 60.0
@@ -47,12 +47,11 @@ class LocalCluster(RunsInBlock):
         kind: type[LocalBroker] = LocalBroker,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `kind` is the
-        brokers' class. `say` is called with the
-        reason when a start takes long."""
+        """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `kind` is the brokers'
+        class. `say` is called with the reason when a start takes long."""
         self.folder = folder.absolute()
         self._say = say
-        # A name of its own: keepers of an earlier run in this folder must not take this one for theirs.
+        # A unique name: keepers of an earlier run in this folder must not mistake this run for theirs.
         super().__init__(self.folder / "runs" / f"{os.getpid()}-{secrets.token_hex(4)}")
         count = brokers + zookeeper_servers
         ports = list(range(port_base, port_base + count)) if port_base else free_ports(count)
@@ -86,7 +85,7 @@ class LocalCluster(RunsInBlock):
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     @property
-    def servers(self) -> Iterator[Kept]:
+    def servers(self) -> Iterator[LocalServer]:
         """All of them, brokers first."""
         yield from self.brokers.values()
         yield from self.zookeepers
@@ -126,8 +125,8 @@ class LocalCluster(RunsInBlock):
         with alone(self.folder / "lock", f"another cluster runs in {self.folder}"):
             yield
 
-    def _wait_for_an_earlier(self, server: Kept) -> None:
-        """One whose starter was killed ends within a moment, on an idle machine."""
+    def _wait_for_an_earlier(self, server: LocalServer) -> None:
+        """Wait for a server of an earlier run: if its starter was killed, it ends within a moment."""
         deadline = time.monotonic() + PATIENCE_S
         while (pid := server.pid) is not None:
             if time.monotonic() > deadline:

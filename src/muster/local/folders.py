@@ -12,17 +12,17 @@ from muster.errors import ConfigError
 
 
 @contextlib.contextmanager
-def alone(lock: Path, otherwise: str) -> Iterator[None]:
-    """Hold the lock of a file, which is made, within the block.
+def alone(lock: Path, message: str) -> Iterator[None]:
+    """Hold the lock of a file, which is created, within the block.
 
     Raises:
-        ConfigError: another process holds it; `otherwise` says so.
+        ConfigError: another process holds it; `message` says so.
     """
     with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(otherwise) from None
+            raise ConfigError(message) from None
         yield
 
 

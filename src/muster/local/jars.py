@@ -24,13 +24,13 @@ ZOOKEEPER_POM = Path(__file__).with_name("zookeeper-pom.xml")
 DEBIAN_JARS = Path("/usr/share/java")
 LISTING = "SHA256SUMS"
 
-Progress = Callable[[str], None]
-"""Called with "" when Maven is started, and with the name of each file that was downloaded: it may have all of them."""
+ReportProgress = Callable[[str], None]
+"""Called with "" when Maven is started, and with the name of each downloaded file, if any had to be downloaded."""
 
 _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/(\S+)")
 
 
-def zookeeper_classpath(progress: Progress | None = None) -> str:
+def zookeeper_classpath(progress: ReportProgress | None = None) -> str:
     """The class path with ZooKeeper's server; fetched where that is the only way, which takes a while.
 
     Raises:
@@ -58,30 +58,30 @@ def fetch(
     folder: Path,
     what: str,
     properties: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
 ) -> None:
     """Let Maven fetch the jars that a project file names into a folder of the cache, unless they are there. Several
     processes may ask for the same folder at once.
 
     Raises:
-        ConfigError: Maven is not here, or it cannot fetch them, or they cannot be kept there.
+        ConfigError: Maven is not installed, it cannot fetch them, or they cannot be stored there.
     """
     try:
         _fetch(pom, folder, what, properties or {}, progress)
     except OSError as error:
         raise ConfigError(
-            f"{what} cannot be kept in {folder}: {error.strerror or error}; XDG_CACHE_HOME names another cache"
+            f"{what} cannot be stored in {folder}: {error.strerror or error}; XDG_CACHE_HOME names another cache"
         ) from None
 
 
-def _fetch(pom: Path, folder: Path, what: str, properties: Mapping[str, str], progress: Progress | None) -> None:
+def _fetch(pom: Path, folder: Path, what: str, properties: Mapping[str, str], progress: ReportProgress | None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if is_whole(folder):
             return
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        _have_maven_copy(pom, partial, what, properties, progress)
+        _copy_with_maven(pom, partial, what, properties, progress)
         listing = []
         for path in sorted(partial.iterdir()):
             if not _is_jar(path):
@@ -103,8 +103,8 @@ def is_whole(folder: Path) -> bool:
         return False
 
 
-def _have_maven_copy(
-    pom: Path, folder: Path, what: str, properties: Mapping[str, str], progress: Progress | None
+def _copy_with_maven(
+    pom: Path, folder: Path, what: str, properties: Mapping[str, str], progress: ReportProgress | None
 ) -> None:
     maven = shutil.which("mvn")
     if maven is None:
@@ -113,21 +113,21 @@ def _have_maven_copy(
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
     if progress is not None:
         progress("")
-    said = []
+    output = []
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                said.append(line.strip())
+                output.append(line.strip())
                 if progress is not None and (found := _DOWNLOADED.search(line)):
                     progress(found[1])
         except BaseException:
             process.terminate()
             raise
     if process.returncode or not folder.is_dir():
-        why = next((line for line in said if line.startswith("[ERROR]")), said[-1] if said else "no output")
+        why = next((line for line in output if line.startswith("[ERROR]")), output[-1] if output else "no output")
         raise ConfigError(f"Maven could not fetch {what}: {why.removeprefix('[ERROR]').strip()[:500]}")
 
 

@@ -7,7 +7,7 @@ however it ends, so that a program that is killed leaves no server behind, and s
 without counting each other. The keeper holds no lock while the server is in use; once it can have the lock for itself,
 it ends the server, and keeps the lock until the server is gone: a newcomer waits for that and starts another.
 
-It also holds the lock on PIDFILE while the server runs (`kept.pid_in` looks at that), and ends as the server did. It
+It also holds the lock on PIDFILE while the server runs (`server.pid_in` looks at that), and ends as the server did. It
 runs as a script, without the package, so that it is small and starts quickly.
 """
 
@@ -60,8 +60,8 @@ def main() -> int:
 
 
 def die_with(parent: int) -> Callable[[], None] | None:
-    """What a process does before it begins: on Linux it has itself killed when its parent ends, also while it is
-    stopped (SIGSTOP), when it would never learn of that by a pipe."""
+    """The `preexec_fn` of a process: on Linux the kernel kills it when its parent ends, even while it is stopped
+    (SIGSTOP) and would not notice a closed pipe."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -75,7 +75,7 @@ def die_with(parent: int) -> Callable[[], None] | None:
 
 
 def end_as(code: int) -> int:
-    """The exit code to end with; where the server was ended by a signal, the keeper is, too."""
+    """The exit code to end with; if a signal ended the server, the same signal ends the keeper."""
     if code < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)

@@ -33,7 +33,7 @@ def free_ports(count: int) -> list[int]:
             probe.close()
             continue
         if sys.platform == "linux":
-            # Set behind the bind, which is to fail where another has the port, whatever that one's socket allows.
+            # Set after the bind, which must fail if another socket has the port, whatever that one allows.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             _reserved.enter_context(probe)
         else:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from muster.local.jars import zookeeper_classpath
 from muster.local.java import find_java
-from muster.local.kept import Kept, RunsInBlock, ServerFailedError
 from muster.local.ports import LOOPBACK, free_ports
 from muster.local.relay import Relay
+from muster.local.server import LocalServer, RunsInBlock, ServerFailedError
 
 SETTINGS: Mapping[str, object] = {
-    "tickTime": 500,  # sessions may be as short as that, and are looked at as often
+    "tickTime": 500,  # sessions may be as short as that, and are checked as often
     "minSessionTimeout": 500,
     "maxSessionTimeout": 120_000,
     "clientPortAddress": LOOPBACK,
@@ -28,7 +28,7 @@ SETTINGS: Mapping[str, object] = {
 }
 
 
-class ZooKeeperServer(Kept):
+class ZooKeeperServer(LocalServer):
     """One server on the loopback interface.
 
     Without `fsync` its log is not forced to disk: a killed process loses nothing, a power cut may.
@@ -171,7 +171,7 @@ class Ensemble(RunsInBlock):
 
         Consequences: the leader does not hear from the sessions of that server, so each expires after its timeout, with
         its ephemeral nodes; the session is not notified. After `syncLimit` ticks, 30 s where it is not set, the
-        server takes its leader for lost, and serves no more until the block is left.
+        server gives its leader up, and does not serve until the block is left.
         """
         relays = [relay for (one, _), relay in self._relays.items() if one == server.number]
         assert relays, "an ensemble whose servers may lag is made with relayed=True"
@@ -192,7 +192,7 @@ class Ensemble(RunsInBlock):
 
     @property
     def address(self) -> str:
-        """The addresses of all servers, as clients want them."""
+        """The addresses of all servers, for clients."""
         return ",".join(server.address for server in self.servers)
 
     @property
@@ -200,7 +200,7 @@ class Ensemble(RunsInBlock):
         """The leader, through which all writes go.
 
         Raises:
-            ServerFailedError: none is at this moment.
+            ServerFailedError: there is none at the moment.
         """
         for server in self.servers:
             if server.mode == "leader":

@@ -1,1 +1,1 @@
-"""Numbers for operators: families of samples, how Prometheus wants them written, the port where they are read."""
+"""Numbers for operators: families of samples, their encoding for Prometheus, and the port that serves them."""

@@ -77,14 +77,14 @@ def _metric(family: Family) -> object:
     metric = Metric(name, family.text, family.kind.value)
     suffix = "_total" if family.kind is Kind.COUNTER else ""
     for labels, value in family.samples:
-        given = dict(labels)
+        tags = dict(labels)
         if isinstance(value, Distribution):
             for bound, count in zip(value.bounds, value.counts, strict=True):
-                metric.add_sample(f"{name}_bucket", given | {"le": _bound(bound)}, count)
-            metric.add_sample(f"{name}_count", given, value.counts[-1])
-            metric.add_sample(f"{name}_sum", given, value.total)
+                metric.add_sample(f"{name}_bucket", tags | {"le": _bound(bound)}, count)
+            metric.add_sample(f"{name}_count", tags, value.counts[-1])
+            metric.add_sample(f"{name}_sum", tags, value.total)
         else:
-            metric.add_sample(name + suffix, given, value)
+            metric.add_sample(name + suffix, tags, value)
     return metric
 
 

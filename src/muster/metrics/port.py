@@ -29,16 +29,16 @@ log = logging.getLogger("muster.metrics")
 
 DEADLINE_S = 20.0
 MOST_AT_ONCE = 32
-KEPT_S = 1.0
+CACHE_S = 1.0
 """How long a response is reused."""
-_LOOK_S = 0.25
+_CHECK_INTERVAL_S = 0.25
 """How often the server checks for connections past their deadline, and for its shutdown."""
 
 MakePage = Callable[[str], Page]
 
 
-class _Kept:
-    """A page, made once for concurrent requests."""
+class _CachedPage:
+    """A page, rendered once for concurrent requests."""
 
     def __init__(self, make: MakePage) -> None:
         self._make = make
@@ -48,7 +48,7 @@ class _Kept:
     def get(self, accept: str) -> Page:
         with self._lock:
             made = self._made.get(accept)
-            if made is not None and time.monotonic() < made[0] + KEPT_S:
+            if made is not None and time.monotonic() < made[0] + CACHE_S:
                 return made[1]
             page = self._make(accept)
             self._made = {accept: (time.monotonic(), page)}
@@ -64,12 +64,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        kept = self.server.pages.get(path)
-        if kept is None:
+        cached = self.server.pages.get(path)
+        if cached is None:
             self.send_error(HTTPStatus.NOT_FOUND, explain=f"there is {' and '.join(self.server.pages)}")
             return
         try:
-            page = kept.get(self.headers.get("Accept", "").strip() if path == "/metrics" else "")
+            page = cached.get(self.headers.get("Accept", "").strip() if path == "/metrics" else "")
         except Exception:
             log.exception("the page %s could not be made", path)
             page = text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "the page could not be made")
@@ -96,7 +96,7 @@ class _Server(ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, _Kept]) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, _CachedPage]) -> None:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         self.pages = pages
@@ -138,7 +138,7 @@ class MetricsPort:
         self.host = host
         self.port = port
         """After `start` the actual port, also if 0 was requested."""
-        self._pages = {path: _Kept(make) for path, make in pages.items()}
+        self._pages = {path: _CachedPage(make) for path, make in pages.items()}
         self._server: _Server | None = None
         self._thread: threading.Thread
 
@@ -161,7 +161,7 @@ class MetricsPort:
             raise MusterError(f"cannot serve metrics on {self.address}: {reason}") from None
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_LOOK_S,), name="muster-metrics", daemon=True
+            target=self._server.serve_forever, args=(_CHECK_INTERVAL_S,), name="muster-metrics", daemon=True
         )
         self._thread.start()
 

@@ -72,11 +72,11 @@ def _number(value: float) -> str:
 def tag(name: str, *children: str, **attributes: str | float) -> str:
     """One element. A trailing underscore of an attribute's name is dropped, others become hyphens; children are
     markup."""
-    shown = "".join(
+    markup = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value) if isinstance(value, int | float) else value)}"'
         for key, value in attributes.items()
     )
-    return f"<{name}{shown}>{''.join(children)}</{name}>"
+    return f"<{name}{markup}>{''.join(children)}</{name}>"
 
 
 def text(x: float, y: float, content: str, class_: str = "label", **attributes: str | float) -> str:
@@ -113,16 +113,16 @@ def times_of_day(origin_ms: int, length_ms: float, about: int) -> list[tuple[flo
     """Round times in UTC after an origin, in about this many steps: milliseconds since the origin, and the label."""
     days = max(1, math.ceil(length_ms / 86_400_000 / about))
     step_ms = next((step * 1_000 for step in _STEPS_S if step * 1_000 * about >= length_ms), days * 86_400_000)
-    shown = "%H:%M:%S" if step_ms < 60_000 else "%H:%M" if step_ms < 86_400_000 else "%d %b"
+    time_format = "%H:%M:%S" if step_ms < 60_000 else "%H:%M" if step_ms < 86_400_000 else "%d %b"
     first = -(-origin_ms // step_ms) * step_ms
     found = [(at - origin_ms, at) for at in range(first, origin_ms + math.floor(length_ms) + 1, step_ms)]
-    return [(behind, _clock(at, shown)) for behind, at in found]
+    return [(offset, _clock(at, time_format)) for offset, at in found]
 
 
-def _clock(at_ms: int, shown: str) -> str:
+def _clock(at_ms: int, time_format: str) -> str:
     """A time in UTC; in milliseconds if it is outside the calendar."""
     try:
-        return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime(shown)
+        return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime(time_format)
     except (OverflowError, OSError, ValueError):
         return f"{at_ms} ms"
 
@@ -131,7 +131,7 @@ def bar_chart(title: str, bars: Sequence[Bar], unit: str) -> str:
     """Horizontal bars with a name on the left and the value at their end; values may be negative."""
     row, top, left = 27, 8, 12 + CHARACTER * max((len(bar.label) for bar in bars), default=0)
     values = [bar.value for bar in bars if bar.value is not None]
-    # A negative bar's value stands on its left, between its end and the names.
+    # A negative bar's value is on its left, between its end and the names.
     low, high = min([0.0, *values]), max([1.0, *values])
     scale = _linear(low, high, left + (50 if low < 0 else 10), WIDTH - 60)
     axis = [tick for tick in ticks(low, high, 6) if low <= tick <= high]
@@ -147,7 +147,7 @@ def bar_chart(title: str, bars: Sequence[Bar], unit: str) -> str:
         shape = tag("rect", _title(bar, unit), x=start, y=y + 4, width=max(end - start, 1), height=row - 8, rx=3)
         shapes.append(tag("g", shape, class_="bar"))
         x, anchor = (end + 7, "start") if bar.value >= 0 else (start - 7, "end")
-        shapes.append(text(x, y + 17, _shown(bar.value), "value", text_anchor=anchor))
+        shapes.append(text(x, y + 17, _formatted(bar.value), "value", text_anchor=anchor))
     shapes.append(tag("line", x1=scale(0), x2=scale(0), y1=top, y2=top + row * len(bars), class_="axis"))
     return _svg(title, _spoken(bars, unit), height, shapes)
 
@@ -184,7 +184,7 @@ def column_chart(title: str, bars: Sequence[Bar], unit: str, caption: str) -> st
 
 
 def line_chart(title: str, points: Sequence[tuple[int, float]], unit: str) -> str:
-    """A line over time: values at times since the epoch in milliseconds, which rise."""
+    """A line over time: values at times in milliseconds since the epoch, in ascending order."""
     top, bottom, left, right = 24, 134, 64, WIDTH - 16
     origin, length = points[0][0], max(1, points[-1][0] - points[0][0])
     axis = ticks(0.0, max([1.0, *(value for _, value in points)]), 3)
@@ -202,8 +202,8 @@ def line_chart(title: str, points: Sequence[tuple[int, float]], unit: str) -> st
     shapes.append(text(left - 8, top - 10, unit, "muted", text_anchor="end"))
     highest = max(points, key=lambda point: point[1])
     spoken = (
-        f"From {_shown(points[0][1])} to {_shown(points[-1][1])} {unit} over {clock(length)}, "
-        f"{_shown(highest[1])} at most, {clock(highest[0] - origin)} after the beginning."
+        f"From {_formatted(points[0][1])} to {_formatted(points[-1][1])} {unit} over {clock(length)}, "
+        f"{_formatted(highest[1])} at most, {clock(highest[0] - origin)} after the beginning."
     )
     return _svg(title, spoken, bottom + 30, shapes)
 
@@ -269,8 +269,8 @@ _HATCH = tag(
 
 def _band(band: Band, at: Scale, y: float, height: float) -> str:
     x, width = at(band.start_ms), max(at(band.end_ms) - at(band.start_ms), 1)
-    heard = f"{band.label}: {clock(band.start_ms)} to {clock(band.end_ms)}"
-    shape = tag("rect", tag("title", escape(heard)), x=x, y=y, width=width, height=height, rx=3)
+    description = f"{band.label}: {clock(band.start_ms)} to {clock(band.end_ms)}"
+    shape = tag("rect", tag("title", escape(description)), x=x, y=y, width=width, height=height, rx=3)
     return tag("g", shape, class_=f"band m{band.owner % 8}")
 
 
@@ -284,9 +284,11 @@ def _name(band: Band, at: Scale, middle: float) -> str:
 
 def _shade(shade: Shade, at: Scale, top: float, bottom: float) -> str:
     x, width = at(shade.start_ms), max(at(shade.end_ms) - at(shade.start_ms), 2)
-    heard = f"{shade.label}: {clock(shade.end_ms - shade.start_ms)}"
+    description = f"{shade.label}: {clock(shade.end_ms - shade.start_ms)}"
     veil = tag("rect", x=x, y=top, width=width, height=bottom - top, class_="veil")
-    hatched = tag("rect", tag("title", escape(heard)), x=x, y=top, width=width, height=bottom - top, fill="url(#hatch)")
+    hatched = tag(
+        "rect", tag("title", escape(description)), x=x, y=top, width=width, height=bottom - top, fill="url(#hatch)"
+    )
     return tag("g", veil, hatched, class_=shade.class_)
 
 
@@ -335,11 +337,11 @@ def _title(bar: Bar, unit: str) -> str:
 
 
 def _spoken(bars: Sequence[Bar], unit: str) -> str:
-    said = ("no value" if bar.value is None else f"{_shown(bar.value)} {unit}" for bar in bars)
-    return "; ".join(f"{bar.label} {value}" for bar, value in zip(bars, said, strict=True))
+    values = ("no value" if bar.value is None else f"{_formatted(bar.value)} {unit}" for bar in bars)
+    return "; ".join(f"{bar.label} {value}" for bar, value in zip(bars, values, strict=True))
 
 
-def _shown(value: float) -> str:
+def _formatted(value: float) -> str:
     """A count as it is, a measure to a tenth."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
 

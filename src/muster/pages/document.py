@@ -23,8 +23,8 @@ def document(title: str, *body: str) -> str:
 
 def tiles(figures: Iterable[tuple[str, float | str]]) -> str:
     """Large figures for the top of a page, each under its name."""
-    shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{value(figure)}</dd></div>" for name, figure in figures)
-    return f'<dl class="tiles">{shown}</dl>' if shown else ""
+    entries = "".join(f"<div><dt>{escape(name)}</dt><dd>{value(figure)}</dd></div>" for name, figure in figures)
+    return f'<dl class="tiles">{entries}</dl>' if entries else ""
 
 
 def section(heading: str, hint: str, *body: str, anchor: str = "") -> str:
@@ -53,8 +53,8 @@ def table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> st
     return f'<div class="scroll"><table><thead><tr>{cells("th", names)}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def value(shown: float | str) -> str:
+def value(figure: float | str) -> str:
     """A figure with thousands separators."""
-    if isinstance(shown, str):
-        return escape(shown)
-    return f"{shown:,.2f}" if isinstance(shown, float) else f"{shown:,}"
+    if isinstance(figure, str):
+        return escape(figure)
+    return f"{figure:,.2f}" if isinstance(figure, float) else f"{figure:,}"

@@ -11,7 +11,7 @@ import pytest
 from muster.client.consumer.consumer import Consumer
 from muster.client.producer.producer import Producer
 from muster.local.broker import LocalBroker
-from muster.local.kept import ServerFailedError
+from muster.local.server import ServerFailedError
 
 
 def test_a_broker_serves_and_has_its_records_after_a_kill(tmp_path: Path):

@@ -22,7 +22,7 @@ from muster.cli import main as command
 from muster.client.consumer.consumer import Consumer
 from muster.local import java
 from muster.local.broker import LocalBroker
-from muster.local.kept import pid_in
+from muster.local.server import pid_in
 from tests.support.alive import PATIENCE_S, wait_until_gone
 from tests.support.zookeepers import ZooKeeperServer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.local.kept import ServerFailedError
+from muster.local.server import ServerFailedError
 from muster.local.zookeeper import Ensemble
 from tests.support.zookeepers import ZooKeeperServer, operator
 

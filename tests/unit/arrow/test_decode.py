@@ -321,14 +321,14 @@ def test_a_room_that_another_thread_takes_first_is_done_without(monkeypatch):
         def __bool__(self):
             return True
 
-    monkeypatch.setattr(buffers, "_rooms", Taken())
+    monkeypatch.setattr(buffers, "_free_buffers", Taken())
     assert len(table(simple(5, compression=Compression.LZ4), Engine.NUMBA)) == 5
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Compression if codec], ids=lambda codec: codec.name)
 def test_batches_that_find_no_room_are_decoded_all_the_same(monkeypatch, codec):
     monkeypatch.setattr(buffers, "ROOM_BYTES", 600)
-    monkeypatch.setattr(buffers, "_rooms", [])
+    monkeypatch.setattr(buffers, "_free_buffers", [])
     parts = [simple(count, at, compression=codec) for at, count in ((0, 20), (20, 20), (40, 90), (130, 5))]
     found = Decoder("t", 0, ("offset", "value"), Engine.NUMBA).decode(b"".join(parts)).batches
     rows = [row for batch in found for row in batch.to_pylist()]

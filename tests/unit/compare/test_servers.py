@@ -12,7 +12,7 @@ from types import TracebackType
 import pytest
 
 from muster.compare.servers import _enter, removal, removal_of_group
-from muster.local.kept import Kept
+from muster.local.server import LocalServer
 from muster.zookeeper.base.operations import Create, Plan
 from tests.support.watcher_world import Hand, World
 
@@ -60,7 +60,7 @@ async def test_a_server_that_starts_while_its_caller_is_cancelled_is_ended() -> 
     assert server.story == ["started", "ended"]
 
 
-class StuckServer(Kept):
+class StuckServer(LocalServer):
     """Runs, and never serves."""
 
     def command(self) -> list[str]:

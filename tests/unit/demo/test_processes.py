@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster.demo.run.processes import EmbeddedBroker, Process, ProcessFailedError
-from muster.local.kept import pid_in
+from muster.local.server import pid_in
 
 PATIENCE_S = 120
 DEMO = """

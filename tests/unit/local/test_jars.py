@@ -16,7 +16,7 @@ from muster.local import jars
 MAVEN = """#!/bin/sh
 echo "run $*" >> {calls}
 echo "[INFO] Downloading from central: https://host/a/zookeeper-3.jar"
-echo "Progress (1): 1.3 MB"
+echo "ReportProgress (1): 1.3 MB"
 echo "[INFO] Downloaded from central: https://host/a/zookeeper-3.jar (1.3 MB at 2.0 MB/s)"
 {fail}
 for word do case "$word" in -DoutputDirectory=*) cp -r {source} "${{word#*=}}";; esac; done
@@ -127,7 +127,7 @@ def test_maven_s_complaint_is_told_in_one_sentence(machine: Machine, fail: str, 
 def test_a_cache_that_cannot_be_written_is_told_with_its_way_out(machine: Machine):
     machine.install_maven()
     (machine.folder / "cache").write_text("no folder")
-    with pytest.raises(ConfigError, match=r"cannot be kept in .*/zookeeper/[0-9.]+: Not a directory; XDG_CACHE_HOME"):
+    with pytest.raises(ConfigError, match=r"cannot be stored in .*/zookeeper/[0-9.]+: Not a directory; XDG_CACHE_HOME"):
         jars.zookeeper_classpath()
     assert machine.calls == 0
 

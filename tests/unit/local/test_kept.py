@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from muster.local import kept
-from muster.local.kept import Kept, ServerFailedError
+from muster.local import server
+from muster.local.server import LocalServer, ServerFailedError
 from tests.support.alive import PATIENCE_S, wait_until_gone
 
 READY = "import time; print('ready', flush=True); time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}"
 
 
-class Program(Kept):
+class Program(LocalServer):
     """Python with a line of code, which is to print `ready`."""
 
     def __init__(self, folder: Path, code: str = READY, users: Path | None = None) -> None:
@@ -34,7 +34,7 @@ class Program(Kept):
         return "ready" in self.log
 
 
-def keeper_of(program: Kept) -> int:
+def keeper_of(program: LocalServer) -> int:
     assert program._process is not None
     return program._process.pid
 
@@ -156,7 +156,7 @@ def test_one_that_ends_at_once_tells_its_last_words(tmp_path: Path):
 
 
 def test_one_that_does_not_come_to_serve_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(server, "START_TIMEOUT_S", 0.3)
     program = Program(tmp_path / "a", "import time; time.sleep(600)")
     with pytest.raises(ServerFailedError, match=r"the program is not ready after 0 s; see .*server\.log"):
         program.__enter__()
@@ -169,7 +169,7 @@ def test_one_that_does_not_come_to_serve_is_killed(tmp_path: Path, monkeypatch: 
 def test_a_number_that_is_left_in_the_file_is_no_process(tmp_path: Path):
     """After a power cut the file has a number that another process may have by now."""
     (tmp_path / "pid").write_text(str(os.getpid()))
-    assert kept.pid_in(tmp_path) is None
+    assert server.pid_in(tmp_path) is None
 
 
 STARTER = """
@@ -228,8 +228,8 @@ def test_it_is_ended_though_its_folder_was_removed(tmp_path: Path, asked: bool):
 
 def test_several_users_share_one_until_the_last_is_gone(tmp_path: Path):
     users = tmp_path / "users"
-    with kept.held(users):
-        with kept.held(users):
+    with server.held(users):
+        with server.held(users):
             program = Program(tmp_path / "a", users=users)
             program.start()
             pid = program.pid

@@ -114,7 +114,7 @@ def test_head_has_no_body(port: MetricsPort) -> None:
 
 
 def test_a_large_page_arrives_whole_at_a_slow_peer(port: MetricsPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "_CHECK_INTERVAL_S", 0.01)
     with socket.socket() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
         peer.settimeout(30)
@@ -191,7 +191,7 @@ def test_many_at_once_share_one_page(port: MetricsPort, pages: Pages) -> None:
 def test_a_page_is_made_anew_when_the_last_is_old(port: MetricsPort, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ask(port, get("/metrics"))
     assert ask(port, get("/metrics")) == first
-    monkeypatch.setattr(module, "KEPT_S", 0)
+    monkeypatch.setattr(module, "CACHE_S", 0)
     assert b"page 2" in ask(port, get("/metrics"))
 
 

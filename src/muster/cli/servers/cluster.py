@@ -20,8 +20,8 @@ from muster.local import jars
 from muster.local.broker import LocalBroker
 from muster.local.cluster import LocalCluster, check_kazoo
 from muster.local.java import find_java
-from muster.local.kept import Kept
 from muster.local.ports import LOOPBACK
+from muster.local.server import LocalServer
 from muster.metrics.exposition import check_installed
 
 DEFAULT_PORT = 9092
@@ -204,7 +204,7 @@ def _run_until_stopped(cluster: LocalCluster, *, kept: bool) -> int:
 
 def _watch(cluster: LocalCluster) -> None:
     """Report each server that exits; returns when no server of a kind is left."""
-    ended: set[Kept] = set()
+    ended: set[LocalServer] = set()
     while True:
         for server in cluster.servers:
             if server not in ended and server.ending is not None:
@@ -217,7 +217,7 @@ def _watch(cluster: LocalCluster) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _exit_message(server: Kept) -> str:
+def _exit_message(server: LocalServer) -> str:
     text = f"{time.strftime('%H:%M:%S')} {server.name} ended with {server.ending}; its log is {server.log_file}"
     if isinstance(server, LocalBroker):
         text += f"; restart it with: muster {shlex.join(server.arguments())}"

@@ -19,7 +19,7 @@ from typing import IO
 
 from muster.errors import MusterError
 from muster.local.broker import LocalBroker
-from muster.local.kept import held
+from muster.local.server import held
 
 
 class ProcessFailedError(MusterError):

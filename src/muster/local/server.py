@@ -1,7 +1,7 @@
-"""A private server, in a process that ends with the caller, however it ends (`keeper.py`): started, frozen,
-killed, started again on its data, stopped.
+"""A private server, in a process that ends when the caller does, however that ends (`keeper.py`): it can be started,
+frozen, killed, restarted on its data, and stopped.
 
-All calls block; from asyncio they belong into a thread.
+All calls block; from asyncio they belong in a thread.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from muster.errors import MusterError
 from muster.local.ports import LOOPBACK
 
 START_TIMEOUT_S = 240.0
-"""How long a server may take to serve: machines are slow at times."""
+"""How long a server may take to start: machines are slow at times."""
 STOP_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.01
+_POLL_INTERVAL_S = 0.01
 
 
 class ServerFailedError(MusterError):
@@ -33,8 +33,8 @@ class ServerFailedError(MusterError):
 
 @contextlib.contextmanager
 def held(users: Path) -> Iterator[None]:
-    """Keep the servers of a `users` file running until the block is left, or this process ends and those that it has
-    forked."""
+    """Keep the servers of a `users` file running until the block is left, or until this process and those that it
+    has forked have ended."""
     users.parent.mkdir(parents=True, exist_ok=True)
     with users.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -106,7 +106,7 @@ class RunsInBlock:
             self._held.close()  # what is left is killed by its keeper
 
 
-class Kept(RunsInBlock):
+class LocalServer(RunsInBlock):
     """One server with a folder of its own. A subclass says how it is started, and when it is ready.
 
     `users` is its own unless several servers are to share one.
@@ -132,7 +132,7 @@ class Kept(RunsInBlock):
 
     @property
     def address(self) -> str:
-        """HOST:PORT, as clients want it."""
+        """HOST:PORT, for clients."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
@@ -149,8 +149,8 @@ class Kept(RunsInBlock):
 
     def last_words(self, lines: int = 12) -> str:
         """The end of its log."""
-        said = self.log.strip().splitlines()
-        return "\n".join(f"  {line}" for line in said[-lines:]) or "  (nothing)"
+        output = self.log.strip().splitlines()
+        return "\n".join(f"  {line}" for line in output[-lines:]) or "  (nothing)"
 
     @property
     def pid(self) -> int | None:
@@ -199,14 +199,14 @@ class Kept(RunsInBlock):
                 raise ServerFailedError(f"{self.name} ended with {self.ending}; its last output:\n{self.last_words()}")
             if time.monotonic() > deadline:
                 raise ServerFailedError(f"{self.name} is not ready after {START_TIMEOUT_S:.0f} s; see {self.log_file}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def freeze(self) -> None:
         """Stop its process where it is (SIGSTOP); returns when all threads have stopped."""
         self._signal(signal.SIGSTOP)
         self.is_frozen = True
         tasks = Path(f"/proc/{self.pid}/task")
-        while tasks.exists() and not all(_stands_still(task) for task in tasks.iterdir()):
+        while tasks.exists() and not all(_is_stopped(task) for task in tasks.iterdir()):
             time.sleep(0.005)
 
     def thaw(self) -> None:
@@ -238,14 +238,14 @@ class Kept(RunsInBlock):
         self.is_frozen = False
 
     def wait_for_its_end(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
-        """Return when it is gone: killed after `patience_s`, and the answer is false then."""
+        """Return when it is gone. After `patience_s` it is killed; returns False then."""
         if self._wait_until_gone(patience_s):
             return True
         self.kill()
         return False
 
     def stop(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
-        """Ask it to end cleanly, and return when it is gone; whether that took no SIGKILL."""
+        """Ask it to end cleanly, and return when it is gone. Returns False if that took a SIGKILL."""
         self.ask_to_end()
         return self.wait_for_its_end(patience_s)
 
@@ -282,14 +282,14 @@ class Kept(RunsInBlock):
         while self.pid is not None:
             if deadline is not None and time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
         return True
 
     def _set_up(self, block: contextlib.ExitStack) -> None:
         block.callback(self.wait_for_own_end)
 
 
-def _stands_still(task: Path) -> bool:
+def _is_stopped(task: Path) -> bool:
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:  # it has ended meanwhile
