@@ -329,8 +329,9 @@ def _claim(target: HadoopFolder, folder: str, query: str) -> None:
     if not found and not any(map(_BATCH.fullmatch, target.listed(""))):
         target.write(_OWNER, query)
     elif found != query:
+        owner = f"query {found}" if found else "another query"
         raise ConfigError(
-            f"{folder} belongs to query {found}, and this is query {query}, whose batches are numbered from 0 again: "
+            f"{folder} belongs to {owner}, and this is query {query}, whose batches are numbered from 0 again: "
             "name another folder, or use that query's checkpoint"
         )
 

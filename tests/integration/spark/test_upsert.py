@@ -343,6 +343,9 @@ def test_a_folder_belongs_to_one_query(frame, tmp_path):
         ConfigError, match="belongs to query q, and this is query other, whose batches are numbered from 0 again"
     ):
         into_parquet(folder, KEYS, query="other")(frame(("JFK", 6, 1, 2.0)), 0)
+    (tmp_path / "table" / "_query").unlink()
+    with pytest.raises(ConfigError, match="belongs to another query, and this is query q,"):
+        into_parquet(folder, KEYS, query="q")(frame(("JFK", 6, 1, 2.0)), 1)
 
 
 def test_columns_that_come_later_are_null_before(spark, frame, tmp_path):
