@@ -268,7 +268,7 @@ def test_the_report_of_a_failed_test_has_its_groups(run: Run, options: list[str]
         "of client 'till' at 127.0.0.1 joined",
         "generation 1, 1 member(s)",
         "fault lost, lose_answer('OffsetCommit'): OffsetCommit of till about billing",
-        "a test asked for a rebalance",
+        "a test triggered it",
         "till: OffsetCommit 2",
     ):
         assert part in fails, fails

@@ -52,7 +52,7 @@ def test_the_story_goes_back_to_before_a_kill_until_a_test_begins() -> None:
         story = kafka.story()
         assert story.index("billing: rebalance done") < story.index("shipping: rebalance done")
         kafka.freeze()
-        with pytest.raises(MusterError, match="the broker is frozen and answers nothing: thaw it first"):
+        with pytest.raises(MusterError, match="the broker is frozen and cannot answer: thaw it first"):
             kafka.until_stable("billing")
         kafka.thaw()
         kafka.begin()

@@ -76,7 +76,7 @@ def test_steps_that_a_failure_does_not_need_are_left_out_of_its_schedule() -> No
 
     with muster.testing.kafka(in_process=True) as kafka:
         schedule = [needless[0], needed[0], needless[1], needed[1], needless[2]]
-        assert schedules.without_the_needless(kafka, schedule, fails) == needed
+        assert schedules.minimized(kafka, schedule, fails) == needed
 
 
 def test_a_test_that_says_itself_that_it_has_failed_is_repeated_too() -> None:

@@ -414,9 +414,12 @@ def test_records_of_an_aborted_transaction_are_left_out(tmp_path: Path) -> None:
 def test_the_recording_of_a_broker_that_is_killed_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     path = tmp_path / "killed.recording"
     with muster.testing.kafka() as kafka:
-        with kafka.record(path):
-            kafka.topic("orders", records=[b"1"])
-            kafka.kill()
+        recorded = kafka.record(path)
+        recorded.__enter__()
+        kafka.topic("orders", records=[b"1"])
+        kafka.kill()
+        with pytest.warns(UserWarning, match="is incomplete: the broker was stopped or killed"):
+            recorded.__exit__(None, None, None)
         kafka.start()
     with muster.testing.kafka(in_process=True) as kafka, kafka.replay(path, pace=0) as replay:
         replay.until_over()
@@ -431,10 +434,10 @@ def test_what_cannot_be_is_refused_by_a_sentence(twice: tuple[Path, list[Place]]
     with muster.testing.kafka(in_process=True) as kafka:
         refused: list[tuple[dict[str, Any], str]] = [
             ({"path": tmp_path / "none"}, f"cannot read the recording {tmp_path / 'none'}: No such file or directory"),
-            ({"path": Path(__file__)}, f"{__file__} is not a recording of muster's: its first line does not say so"),
-            ({"path": path, "client": "b"}, "client='b' is none of those in .*: a"),
-            ({"path": path, "pace": -1}, "pace=-1: it is what times are multiplied by, from 0 to 1000"),
-            ({"path": path, "pace": "fast"}, "pace='fast': it is what times are multiplied by"),
+            ({"path": Path(__file__)}, f"{__file__} is not a recording by muster: its first line has no"),
+            ({"path": path, "client": "b"}, "client='b' is not a member in .*: its members are a$"),
+            ({"path": path, "pace": -1}, "pace=-1: it must be a factor for recorded times, from 0 to 1000"),
+            ({"path": path, "pace": "fast"}, "pace='fast': it must be a factor for recorded times"),
             ({"path": path, "patience_s": -1}, "patience_ms=-1000: it must be a whole number of milliseconds"),
         ]
         for arguments, says in refused:
@@ -443,14 +446,14 @@ def test_what_cannot_be_is_refused_by_a_sentence(twice: tuple[Path, list[Place]]
         again = pytest.raises(MusterError, match=r"is being recorded to .*/a already")
         with kafka.record(tmp_path / "a"), again, kafka.record(tmp_path / "b"):
             pass
-        again = pytest.raises(MusterError, match="this broker replays a recording already")
+        again = pytest.raises(MusterError, match="this broker is replaying a recording already")
         with kafka.replay(path), again, kafka.replay(path):
             pass
         kafka.topic("orders")
-        exists = "topic orders exists on this broker: delete it, or replay on a broker of its own"
+        exists = "topic orders exists on this broker: delete it, or replay on another broker"
         with pytest.raises(MusterError, match=exists), kafka.replay(path):
             pass
-        with pytest.raises(MusterError, match="this broker replays no recording"):
+        with pytest.raises(MusterError, match="this broker is not replaying a recording"):
             kafka.ask_all("GET", "replay")
 
 
@@ -535,9 +538,9 @@ def test_a_group_of_a_running_broker_is_recorded_afterwards(tmp_path: Path) -> N
         of_the_group = {"bootstrap.servers": kafka.bootstrap, "group.id": "past-orders"}
         muster.testing.record_past(tmp_path / "again", "past-orders", of_the_group, since_s=300)
         assert kafka.admin.list_consumer_group_offsets("past-orders") == before
-        with pytest.raises(MusterError, match="__consumer_offsets has nothing of group unknown in this time"):
+        with pytest.raises(MusterError, match="__consumer_offsets has no records about group unknown in that time"):
             muster.testing.record_past(tmp_path / "x", "unknown", {"bootstrap_servers": kafka.bootstrap}, since_s=60)
-        with pytest.raises(MusterError, match="since_s=1 is how long ago it begins; it must be above until_s=2"):
+        with pytest.raises(MusterError, match="since_s=1 must be above until_s=2"):
             muster.testing.record_past(tmp_path / "x", "g", {}, since_s=1, until_s=2)
     replayed(tmp_path / "past", "past-orders", one)
 
@@ -554,8 +557,21 @@ def test_a_log_that_cannot_be_read_ends_the_recording(tmp_path: Path, monkeypatc
 
     with muster.testing.kafka(in_process=True) as kafka:
         topic = kafka.topic()
-        with kafka.record(tmp_path / "one") as path:
-            monkeypatch.setattr(PartitionLog, "read", refuse)
-            kafka.produce(topic, [b"a"])
+        recorded = kafka.record(tmp_path / "one")
+        path = recorded.__enter__()
+        monkeypatch.setattr(PartitionLog, "read", refuse)
+        kafka.produce(topic, [b"a"])
+        with pytest.raises(MusterError, match=f"one is incomplete: partition 0 of {topic} cannot be read"):
+            recorded.__exit__(None, None, None)
         assert kafka.requests("Produce") == 1
-    assert f"{topic} 0 cannot be read" in recording.read(path.read_bytes(), "one").why
+    assert f"partition 0 of {topic} cannot be read" in recording.read(path.read_bytes(), "one").why
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_recording_on_a_full_disk_raises() -> None:
+    with muster.testing.kafka(in_process=True) as kafka:
+        full = "the recording /dev/full is incomplete: the file cannot be written: No space left on device"
+        with pytest.raises(MusterError, match=full), kafka.record("/dev/full"):
+            kafka.topic(records=[b"a"])
+        with pytest.raises(ValueError, match="the block's own"), kafka.record("/dev/full"):
+            raise ValueError("the block's own")

@@ -128,7 +128,7 @@ def test_a_long_story_has_its_last_lines(kafka: Kafka) -> None:
     for number in range(STORY_LINES + 5):
         kafka.disconnect(f"nobody-{number}")
     first, *lines, requests = kafka.story().splitlines()
-    assert (first, lines[0], requests) == ("What happened:", "  … 5 lines before", "Requests: none")
+    assert (first, lines[0], requests) == ("What happened:", "  … 5 earlier lines", "Requests: none")
     assert [int(re.findall(r"nobody-(\d+)", line)[0]) for line in lines[1:]] == list(range(5, STORY_LINES + 5))
 
 
@@ -365,12 +365,15 @@ def test_what_a_user_gets_wrong_is_said_in_a_sentence() -> None:
             (lambda: kafka.clock.advance("1"), "seconds='1': it must be a number"),  # type: ignore[arg-type]
             (lambda: kafka.until_committed("g", "t", "3"), "offsets='3': it must be"),  # type: ignore[arg-type]
             (lambda: kafka.disk(ful=True), "ful is not a disk failure: choose from full, sync"),  # type: ignore[call-arg]
-            (lambda: kafka.fault("hold"), "a fault needs the name of a request: choose from Produce"),
+            (lambda: kafka.fault("hold"), "a fault needs a request: choose from Produce"),
             (
                 lambda: muster.testing.kafka().topic(),
-                "these brokers are not running: use them in a block, `with muster.te",
+                "these brokers are not running: use them in a `with` block",
             ),
-            (lambda: kafka.fail("OffsetComit", "NOT_COORDINATOR"), "OffsetComit is not a request: choose from"),
+            (
+                lambda: kafka.fail("OffsetComit", "NOT_COORDINATOR"),
+                "OffsetComit is not a request that a fault can match: choose from",
+            ),
         ]
         for act, says in wrong:
             with pytest.raises(MusterError, match=re.escape(says)):

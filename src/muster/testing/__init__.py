@@ -7,7 +7,7 @@
         ...  # any client, in any language: bootstrap.servers = kafka.bootstrap
         kafka.until_assigned("billing", members=2)
 
-`kit.py` says what it offers, `async_kit.py` has the same for asyncio; with pytest, `pytest_plugin.py` has fixtures.
+`kit.py` is the kit itself, `async_kit.py` the same for asyncio, and `pytest_plugin.py` has the fixtures for pytest.
 Each name is loaded when it is first used: pytest imports this file in every run.
 """
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         ProducerFactory,
         TopicFactory,
     )
+    from muster.testing.cluster_recording import record_past
     from muster.testing.kit import Clock, Fault, Group, Kafka, Replay, WaitTimeoutError, assert_handled_once
-    from muster.testing.past import record_past
     from muster.testing.schedules import chaos
 
 _NAMES = {
@@ -41,10 +41,10 @@ _NAMES = {
         "TopicFactory"
     ),
     "kit": "Clock Fault Group Kafka Replay WaitTimeoutError assert_handled_once",
-    "past": "record_past",
+    "cluster_recording": "record_past",
     "schedules": "chaos",
 }
-"""The public names, by the module that has them."""
+"""The public names, by the module that defines them."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
@@ -82,15 +82,15 @@ def kafka(
     seed: int = 0,
     strict: bool = False,
 ) -> Kafka:
-    """Brokers for the block of a `with`: one in a process of its own, unless the arguments say otherwise.
+    """Brokers for a `with` block: one in a process of its own, unless the arguments say otherwise.
 
     Args:
-        settings: the brokers', by Kafka's names (`{"auto.create.topics.enable": False}`).
-        folder: keeps their data; without one they are in a temporary folder, which is deleted at the end.
-        brokers: how many; several run on a ZooKeeper, which needs Java.
+        settings: broker settings, by Kafka's names (`{"auto.create.topics.enable": False}`).
+        folder: where their data are kept; by default in a temporary folder, which is deleted at the end.
+        brokers: how many; several are coordinated by a ZooKeeper, which needs Java.
         in_process: the broker runs in a thread of this process. It starts sooner than one in a process of its own, but
             shares the interpreter with the code under test, and cannot be killed or frozen.
-        seed: of faults with a probability.
+        seed: the seed of faults that strike with a probability.
         strict: raise at the end if a fault never struck.
     """
     from muster.testing.kit import Kafka

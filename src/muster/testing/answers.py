@@ -1,9 +1,9 @@
-"""Answers with an error, to a request of any type. Pure.
+"""Error responses to requests of any type. Pure.
 
-A response has its errors beside the parts that a request names: its topics, partitions, groups, members. `refusal`
-builds one from the request alone, part by part, without the request being handled. Requests that only read are
-handled, and their answer is then changed (`with_error`): a Metadata answer without brokers, say, would be damage of
-another kind.
+A response has an error code for each part that its request names: for each topic, partition, group or member. `refusal`
+builds a response from the request alone, part by part, without handling the request. Requests that only read are
+handled, and the error codes are then put into their response (`with_error`): a response built from the request alone
+would lack more than that. A Metadata response, for example, would have no brokers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READS = frozenset(
         "OffsetForLeaderEpoch",
     }
 )
-"""The requests that change nothing, but Fetch, whose answers hold records."""
+"""The requests that change nothing, except Fetch, whose responses contain records."""
 
 _SAME_PARTS = (
     ("topic_data", "responses"),
@@ -54,29 +54,28 @@ _SAME_PARTS = (
     ("topics", "topic_results"),
     ("partitions", "results_by_partition"),
 )
-"""Parts of a request, and of its response, that are the same under different names."""
+"""Lists of a request, and the differently named lists of its response that have one element for each of theirs."""
 _SAME_FIELDS = (("partition", "partition_index"), ("index", "partition_index"), ("partition_index", "index"))
+"""Fields of such elements that identify them: the name in the request, and in the response."""
 _KEYS = ("partition_index", "partition_id", "name", "group_id", "key")
-"""What a plain element of a request (a partition's index, a group's id) is called in its response."""
-
+"""The fields of a response for elements that are plain values in the request (a partition's index, a group's id)."""
 
 _ERRORS = ("error_code", "partition_error_code")
 
 WITHOUT_ERRORS = frozenset({"AlterReplicaLogDirs"})
-"""Requests whose answers do not have the layout of the request."""
-
+"""Requests whose responses are laid out differently from the request, so that `refusal` cannot build them."""
 
 R = TypeVar("R", bound=Response)
 
 
 def refusal(request: Request[R], error: ErrorCode) -> R:
-    """The answer to a request that was not handled: `error` for the whole, or for each of its parts."""
-    answer: R = _mirror(request.RESPONSE, request, error)
-    return answer
+    """The response to a request that is not handled: `error` for the whole request, or for each of its parts."""
+    response: R = _mirror(request.RESPONSE, request, error)
+    return response
 
 
 def with_error(response: R, error: ErrorCode) -> R:
-    """The same answer, with `error` in every place that has one. It is changed in place."""
+    """The same response, changed in place: every error code in it is `error`."""
     _overwrite(response, error)
     return response
 
@@ -96,46 +95,47 @@ def _overwrite(struct: Struct, error: ErrorCode) -> None:
 def _parts(kind: Any) -> dict[str, type[Any]]:
     """The lists of structures in a structure: field -> class of the elements."""
     hints = get_type_hints(kind.__init__)
-    found = {}
+    parts = {}
     for name in kind.__slots__:
-        for choice in (hints[name], *get_args(hints[name])):
-            elements = get_args(choice)
-            if get_origin(choice) is list and isinstance(elements[0], type) and issubclass(elements[0], Struct):
-                found[name] = elements[0]
-    return found
+        for hint in (hints[name], *get_args(hints[name])):
+            elements = get_args(hint)
+            if get_origin(hint) is list and isinstance(elements[0], type) and issubclass(elements[0], Struct):
+                parts[name] = elements[0]
+    return parts
 
 
 def _mirror(kind: Any, source: Any, error: ErrorCode) -> Any:
-    answer = kind()
+    """A structure of a response for `source`, the request or a part of it: with its name or index, and the error."""
+    response = kind()
     for name in kind.__slots__:
         if name in _ERRORS:
-            setattr(answer, name, error)
+            setattr(response, name, error)
         elif name in _parts(kind):
-            named = _counterpart(name, source)
-            if named is not None:
-                setattr(answer, name, [_mirror(_parts(kind)[name], each, error) for each in named])
+            sources = _counterpart(name, source)
+            if sources is not None:
+                setattr(response, name, [_mirror(_parts(kind)[name], each, error) for each in sources])
         elif not isinstance(source, Struct):
-            if name in _KEYS and isinstance(source, type(getattr(answer, name))):
-                setattr(answer, name, source)
+            if name in _KEYS and isinstance(source, type(getattr(response, name))):
+                setattr(response, name, source)
         else:
-            _copy(answer, name, source)
-    return answer
+            _copy(response, name, source)
+    return response
 
 
 def _counterpart(name: str, source: Any) -> list[Any] | None:
-    """The list in a request that a list in its response answers."""
-    for asked, answered in ((name, name), *_SAME_PARTS):
-        found = getattr(source, asked, None) if answered == name else None
-        if isinstance(found, list) and found:
-            return found
+    """The list of a request that corresponds to a list of its response."""
+    for in_request, in_response in ((name, name), *_SAME_PARTS):
+        elements = getattr(source, in_request, None) if in_response == name else None
+        if isinstance(elements, list) and elements:
+            return elements
     return None
 
 
-def _copy(answer: Any, name: str, source: Struct) -> None:
-    """Repeat what names a part: its topic, its partition, its group, its member."""
-    for asked, answered in ((name, name), *_SAME_FIELDS):
-        if answered == name and asked in source.__slots__:
-            value = getattr(source, asked)
-            if isinstance(value, str | int | bytes) and isinstance(getattr(answer, name), str | int | bytes | None):
-                setattr(answer, name, value)
+def _copy(response: Any, name: str, source: Struct) -> None:
+    """Copy a field that identifies a part: its topic, partition, group or member."""
+    for in_request, in_response in ((name, name), *_SAME_FIELDS):
+        if in_response == name and in_request in source.__slots__:
+            value = getattr(source, in_request)
+            if isinstance(value, str | int | bytes) and isinstance(getattr(response, name), str | int | bytes | None):
+                setattr(response, name, value)
             return

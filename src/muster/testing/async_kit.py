@@ -1,7 +1,7 @@
 """The testing kit for asyncio: the same methods, awaited.
 
-Each is the kit's own method, called in a thread: a wait must not block the event loop that the clients under test run
-on.
+Each calls the method of the blocking kit in a thread, so that a wait does not block the event loop on which the clients
+under test run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class _Face(Generic[B]):
-    """An object of the blocking kit, for use on an event loop."""
+    """The asyncio interface of an object of the blocking kit."""
 
     def __init__(self, blocking: B) -> None:
         self.blocking = blocking
@@ -30,7 +30,7 @@ class _Face(Generic[B]):
 
 
 async def _entered_in_thread(enter: Callable[[], R], leave: Callable[[R], object]) -> R:
-    """Call `enter` in a thread. It cannot be cancelled there: what is cancelled meanwhile is left again."""
+    """Call `enter` in a thread. If the task is cancelled meanwhile, `leave` is called after it."""
     entering = asyncio.ensure_future(asyncio.to_thread(enter))
     try:
         return await asyncio.shield(entering)
@@ -77,7 +77,7 @@ def _entered(
 def _of_fault(
     method: Callable[Concatenate[Kafka, P], Fault],
 ) -> Callable[Concatenate[_Face[Kafka], P], ComingFault]:
-    """The same method, whose fault is awaited, or entered by `async with`."""
+    """The same method, whose fault is awaited, or used in `async with`."""
 
     @wraps(method)
     def call(self: _Face[Kafka], /, *args: P.args, **more: P.kwargs) -> ComingFault:

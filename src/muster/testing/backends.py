@@ -1,4 +1,4 @@
-"""Where a kit's brokers run: in a thread of this process, or in processes of their own; and how they are controlled."""
+"""The brokers of a kit, in a thread of this process or in processes of their own, and commands to their controls."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from muster.errors import MusterError
 from muster.local.broker import LocalBroker
 from muster.local.cluster import LocalCluster
 
-if TYPE_CHECKING:  # a test whose broker has a process of its own need not wait for these
+if TYPE_CHECKING:  # not needed, and slow to import, where the broker has a process of its own
     from muster.broker.broker import Broker
     from muster.testing.control import Answer, Control
 
 _CONTROL = re.compile(r"^control on (\S+), token (\S+)$", re.MULTILINE)
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 600.0
-"""A wait of a test is given its own time in its request."""
+"""For any command: a test's wait has a timeout of its own, in its request."""
 
 
 class BrokerAwayError(MusterError):
-    """A broker's process does not run, or has not started yet."""
+    """A broker's process is not running, or has not started yet."""
 
 
 class Backend(Protocol):
@@ -40,10 +40,10 @@ class Backend(Protocol):
     bootstrap: str
 
     def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
-        """`Control.ask` of a broker, by its place."""
+        """Send a command to a broker (`Control.ask`), by its place."""
 
     def servers(self) -> list[LocalBroker]:
-        """The brokers' processes; none where they have none of their own."""
+        """The brokers' processes; empty if the broker runs in a thread."""
 
     def count(self) -> int:
         """How many brokers there are."""
@@ -65,7 +65,7 @@ class BrokerThread:
         self.bootstrap = ""
 
     def start(self) -> None:
-        """Start it, and return when it serves."""
+        """Start it. Returns when it accepts connections."""
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_TIMEOUT_S)
@@ -77,16 +77,16 @@ class BrokerThread:
     async def _start(self) -> None:
         from muster.broker.broker import Broker
         from muster.testing.control import Control
-        from muster.testing.disk import TroubledDisk
+        from muster.testing.disk import FaultyDisk
 
-        disk = TroubledDisk()
+        disk = FaultyDisk()
         self._broker = Broker(self._config, disk)
         self._control = Control(self._broker, disk, self._seed)
         await self._broker.start()
         self._control.attach()
 
     def stop(self) -> None:
-        """Stop it, and return when it is gone."""
+        """Stop it. Returns when it has stopped."""
         asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result(START_TIMEOUT_S)
         self._end_loop()
 
@@ -97,11 +97,11 @@ class BrokerThread:
 
     def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         """As `Backend.ask`."""
-        asked = asyncio.run_coroutine_threadsafe(self._control.ask(method, path, body), self._loop)
+        answer = asyncio.run_coroutine_threadsafe(self._control.ask(method, path, body), self._loop)
         try:
-            return asked.result(ANSWER_TIMEOUT_S)
-        except BaseException:  # an interrupt: the answer is not wanted
-            asked.cancel()
+            return answer.result(ANSWER_TIMEOUT_S)
+        except BaseException:  # an interrupt: nothing waits for the answer now
+            answer.cancel()
             raise
 
     def servers(self) -> list[LocalBroker]:
@@ -114,22 +114,22 @@ class BrokerThread:
 
 
 class TestBroker(LocalBroker):
-    """A broker of `muster test-broker`."""
+    """A broker that `muster test-broker` runs."""
 
     COMMAND = "test-broker"
     __test__ = False  # its name begins as pytest's classes do
 
     def launch(self) -> None:
-        """Start it without waiting, and load clients meanwhile: a second processor may be free."""
+        """Start it without waiting, and import the clients meanwhile: a second processor may be free."""
         super().launch()
         _ = muster.Admin, muster.Consumer, muster.Producer
 
     def control(self) -> tuple[str, str]:
         """The address of its control port, and the token."""
-        found = _CONTROL.search(self.log)
-        if found is None:
-            raise BrokerAwayError(f"{self.name} has no control port; its last output:\n{self.last_words()}")
-        return found[1], found[2]
+        line = _CONTROL.search(self.log)
+        if line is None:
+            raise BrokerAwayError(f"{self.name} has not opened its control port; its last output:\n{self.last_words()}")
+        return line[1], line[2]
 
     def is_ready(self) -> bool:
         """Whether it has reported that it is ready."""
@@ -138,9 +138,9 @@ class TestBroker(LocalBroker):
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         """`Control.ask` over the control port."""
         if self.is_frozen:
-            raise MusterError(f"{self.name} is frozen and answers nothing: thaw it first")
+            raise MusterError(f"{self.name} is frozen and cannot answer: thaw it first")
         address, token = self.control()
-        data = None if body is None else json.dumps(body, default=_refuse).encode()
+        data = None if body is None else json.dumps(body, default=_not_json).encode()
         headers = {"Authorization": f"Bearer {token}"}
         request = urllib.request.Request(f"http://{address}/{path.lstrip('/')}", data, headers, method=method)
         try:
@@ -153,8 +153,8 @@ class TestBroker(LocalBroker):
             raise BrokerAwayError(f"{self.name} does not answer on its control port: {error}") from None
 
 
-def _refuse(value: object) -> object:
-    raise MusterError(f"{value!r} cannot be sent to a broker: give text, numbers, or lists of these")
+def _not_json(value: object) -> object:
+    raise MusterError(f"{value!r} cannot be sent to a broker: use text, numbers, or lists of these")
 
 
 class BrokerProcesses:
@@ -169,12 +169,12 @@ class BrokerProcesses:
         self.bootstrap = ""
 
     def start(self) -> None:
-        """Start them, and return when all serve."""
+        """Start them. Returns when all accept connections."""
         self._whole.__enter__()
         self.bootstrap = self._whole.bootstrap
 
     def stop(self) -> None:
-        """Stop them, and return when all are gone."""
+        """Stop them. Returns when all have stopped."""
         self._whole.__exit__(None, None, None)
 
     def servers(self) -> list[LocalBroker]:
@@ -192,10 +192,10 @@ class BrokerProcesses:
         return server.ask(method, path, body)
 
 
-def started(
+def start_backend(
     block: ExitStack, *, brokers: int, in_process: bool, settings: Mapping[str, object], folder: Path | None, seed: int
 ) -> BrokerThread | BrokerProcesses:
-    """Start brokers that run until a block ends. Without `folder` their data are in a temporary one."""
+    """Start brokers that run until a block ends. Without `folder`, their data are in a temporary one."""
     if folder is None:
         folder = Path(block.enter_context(tempfile.TemporaryDirectory(prefix="muster-")))
     backend: BrokerThread | BrokerProcesses

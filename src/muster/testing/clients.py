@@ -1,4 +1,4 @@
-"""Muster's clients for tests: made by a call, joined to a kit's brokers, and closed together at the test's end."""
+"""Factories of muster's clients for tests: clients connect to a kit's brokers, and are closed when the test ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ C = TypeVar("C", Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Prod
 
 
 def own_name(test: str) -> str:
-    """A name for a topic or a group of a test, which no other has."""
+    """A unique name for a topic or a group of a test."""
     return f"{re.sub(r'[^a-zA-Z0-9._-]+', '-', test).strip('-')[:200] or 'test'}-{next(_NUMBERS)}"
 
 
@@ -41,14 +41,14 @@ class TopicFactory:
         records: Iterable[bytes | tuple[bytes | None, bytes | None]] = (),
         settings: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic, by default of a name that no other has, with records: values, or pairs of key and value."""
+        """Create a topic, by default with a unique name, and write records: values, or pairs of key and value."""
         return self._kafka.topic(
             own_name(self._test) if name is None else name, partitions=partitions, records=records, settings=settings
         )
 
 
 class _Factory:
-    """Makes clients of one kit, whose ids are numbered ("consumer-1")."""
+    """Makes clients for the brokers of one kit, with numbered client ids ("consumer-1")."""
 
     KIND = ""
 
@@ -56,11 +56,11 @@ class _Factory:
         self._kafka = kafka
         self._test = test
         self._made: list[Callable[[], Any]] = []
-        """How to close each client that was made."""
+        """The method `close` of each client."""
 
-    def _settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         client_id = f"{self.KIND}-{len(self._made) + 1}"
-        return {"bootstrap_servers": self._kafka.bootstrap, "client_id": client_id, **given}
+        return {"bootstrap_servers": self._kafka.bootstrap, "client_id": client_id, **settings}
 
     def _keep(self, client: C) -> C:
         self._made.append(client.close)
@@ -69,7 +69,7 @@ class _Factory:
 
 class _Blocking(_Factory):
     def close(self) -> None:
-        """Close all that were made."""
+        """Close all clients."""
         with ExitStack() as block:
             for close in self._made:
                 block.callback(close)
@@ -78,7 +78,7 @@ class _Blocking(_Factory):
 
 class _Async(_Factory):
     async def close(self) -> None:
-        """Close all that were made, on their event loop."""
+        """Close all clients, on their event loop."""
         async with AsyncExitStack() as block:
             for close in self._made:
                 block.push_async_callback(close)
@@ -90,11 +90,11 @@ class _OfGroups(_Factory):
 
     @cached_property
     def group_id(self) -> str:
-        """The group of consumers that are made without a `group_id`: the test's own."""
+        """The group of consumers without a `group_id` of their own: unique to the test."""
         return own_name(self._test)
 
-    def _settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        return super()._settings({"group_id": self.group_id, "auto_offset_reset": "earliest", **given})
+    def _settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return super()._settings({"group_id": self.group_id, "auto_offset_reset": "earliest", **settings})
 
 
 class AdminFactory(_Blocking):
@@ -103,7 +103,7 @@ class AdminFactory(_Blocking):
     KIND = "admin"
 
     def __call__(self, **settings: Unpack[AdminKeywords]) -> Admin:
-        """An admin client, with these settings beside the address."""
+        """An admin client; the settings are added to the brokers' address."""
         return self._keep(Admin(**self._settings(settings)))
 
 
@@ -113,7 +113,7 @@ class ProducerFactory(_Blocking):
     KIND = "producer"
 
     def __call__(self, **settings: Unpack[ProducerKeywords]) -> Producer:
-        """A producer, with these settings beside the address."""
+        """A producer; the settings are added to the brokers' address."""
         return self._keep(Producer(**self._settings(settings)))
 
 
@@ -121,8 +121,8 @@ class ConsumerFactory(_OfGroups, _Blocking):
     """Makes consumers: `muster_consumer("orders", group_id="billing")`."""
 
     def __call__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> Consumer:
-        """A consumer that has subscribed to the topics, if there are any, and reads them from their beginning: in the
-        test's own group (`group_id`), unless the settings name another."""
+        """A consumer in the test's own group (`group_id`), unless the settings name another. It subscribes to the
+        topics, if any, and reads them from their beginning."""
         consumer = self._keep(Consumer(**self._settings(settings)))
         if topics:
             consumer.subscribe(topics)
@@ -135,7 +135,7 @@ class AsyncAdminFactory(_Async):
     KIND = "admin"
 
     def __call__(self, **settings: Unpack[AdminKeywords]) -> AsyncAdmin:
-        """An admin client, with these settings beside the address."""
+        """An admin client; the settings are added to the brokers' address."""
         return self._keep(AsyncAdmin(**self._settings(settings)))
 
 
@@ -145,7 +145,7 @@ class AsyncProducerFactory(_Async):
     KIND = "producer"
 
     def __call__(self, **settings: Unpack[ProducerKeywords]) -> AsyncProducer:
-        """A producer, with these settings beside the address."""
+        """A producer; the settings are added to the brokers' address."""
         return self._keep(AsyncProducer(**self._settings(settings)))
 
 

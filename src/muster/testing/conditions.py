@@ -1,6 +1,7 @@
-"""The conditions of waits: what is still missing in a group. Pure.
+"""The conditions that waits wait for, and what a group still lacks for each. Pure.
 
-A group is the JSON object of `control.py`: state, members with their partitions, committed offsets, log ends.
+A group is the JSON object that `Control.view` returns: state, members with their partitions, committed offsets, log
+ends.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ View = Mapping[str, Any]
 
 
 def missing(view: View, wait: Mapping[str, Any]) -> str | None:
-    """What is missing for a wait's condition; None if it holds.
+    """What is missing for a wait's condition; None if the condition holds.
 
     Raises:
-        ConfigError: the wait is not valid.
+        ConfigError: the condition is unknown, or has a field that it does not take.
     """
     known = _CONDITIONS.get(wait.get("until", ""))
     if known is None:
@@ -47,7 +48,7 @@ def _assigned(view: View, wait: Mapping[str, Any]) -> str | None:
         return unstable
     wanted, members = wait.get("members"), len(view["members"])
     if not members or wanted not in (None, members):
-        return f"{members} member(s), not {wanted or 'at least 1'}"
+        return f"the group has {members} member(s), not {wanted or 'at least 1'}"
     owned: dict[str, set[int]] = {}
     for member in view["members"]:
         for topic, partitions in member["partitions"].items():
@@ -57,10 +58,11 @@ def _assigned(view: View, wait: Mapping[str, Any]) -> str | None:
         return "no member has a partition: do the subscribed topics exist?"
     for topic in topics:
         count = view["partitions"].get(topic, 0)
+        if not count:
+            return f"there is no topic {topic}"
         free = sorted(set(range(count)) - owned.get(topic, set()))
-        if free or not count:
-            which = f"partition(s) {', '.join(map(str, free))} of" if free else "there is no topic"
-            return f"{which} {topic}{' belong to no member' if free else ''}"
+        if free:
+            return f"no member has partition(s) {', '.join(map(str, free))} of {topic}"
     return None
 
 
@@ -71,25 +73,27 @@ def _committed(view: View, wait: Mapping[str, Any]) -> str | None:
         total = sum(offsets.values())
         return None if total >= wanted else f"{total} of {wanted} records of {topic} are committed"
     behind = [
-        f"partition {p} at {offsets.get(p)}, not {least}" for p, least in wanted.items() if offsets.get(p, -1) < least
+        f"partition {p} at {offsets.get(p, 'no offset')}, not {least}"
+        for p, least in wanted.items()
+        if offsets.get(p, -1) < least
     ]
-    return f"{topic}: {'; '.join(behind)}" if behind else None
+    return f"committed in {topic}: {'; '.join(behind)}" if behind else None
 
 
 def _lag_zero(view: View, wait: Mapping[str, Any]) -> str | None:
     topics = [wait["topic"]] if wait.get("topic") else sorted(view["ends"])
     if not topics:
-        return "the group has committed nothing, and has no partitions"
+        return "the group has committed nothing, and no partition is assigned to it"
     behind = []
     for topic in topics:
         if topic not in view["ends"]:
-            return f"the group has committed nothing in {topic}, and has none of its partitions"
+            return f"the group has committed nothing in {topic}, and none of its partitions is assigned to it"
         for partition in map(str, range(view["partitions"][topic])):
             end = view["ends"][topic].get(partition)
             committed = view["offsets"].get(topic, {}).get(partition)
             if end is None:
                 behind.append(
-                    f"{topic} {partition}: its end is not known, as it has no leader or is led by another broker"
+                    f"{topic} {partition}: its end is unknown, as it has no leader or another broker leads it"
                 )
             elif end and (committed is None or committed < end):
                 behind.append(f"{topic} {partition}: {'nothing' if committed is None else committed} of {end}")
@@ -97,7 +101,7 @@ def _lag_zero(view: View, wait: Mapping[str, Any]) -> str | None:
 
 
 def _empty(view: View, wait: Mapping[str, Any]) -> str | None:
-    return f"{len(view['members'])} member(s) are left" if view["members"] else None
+    return f"{len(view['members'])} member(s) have not left" if view["members"] else None
 
 
 _CONDITIONS: dict[str, tuple[Callable[[View, Mapping[str, Any]], str | None], set[str]]] = {
@@ -107,4 +111,4 @@ _CONDITIONS: dict[str, tuple[Callable[[View, Mapping[str, Any]], str | None], se
     "lag_zero": (_lag_zero, {"topic"}),
     "empty": (_empty, set()),
 }
-"""By name: the check, and its optional fields."""
+"""By name: the check, and the fields that it takes."""

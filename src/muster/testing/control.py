@@ -1,8 +1,7 @@
 """The control of a running test broker: faults, groups, time, disk, story.
 
-There is one `Control` for each broker, on its event loop. All commands go through `ask`, with the path and the JSON
-object of a request to the control port, whether they come through that port (`control_port.py`) or from a test in the
-same process.
+Each broker has a `Control`, on its event loop. All commands go through `ask`, with the path and the JSON object of a
+request to the control port, whether they come through that port (`control_port.py`) or from a test in the same process.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from muster.errors import ConfigError, ProtocolError
 from muster.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
 from muster.protocol.subscription import decode_assignment
 from muster.testing.conditions import missing
-from muster.testing.disk import TroubledDisk
+from muster.testing.disk import FaultyDisk
 from muster.testing.facts import Facts
 from muster.testing.interposer import Interposer
 from muster.testing.player import Hooks
-from muster.testing.rules import Plan, Rule
-from muster.testing.tapes import Tapes
+from muster.testing.record_replay import RecordReplay
+from muster.testing.rules import FaultPlan, Rule
 
 MOST_LINES = 5_000
-"""How many lines of a story are kept."""
-LOOK_EVERY_S = 0.005
+"""The largest number of lines in a story."""
+POLL_INTERVAL_S = 0.005
 DEFAULT_TIMEOUT_MS = 30_000
 
 Answer = tuple[int, dict[str, Any]]
@@ -49,18 +48,18 @@ class UnknownError(Exception):
 
 
 class Control:
-    """The control of one broker: create it before the broker's start, `attach` it after.
+    """The control of one broker: create it before the broker starts, and `attach` it afterwards.
 
     Args:
-        seed: of faults with a probability.
+        seed: the seed of faults that strike with a probability.
     """
 
-    def __init__(self, broker: Broker, disk: TroubledDisk, seed: int = 0) -> None:
+    def __init__(self, broker: Broker, disk: FaultyDisk, seed: int = 0) -> None:
         self._broker = broker
         self._disk = disk
-        self._plan = Plan(seed)
+        self._plan = FaultPlan(seed)
         self._interposer: Interposer
-        self._tapes: Tapes | None = None
+        self._record_replay: RecordReplay | None = None
         self._accept_again: Callable[[], None] | None = None
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=MOST_LINES)
         """The story: milliseconds since the epoch, the group that a line concerns or "", the line."""
@@ -79,7 +78,7 @@ class Control:
             self._disturb,
             self._disconnect,
         )
-        self._tapes = Tapes(self._broker, self._interposer, hooks)
+        self._record_replay = RecordReplay(self._broker, self._interposer, hooks)
 
     # ------------------------------------------------------------------------------------------------------ the story
 
@@ -88,24 +87,24 @@ class Control:
 
     def _on_event(self, event: GroupEvent) -> None:
         self._write(event.group_id, sentence(event))
-        if self._tapes is not None:
-            self._tapes.on_event(event)
+        if self._record_replay is not None:
+            self._record_replay.on_event(event)
 
     def _on_strike(self, rule: Rule, facts: Facts) -> None:
         about = [*sorted(facts.groups), *sorted(facts.partitions)]
         what = f"{facts.api} of {facts.client_id or 'a client without an id'}"
         self._write("", f"fault {rule.name}, {rule}: {what}{' about ' if about else ''}{', '.join(about)}")
-        self._taped.on_strike(rule, facts)
+        self._recordings.on_strike(rule, facts)
 
     @property
-    def _taped(self) -> Tapes:
-        assert self._tapes is not None, "the broker has not started"
-        return self._tapes
+    def _recordings(self) -> RecordReplay:
+        assert self._record_replay is not None, "the broker has not started"
+        return self._record_replay
 
     def _did(self, act: str, group: str = "", line: str = "", **more: object) -> None:
-        """Note what a test does, before its effects."""
+        """Note what the test does; called before it takes effect."""
         self._write(group, f"test: {line or act}")
-        self._taped.did(act, group=group or None, **more)
+        self._recordings.did(act, group=group or None, **more)
 
     # ------------------------------------------------------------------------------------------------------- commands
 
@@ -159,20 +158,20 @@ class Control:
                 return {}
             case "POST", "reset":
                 return self._reset(**body)
-        return self._of_tapes(method, path, body)
+        return self._of_recordings(method, path, body)
 
-    def _of_tapes(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
+    def _of_recordings(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
         match method, *path:
             case "POST", "recording":
-                return self._taped.record(**body)
+                return self._recordings.record(**body)
             case "DELETE", "recording":
-                return self._taped.end_recording()
+                return self._recordings.end_recording()
             case "POST", "replay":
-                return self._taped.replay(**body)
+                return self._recordings.replay(**body)
             case "GET", "replay":
-                return self._taped.status()
+                return self._recordings.status()
             case "DELETE", "replay":
-                return self._taped.end_replay()
+                return self._recordings.end_replay()
         raise UnknownError(f"{method} /{'/'.join(path)} is not a command: see docs/reference/test-broker.md")
 
     def _of_faults(self, method: str, path: list[str], body: dict[str, Any]) -> dict[str, Any]:
@@ -184,13 +183,13 @@ class Control:
             case "GET", name:
                 return self._fault(name)
             case "DELETE", name:
-                found = self._fault(name)
-                self._tape_release(name)
+                last = self._fault(name)
+                self._record_release(name)
                 self._remove_fault(name)
-                return found
+                return last
             case "POST", name, "release":
                 self._fault(name)
-                self._tape_release(name)
+                self._record_release(name)
                 return {"released": self._interposer.release(name)}
         raise UnknownError(f"{method} /faults/{'/'.join(path)} is not a command: see docs/reference/test-broker.md")
 
@@ -199,10 +198,10 @@ class Control:
         self._interposer.apply()
         return rule
 
-    def _tape_release(self, name: str) -> None:
-        """Record that a fault releases the requests that it holds."""
+    def _record_release(self, name: str) -> None:
+        """Note in the recording that a fault lets the requests proceed which it holds."""
         if self._plan.installed[name].rule.do in ("hold", "hang"):
-            self._taped.did("release", fault=name)
+            self._recordings.did("release", fault=name)
 
     def _remove_fault(self, name: str) -> None:
         self._plan.remove(name)
@@ -238,8 +237,9 @@ class Control:
         return [(one, member) for one in groups if isinstance(one, ClassicGroup) for member in one.members.values()]
 
     def _reset(self, *, staying: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
-        """Between two tests: remove all faults and failures, and all members except `staying` (group and client id)."""
-        self._taped.close()
+        """Between tests: end all faults and failures, and expire all members except `staying`, pairs of group id and
+        client id."""
+        self._recordings.close()
         for name in list(self._plan.installed):
             self._remove_fault(name)
         self._disk.change(full=False, sync_delay_ms=0, fail=False)
@@ -255,16 +255,17 @@ class Control:
         return {}
 
     def view(self, group_id: str) -> dict[str, Any]:
-        """The current state of a group. One that does not exist is Dead and has no members."""
+        """The current state of a group. A group that does not exist is Dead and has no members."""
         runtime = self._broker.groups.runtime
         group, offsets = None, {}
         for shard in runtime.shards():
             if group_id in shard.groups:
                 group = shard.groups[group_id]
                 offsets = shard.offsets.of_group(group_id)
-        members = [_shown(member) for member in group.members.values()] if isinstance(group, ClassicGroup) else []
+        members = [_member_view(member) for member in group.members.values()] if isinstance(group, ClassicGroup) else []
         committed = {
-            topic: {str(index): value[0] for index, value in found.items()} for topic, found in sorted(offsets.items())
+            topic: {str(index): value[0] for index, value in by_partition.items()}
+            for topic, by_partition in sorted(offsets.items())
         }
         topics = {*committed, *(topic for member in members for topic in member["partitions"])}
         if isinstance(group, ClassicGroup):
@@ -291,7 +292,7 @@ class Control:
         """Expire members, trigger a rebalance, fence a static member, or make the coordinator reload the group."""
         _check_pattern("member", member)
         if not isinstance(instance, str | None):
-            raise ConfigError(f"instance={instance!r}: it must be a group.instance.id, in text")
+            raise ConfigError(f"instance={instance!r}: it must be a group.instance.id, as text")
         unknown = _unknown(member, self._group(group_id).members.values())
         line = f"{what} {member or instance or ''}".strip() + unknown
         self._did(what, group_id, line, member=member, instance=instance)
@@ -299,7 +300,7 @@ class Control:
             case "expire":
                 self._intervene(group_id, lambda group, now: interventions.expire(group, _named(member), now))
             case "rebalance":
-                reason = "a test asked for a rebalance"
+                reason = "a test triggered it"
                 self._intervene(group_id, lambda group, now: interventions.rebalance(group, reason, now))
             case "fence":
                 self._fence(group_id, instance)
@@ -308,7 +309,7 @@ class Control:
                 runtime.reload(runtime.partition_for(group_id))
             case _:
                 raise UnknownError(
-                    f"{what!r} is not an operation on groups: choose from expire, rebalance, fence, reload"
+                    f"{what!r} is not an operation on a group: choose from expire, rebalance, fence, reload"
                 )
         return {}
 
@@ -346,13 +347,13 @@ class Control:
     # --------------------------------------------------------------------------------------- time, connections, waits
 
     def _skip(self, *, advance_ms: int, silent: str | None = None) -> dict[str, Any]:
-        """Advance the groups' clock. With `silent` (a pattern of client, member or instance ids) all other members
-        count as having sent heartbeats meanwhile; without it none does."""
+        """Advance the groups' clock. With `silent` (a pattern of client, member or instance ids) all members that do
+        not match it count as having sent heartbeats meanwhile; without it, no member does."""
         if not isinstance(advance_ms, int) or advance_ms < 0:
             raise ConfigError(f"advance_ms={advance_ms!r}: it must be a whole number of milliseconds, 0 or more")
         _check_pattern("silent", silent)
         unknown = _unknown(silent, (member for _, member in self._members()))
-        line = f"{advance_ms} ms pass{f', {silent} is silent' if silent else ''}{unknown}"
+        line = f"the clock is advanced by {advance_ms} ms{f', {silent} is silent' if silent else ''}{unknown}"
         self._did("clock", line=line, advance_ms=advance_ms, silent=silent)
         runtime = self._broker.groups.runtime
         if silent is not None:
@@ -379,11 +380,11 @@ class Control:
         cut = [each for each in self._broker.connections if fnmatchcase(each.client_id, client)]
         for connection in cut:
             connection.abort()
-        self._did("disconnect", line=f"{len(cut)} connection(s) of {client} cut", client=client)
+        self._did("disconnect", line=f"{len(cut)} connection(s) of clients {client} are closed", client=client)
         return {"cut": len(cut)}
 
     async def _wait(self, wait: Mapping[str, Any]) -> Answer:
-        """Answer once the condition holds; with 408 and what is missing if it does not in time."""
+        """Answer once the condition holds; if it does not in time, with 408 and what is missing."""
         until = time.monotonic() + wait.get("timeout_ms", DEFAULT_TIMEOUT_MS) / 1000
         while True:
             view = self.view(wait["group"])
@@ -392,10 +393,10 @@ class Control:
                 return HTTPStatus.OK, view
             if time.monotonic() >= until:
                 return HTTPStatus.REQUEST_TIMEOUT, {"missing": what, "group": view}
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def _shown(member: ClassicMember) -> dict[str, Any]:
+def _member_view(member: ClassicMember) -> dict[str, Any]:
     partitions: dict[str, list[int]] = {}
     try:
         for topic, index in decode_assignment(member.assignment).partitions if member.assignment else ():
@@ -407,13 +408,13 @@ def _shown(member: ClassicMember) -> dict[str, Any]:
         "client_id": member.client_id,
         "host": member.client_host.lstrip("/"),
         "instance_id": member.group_instance_id,
-        "partitions": {topic: sorted(found) for topic, found in sorted(partitions.items())},
+        "partitions": {topic: sorted(indexes) for topic, indexes in sorted(partitions.items())},
     }
 
 
 def _check_pattern(name: str, pattern: object) -> None:
     if not isinstance(pattern, str | None):
-        raise ConfigError(f"{name}={pattern!r}: it must be a pattern in text, such as 'billing-*'")
+        raise ConfigError(f"{name}={pattern!r}: it must be a pattern, as text, such as 'billing-*'")
 
 
 def _named(pattern: str | None) -> Callable[[ClassicMember], bool]:
@@ -427,5 +428,5 @@ def _named(pattern: str | None) -> Callable[[ClassicMember], bool]:
 
 
 def _unknown(pattern: str | None, members: Iterable[ClassicMember]) -> str:
-    """A remark for a pattern that no member matches: it may be a typo."""
-    return "" if any(map(_named(pattern), members)) or pattern is None else " (no member has such a name)"
+    """A remark if no member matches a pattern, which may be a typo."""
+    return "" if any(map(_named(pattern), members)) or pattern is None else " (no member matches)"

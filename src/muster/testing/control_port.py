@@ -1,7 +1,7 @@
 """The control port: `Control.ask` over HTTP with JSON, for tests in any language and for brokers in another process.
 
-It listens on the loopback interface, and wants the token that was printed when it was opened: a page in a browser on
-the same machine could send requests to it as well.
+It listens on the loopback interface and requires the token that was printed when it was opened, since a page in a
+browser on the same machine could send requests to it too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ControlPort:
         self._server.server_close()
 
     def answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, dict[str, Any]]:
-        """In a thread of the port: the answer of the broker's loop."""
+        """Have a command carried out on the broker's loop; called in a thread of the port."""
         work = self._ask(method, path, body)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()  # type: ignore[arg-type]
 
@@ -59,7 +59,7 @@ class _Server(ThreadingHTTPServer):
     port: ControlPort
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report what went wrong, unless it is that a client has closed its connection."""
+        """Report an error, unless a client has closed its connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -84,11 +84,11 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         if length > MOST_BYTES:
             self.close_connection = True
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": f"more than {MOST_BYTES} bytes"}
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": f"the body has more than {MOST_BYTES} bytes"}
         text = self.rfile.read(length)
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), port.token.encode()):
-            return HTTPStatus.UNAUTHORIZED, {"error": "send the token: Authorization: Bearer TOKEN"}
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(token.encode(), port.token.encode()):
+            return HTTPStatus.UNAUTHORIZED, {"error": "the token is missing or wrong: send Authorization: Bearer TOKEN"}
         try:
             body = json.loads(text) if text else None
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""A real disk that is full, fails or is slow when a test wants it."""
+"""Disk failures that a test can switch on: a full disk, slow syncs, failing syncs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from muster.log import Files
 from muster.log.files import Data
 
 
-class TroubledDisk(Files):
-    """All works until `change` says otherwise. Its methods are called from the broker's threads."""
+class FaultyDisk(Files):
+    """The files of a broker, which fail as `change` says. Called from the broker's threads."""
 
     def __init__(self) -> None:
         self._full = False
@@ -21,9 +21,9 @@ class TroubledDisk(Files):
         self._sync_error = 0
 
     def change(self, *, full: bool | None = None, sync_delay_ms: int | None = None, fail: bool | None = None) -> None:
-        """Whether it is full, how long a sync takes in addition, whether syncs fail; None: as before."""
+        """Set whether the disk is full, how much longer each sync takes, and whether syncs fail. None: unchanged."""
         if sync_delay_ms is not None and sync_delay_ms < 0:
-            raise ConfigError(f"sync_delay_ms={sync_delay_ms} is below 0")
+            raise ConfigError(f"sync_delay_ms={sync_delay_ms}: it must be 0 or more")
         if full is not None:
             self._full = full
         if sync_delay_ms is not None:

@@ -1,4 +1,4 @@
-"""What a request is about: the part of it that a fault may ask for. Pure."""
+"""What a request is about: the group, member, topics and so on that faults select requests by. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRANSACTIONAL_IDS = frozenset({"transactional_id", "transactional_ids", "v3_and
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What rules know of a request."""
+    """What a rule can select a request by."""
 
     api: str
     version: int = 0
@@ -28,29 +28,27 @@ class Facts:
     """Member ids and instance ids."""
     transactional_ids: frozenset[str] = frozenset()
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """The topics that it names, each with its partitions."""
+    """The topics that the request names, and the partitions of each that it names."""
 
 
 def facts_of(
     request: Request[Any], version: int, client_id: str, topic_name: Callable[[bytes], str | None] = lambda _: None
 ) -> Facts:
-    """What a decoded request is about. `topic_name` returns the name of a topic id, None for an unknown one."""
-    reading = _Reading(topic_name)
-    reading.look(request, None)
+    """The facts about a decoded request. `topic_name` returns the name of a topic id, or None if it is unknown."""
+    names = _NamesInRequest(topic_name)
+    names.collect(request, None)
     api = type(request).__name__.removesuffix("Request")
     if api == "FindCoordinator":
         of_transaction = getattr(request, "key_type", 0) == CoordinatorType.TRANSACTION
         keys = getattr(request, "coordinator_keys", None) or [getattr(request, "key", "")]
-        (reading.transactional_ids if of_transaction else reading.groups).update(keys)
-    partitions = {topic: frozenset(found) for topic, found in reading.partitions.items()}
-    groups, members, ids = (
-        frozenset(found - {""}) for found in (reading.groups, reading.members, reading.transactional_ids)
-    )
+        (names.transactional_ids if of_transaction else names.groups).update(keys)
+    partitions = {topic: frozenset(indexes) for topic, indexes in names.partitions.items()}
+    groups, members, ids = (frozenset(each - {""}) for each in (names.groups, names.members, names.transactional_ids))
     return Facts(api, version, client_id, groups, members, ids, partitions)
 
 
-class _Reading:
-    """Walks through a request's structures: those of a topic are around those of its partitions."""
+class _NamesInRequest:
+    """What the structures of a request name. Structures of partitions are within that of their topic."""
 
     def __init__(self, topic_name: Callable[[bytes], str | None]) -> None:
         self.groups: set[str] = set()
@@ -59,8 +57,8 @@ class _Reading:
         self.partitions: dict[str, set[int]] = {}
         self._topic_name = topic_name
 
-    def look(self, struct: Struct, topic: str | None) -> None:
-        """Note what a structure names; `topic` is the one that it lies in."""
+    def collect(self, struct: Struct, topic: str | None) -> None:
+        """Collect what a structure names; `topic` is the topic whose structure it is in, if any."""
         topic = self._topic_of(struct) or topic
         if topic is not None:
             self.partitions.setdefault(topic, set())
@@ -77,10 +75,10 @@ class _Reading:
                 self.partitions[topic].update(one for one in values if isinstance(one, int))
             for one in values:
                 if isinstance(one, Struct):
-                    self.look(one, topic)
+                    self.collect(one, topic)
 
     def _topic_of(self, struct: Struct) -> str | None:
-        """The topic that a structure is of: protocols and settings have names too."""
+        """The topic that a structure describes; None for others with a name, such as a protocol's or a setting's."""
         kind = type(struct).__name__
         if kind == "ForgottenTopic" or "value" in struct.__slots__:
             return None

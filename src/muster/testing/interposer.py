@@ -1,10 +1,10 @@
-"""Carries out the faults of a plan on a broker's requests.
+"""Applies the faults of a plan to a broker's requests.
 
-A broker serves a request by the `Api` in its table, looked up for each request. While a plan has rules for a type of
-request, its `Api` is exchanged for one without fast paths, whose handler asks the plan; without rules the broker's own
-is there, so faults cost nothing that are not there.
+A broker looks up the `Api` of each request in a table. While the plan has a rule for a type of request, the table has
+another `Api` for it, without fast paths, whose handler consults the plan. Other types keep the broker's own `Api`, so
+a broker without faults is as fast as ever.
 
-A parked request's answer goes through `call.connection`. An effect on answers puts itself there (`_Answers`).
+The response to a parked request goes to `call.connection`. An effect on responses takes that place (`_Responses`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from muster.errors import ErrorCode
 from muster.protocol.primitives import Buffer, Request, Response
 from muster.testing import answers
 from muster.testing.facts import Facts, facts_of
-from muster.testing.rules import APIS, Plan, Rule
+from muster.testing.rules import APIS, FaultPlan, Rule
 
-Change = Callable[[Response], Response]
+ResponseChange = Callable[[Response], Response]
 
 
 class Interposer:
     """The faults of one broker; on its event loop.
 
     Args:
-        table: what the broker serves requests by.
-        topic_name: the name of a topic id.
-        on_strike: called with the rule and the request, each time that one strikes.
+        table: the broker's `Api` for each API key.
+        topic_name: returns the name of a topic id.
+        on_strike: called with the rule and the request each time that a rule strikes.
     """
 
     def __init__(
         self,
         table: dict[int, Api],
-        plan: Plan,
+        plan: FaultPlan,
         topic_name: Callable[[bytes], str | None],
         on_strike: Callable[[Rule, Facts], None],
     ) -> None:
@@ -48,32 +48,31 @@ class Interposer:
         self._on_strike = on_strike
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, list[Callable[[], None]]] = {}
-        """What to do for the requests that wait, by the rule that holds them."""
-        self._counted = False
+        """For each rule, functions that let the requests proceed which it holds."""
+        self._count_all = False
         self.before: Callable[[Request[Any]], None] | None = None
         """Called with each request, before any rule strikes at it."""
         self.on_answer: Callable[[Facts, Response], None] | None = None
-        """Called with each answer that no rule has changed."""
+        """Called with each response that no rule has changed."""
 
     def count_requests(self) -> None:
-        """Show every request to the plan, also those that no rule is about, so that they are counted."""
-        self._counted = True
+        """From now on, pass every request to the plan, so that it counts those too that no rule is about."""
+        self._count_all = True
         self.apply()
 
     def apply(self) -> None:
-        """The plan's rules have changed."""
-        named = {APIS[api] for installed in self.plan.installed.values() for api in installed.rule.apis}
+        """Follow a change of the plan's rules."""
+        with_rules = {APIS[api] for installed in self.plan.installed.values() for api in installed.rule.apis}
         for key, own in self._own.items():
-            wanted = self._counted or key in named
-            if not wanted:
+            if not self._count_all and key not in with_rules:
                 self._table[key] = own
             elif self._table[key] is own:
-                self._table[key] = self._asking(own)
+                self._table[key] = self._interposed(own)
         for name in self._held.keys() - self.plan.installed.keys():
             self.release(name)
 
     def release(self, name: str) -> int:
-        """Handle the requests that a rule holds; returns how many."""
+        """Let the requests proceed that a rule holds. Returns how many."""
         waiting = self._held.pop(name, [])
         for proceed in waiting:
             proceed()
@@ -83,11 +82,11 @@ class Interposer:
         """How many requests a rule holds."""
         return len(self._held.get(name, ()))
 
-    def _asking(self, own: Api) -> Api:
-        """An `Api` like the broker's own, which asks the plan first. They share their figures."""
-        asking = Api(own.request, own.first, own.last, partial(self._handle, own), own.pipelined)
-        asking.most_elements, asking.counts, asking.latency = own.most_elements, own.counts, own.latency
-        return asking
+    def _interposed(self, own: Api) -> Api:
+        """An `Api` like the broker's own, which consults the plan first. They share their metrics."""
+        api = Api(own.request, own.first, own.last, partial(self._handle, own), own.pipelined)
+        api.most_elements, api.counts, api.latency = own.most_elements, own.counts, own.latency
+        return api
 
     # ------------------------------------------------------------------------------------------------------- requests
 
@@ -99,7 +98,7 @@ class Interposer:
         if rule is None:
             if self.on_answer is None:
                 return own.handle(request, call)
-            return _Answers(None, call, partial(_shown, self.on_answer, facts)).through(
+            return _Responses(None, call, partial(_notify, self.on_answer, facts)).through(
                 partial(own.handle, request, call)
             )
         self._on_strike(rule, facts)
@@ -110,13 +109,13 @@ class Interposer:
             case "lose_request":
                 raise CloseConnectionError(f"{rule}: the request is lost")
             case "lose_answer" | "cut" | "throttle" | "damage":
-                return _Answers(rule, call).through(handle)
+                return _Responses(rule, call).through(handle)
             case "delay":
                 self._loop.call_later(rule.delay_ms / 1000, self._proceed, call, handle)
             case "hold":
                 self._held.setdefault(rule.name, []).append(partial(self._proceed, call, handle))
             case "hang":
-                self._held.setdefault(rule.name, []).append(partial(_close, call, f"{rule}: it was removed"))
+                self._held.setdefault(rule.name, []).append(partial(_close, call, f"{rule}: the fault was removed"))
         call.blocks = True
         return None
 
@@ -129,26 +128,26 @@ class Interposer:
         error: ErrorCode,
     ) -> Response | Sliced | None:
         if api in answers.READS:
-            return _Answers(None, call, partial(answers.with_error, error=error)).through(handle)
-        answer: Response = answers.refusal(request, error)
-        return answer
+            return _Responses(None, call, partial(answers.with_error, error=error)).through(handle)
+        response: Response = answers.refusal(request, error)
+        return response
 
     def _proceed(self, call: Call, handle: Callable[[], Response | Sliced | None]) -> None:
-        """Handle a request that has waited."""
+        """Handle a request that was delayed or held."""
         if call.over:
             return
         try:
-            answer = handle()
+            response = handle()
         except CloseConnectionError as error:
             call.close(str(error))
             return
-        if answer is not None:
-            call.reply(answer)
+        if response is not None:
+            call.reply(response)
 
 
-def _shown(watch: Callable[[Facts, Response], None], facts: Facts, answer: Response) -> Response:
-    watch(facts, answer)
-    return answer
+def _notify(on_answer: Callable[[Facts, Response], None], facts: Facts, response: Response) -> Response:
+    on_answer(facts, response)
+    return response
 
 
 def _close(call: Call, why: str) -> None:
@@ -156,12 +155,12 @@ def _close(call: Call, why: str) -> None:
         call.close(why)
 
 
-class _Answers:
-    """Between a request's handler and its connection: does to the answer what a rule says."""
+class _Responses:
+    """Between a request's handler and its connection: changes or loses the response, as a rule says."""
 
-    def __init__(self, rule: Rule | None, call: Call, change: Change | None = None) -> None:
+    def __init__(self, rule: Rule | None, call: Call, change: ResponseChange | None = None) -> None:
         self._rule = rule
-        self._change = change or self._changed
+        self._change = change or self._apply_rule
         self._call = call
         self._connection: CallConnection = call.connection
         self.client_host: str = call.connection.client_host
@@ -169,54 +168,54 @@ class _Answers:
         self.intake: Intake = call.connection.intake
 
     def through(self, handle: Callable[[], Response | Sliced | None]) -> Response | Sliced | None:
-        """Handle the request; its answer comes through here, at once or later."""
+        """Handle the request. Its response passes through this object, at once or later."""
         self._call.connection = self
-        answer = handle() or self._call.answer
-        if answer is None:
+        response = handle() or self._call.answer
+        if response is None:
             return None
         self._call.answer = None
         self._call.connection = self._connection
-        if isinstance(answer, Response):
-            return self._struck(answer)
-        return self._last(answer)
+        if isinstance(response, Response):
+            return self._to_send(response)
+        return self._after(response)
 
-    def _last(self, steps: Sliced) -> Generator[None, None, Response | None]:
-        answer = yield from steps
-        return answer if answer is None else self._struck(answer)
+    def _after(self, steps: Sliced) -> Generator[None, None, Response | None]:
+        response = yield from steps
+        return response if response is None else self._to_send(response)
 
-    def _struck(self, answer: Response) -> Response | None:
-        """The answer to send, where it is not too late to send none."""
+    def _to_send(self, response: Response) -> Response | None:
+        """What the handler returns in place of the response."""
         if self._rule is not None and self._rule.do == "lose_answer":
             raise CloseConnectionError(f"{self._rule}: the answer is lost")
         if self._rule is not None and self._rule.do == "cut":
-            # Only a parked request's answer can be sent as bytes.
-            asyncio.get_running_loop().call_soon(self.answered, self._call, answer)
+            # Only the response to a parked request can be sent as bytes.
+            asyncio.get_running_loop().call_soon(self.answered, self._call, response)
             return None
-        return self._change(answer)
+        return self._change(response)
 
-    def _changed(self, answer: Response) -> Response:
+    def _apply_rule(self, response: Response) -> Response:
         rule = self._rule
         assert rule is not None
-        if rule.do == "throttle" and hasattr(answer, "throttle_time_ms"):
-            answer.throttle_time_ms = rule.throttle_ms
+        if rule.do == "throttle" and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = rule.throttle_ms
         elif rule.do == "damage":
-            _damage(answer)
-        return answer
+            _damage(response)
+        return response
 
-    # ------------------------------------------------------------------------------------ as `Asker`: answers to come
+    # ---------------------------------------------------------------------- as `Asker`: responses to parked requests
 
     def answered(self, call: Call, response: Response | Sliced) -> None:
-        """A parked call has its answer."""
+        """The response to a parked request."""
         call.connection = self._connection
         if not isinstance(response, Response):
-            self._connection.answered(call, self._last(response))
+            self._connection.answered(call, self._after(response))
         elif self._rule is not None and self._rule.do in ("lose_answer", "cut"):
             self._end(call, encode_answer(response, call, 1 << 30))
         else:
             self._connection.answered(call, self._change(response))
 
     def complete(self, call: Call, frame: list[Buffer]) -> None:
-        """A parked call has its answer, encoded; only `lose_answer` and `cut` can do something to it."""
+        """The encoded response to a parked request: only `lose_answer` and `cut` can have an effect on it."""
         call.connection = self._connection
         if self._rule is not None and self._rule.do in ("lose_answer", "cut"):
             self._end(call, frame)
@@ -224,7 +223,7 @@ class _Answers:
             self._connection.complete(call, frame)
 
     def close(self, why: str) -> None:
-        """As the connection's."""
+        """Close the connection."""
         self._connection.close(why)
 
     def _end(self, call: Call, frame: list[Buffer]) -> None:
@@ -237,9 +236,9 @@ class _Answers:
         self._connection.close(f"{self._rule}")
 
 
-def _damage(answer: Any) -> None:
-    """Flip a bit within the last record of each partition's batches: their checksum says so."""
-    for topic in answer.responses:
+def _damage(response: Any) -> None:
+    """Flip a bit in the last record of each partition's batches, so that their checksum does not match."""
+    for topic in response.responses:
         for partition in topic.partitions:
             records = partition.records
             if not records:

@@ -19,7 +19,8 @@ import muster
 from muster import MusterError, TopicPartition
 from muster.local.broker import LocalBroker
 from muster.model import ConsumerRecord
-from muster.testing.backends import Backend, BrokerAwayError, started
+from muster.testing import recording
+from muster.testing.backends import Backend, BrokerAwayError, start_backend
 from muster.testing.conditions import missing
 
 T = TypeVar("T")
@@ -30,27 +31,27 @@ FOR_TESTS: dict[str, object] = {
     "offsets.topic.num.partitions": 1,
     # A fetch names all of its partitions each time, so that faults about a topic find it.
     "max.incremental.fetch.session.cache.slots": 0,
-    # A broker of a cluster that was killed is back when this has passed.
+    # A killed broker of a cluster can be back once this has passed.
     "zookeeper.session.timeout.ms": 6_000,
 }
-"""Settings of test brokers that differ from a broker's defaults: a group's first member does not wait for others, and
+"""Settings of test brokers that differ from a broker's defaults. A group's first member does not wait for others, and
 sessions may be short."""
 
 DEFAULT_TIMEOUT_S = 30.0
-LOOK_EVERY_S = 0.05
-"""The interval at which a wait polls several brokers."""
+POLL_INTERVAL_S = 0.05
+"""How often a wait polls several brokers."""
 STORY_LINES = 25
 KIT_CLIENT = "muster-testing"
 """The client id of the kit's own clients, which stories omit."""
 _NUMBERS = itertools.count(1)
-_WANTED = {
+_EXPECTED = {
     "assigned": "be assigned",
     "stable": "be stable",
     "committed": "commit",
     "lag_zero": "commit everything",
     "empty": "be empty",
 }
-"""Conditions (conditions.py), in the messages of waits that fail."""
+"""How the message of a wait that times out spells its condition (conditions.py)."""
 
 
 class When(TypedDict, total=False):
@@ -79,7 +80,7 @@ class FaultFields(When, total=False):
 
 
 class DiskTrouble(TypedDict, total=False):
-    """Disk failures to simulate; what is not named stays as it is."""
+    """Disk failures to simulate. What a call leaves out stays unchanged."""
 
     full: bool
     sync_delay_ms: int
@@ -87,7 +88,7 @@ class DiskTrouble(TypedDict, total=False):
 
 
 class WaitTimeoutError(MusterError, AssertionError):
-    """A wait timed out: the message says what was missing, and has the story so far."""
+    """A wait timed out. The message says what was missing, and what has happened so far."""
 
 
 class Fault:
@@ -95,9 +96,9 @@ class Fault:
 
     def __init__(self, kafka: Kafka, body: dict[str, Any]) -> None:
         self._kafka = kafka
-        self._stands = True
-        self._past: Counter[str] = Counter()
-        """The counts of brokers that were stopped, or once it is removed, of all."""
+        self._active = True
+        self._kept: Counter[str] = Counter()
+        """The counts of brokers that were stopped; once the fault is removed, those of all brokers."""
         self.body = body
         """Its definition, as sent to the control port."""
 
@@ -113,17 +114,17 @@ class Fault:
 
     def _now(self, method: str = "GET", path: str = "") -> Counter[str]:
         """The counts of all brokers, including those stopped since."""
-        answers = self._kafka.ask_all(method, self._place + path) if self._stands else []
-        return sum((_numbers(each) for each in answers), self._past)
+        answers = self._kafka.ask_all(method, self._place + path) if self._active else []
+        return sum((_counts(each) for each in answers), self._kept)
 
     @property
     def seen(self) -> int:
-        """How many requests it has matched, even after it was removed."""
+        """How many requests it has matched, whether it struck at them or not. Known after its removal too."""
         return self._now()["seen"]
 
     @property
     def struck(self) -> int:
-        """How often it has struck, even after it was removed."""
+        """How often it has struck. Known after its removal too."""
         return self._now()["struck"]
 
     @property
@@ -132,7 +133,7 @@ class Fault:
         return self._now()["held"]
 
     def release(self) -> int:
-        """Let the held requests be handled; returns how many. The fault stays active."""
+        """Let the held requests be handled. Returns how many. The fault stays active."""
         return self._now("POST", "/release")["released"]
 
     def remove(self) -> None:
@@ -144,13 +145,13 @@ class Fault:
         try:
             last = self._now("DELETE")
         finally:
-            self._stands = False
-        self._past = Counter(seen=last["seen"], struck=last["struck"])
+            self._active = False
+        self._kept = Counter(seen=last["seen"], struck=last["struck"])
 
     def _keep(self, answer: Mapping[str, Any]) -> None:
         """Keep the counts of a broker that is about to stop."""
-        last = _numbers(answer)
-        self._past += Counter(seen=last["seen"], struck=last["struck"])
+        last = _counts(answer)
+        self._kept += Counter(seen=last["seen"], struck=last["struck"])
 
     def wait_struck(self, times: int = 1, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Wait until the fault has struck this many times. Raises WaitTimeoutError."""
@@ -173,12 +174,12 @@ class Group:
         self.group_id = group_id
 
     def now(self) -> dict[str, Any]:
-        """State, generation, members with their partitions, committed offsets, ends of the logs."""
+        """The group's state, generation, members with their partitions, committed offsets, and log ends."""
         return self._kafka.view(self.group_id)
 
     def expire(self, member: str | None = None) -> None:
-        """Expire the sessions of members whose client id, member id or group.instance.id matches a pattern; of all by
-        default."""
+        """Expire the sessions of the members whose client id, member id or group.instance.id matches a pattern; by
+        default, of all members."""
         self._do("expire", member=member)
 
     def rebalance(self) -> None:
@@ -194,8 +195,8 @@ class Group:
         self._do("reload")
 
     def _do(self, what: str, **body: str | None) -> None:
-        given = {name: value for name, value in body.items() if value is not None}
-        self._kafka.ask_coordinator(self.group_id, "POST", f"groups/{quote(self.group_id, safe='')}/{what}", given)
+        body = {name: value for name, value in body.items() if value is not None}
+        self._kafka.ask_coordinator(self.group_id, "POST", f"groups/{quote(self.group_id, safe='')}/{what}", body)
 
 
 class Clock:
@@ -205,13 +206,13 @@ class Clock:
         self._kafka = kafka
 
     def advance(self, seconds: float, silent: str | None = None) -> None:
-        """Advance the clock: sessions, rebalance timeouts and offset retention that are due by then expire.
+        """Advance the clock: the sessions, rebalance timeouts and offsets expire that are due by then.
 
-        As if no member had sent a heartbeat meanwhile; with `silent`, a pattern of client ids, member ids or instance
-        ids, as if only these had not.
+        No member counts as having sent a heartbeat meanwhile. With `silent`, a pattern of client ids, member ids or
+        group.instance.ids, all members that do not match it do.
         """
         body = {
-            "advance_ms": round(_number(seconds, "seconds") * 1000),
+            "advance_ms": round(_checked_seconds(seconds, "seconds") * 1000),
             **({} if silent is None else {"silent": silent}),
         }
         self._kafka.ask_all("POST", "clock", body)
@@ -224,15 +225,15 @@ class Replay:
         self._kafka = kafka
 
     def now(self) -> dict[str, Any]:
-        """The progress: `lines`, how many have `passed`, whether it is `over`, what it `waits_for`, and the
-        `differences` so far."""
+        """The progress: how many `lines` there are, how many have `passed`, whether the replay is `over`, what it
+        `waits_for`, and the `differences` so far."""
         return self._kafka.ask_all("GET", "replay")[0]
 
     @property
     def differences(self) -> list[str]:
-        """Where the group fell behind the recording, and what could not be repeated."""
-        found: list[str] = self.now()["differences"]
-        return found
+        """Commits and generations that did not come in time, and what could not be repeated."""
+        differences: list[str] = self.now()["differences"]
+        return differences
 
     def until_over(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Wait until everything recorded has been replayed. Raises WaitTimeoutError."""
@@ -264,7 +265,7 @@ class Kafka:
         seed: int = 0,
         strict: bool = False,
     ) -> None:
-        self._how = {
+        self._arguments = {
             "brokers": brokers,
             "in_process": in_process,
             "settings": FOR_TESTS | dict(settings or {}),
@@ -277,19 +278,19 @@ class Kafka:
         self._running: Backend | None = None
         self._faults: list[Fault] = []
         self._admin: muster.Admin | None = None
-        self._idle: list[str] = []
+        self._never_struck: list[str] = []
         """Removed faults that never struck, if the kit is strict."""
-        self._troubled = False
-        self._past: list[dict[str, Any]] = []
-        """The stories of brokers before they were killed or stopped."""
+        self._disk_fails = False
+        self._kept: list[dict[str, Any]] = []
+        """The stories of brokers, and their counts of requests, from before they were killed or stopped."""
 
     def __enter__(self) -> Self:
         if self._running is not None:
             raise MusterError("these brokers are running already: create another Kafka")
         with ExitStack() as block:
-            self._running = started(block, **self._how)  # type: ignore[arg-type]
+            self._running = start_backend(block, **self._arguments)  # type: ignore[arg-type]
             self._block = block.pop_all()
-        self._faults, self._past, self._idle, self._admin, self._troubled = [], [], [], None, False
+        self._faults, self._kept, self._never_struck, self._admin, self._disk_fails = [], [], [], None, False
         return self
 
     def __exit__(
@@ -308,7 +309,7 @@ class Kafka:
     def _backend(self) -> Backend:
         if self._running is None:
             raise MusterError(
-                "these brokers are not running: use them in a block, `with muster.testing.kafka() as kafka`"
+                "these brokers are not running: use them in a `with` block, `with muster.testing.kafka() as kafka`"
             )
         return self._running
 
@@ -316,23 +317,23 @@ class Kafka:
 
     def begin(self) -> None:
         """Begin a test: `story` and `requests` leave out what happened before."""
-        self._past = []
+        self._kept = []
         self.ask_all("POST", "begin")
 
     def members(self) -> list[tuple[str, str]]:
-        """The members of all groups, as pairs of group and client id."""
+        """The members of all groups, as pairs of group id and client id."""
         return sorted((group, client) for each in self.ask_all("GET", "members") for group, client in each["members"])
 
     def clean_up(self) -> None:
         """Remove all faults. Raises AssertionError if the kit is `strict` and one never struck."""
         for fault in list(self._faults):
             fault.remove()
-        idle, self._idle = self._idle, []
-        if idle:
-            raise AssertionError(f"fault(s) that never struck: {', '.join(idle)}")
+        never_struck, self._never_struck = self._never_struck, []
+        if never_struck:
+            raise AssertionError(f"fault(s) that never struck: {', '.join(never_struck)}")
 
     def revive(self) -> None:
-        """Thaw frozen brokers, and start those that were killed or stopped."""
+        """Thaw the frozen brokers, and start those that were killed or stopped."""
         for place, server in enumerate(self.brokers):
             if server.pid is None:
                 self.start(place)
@@ -340,17 +341,17 @@ class Kafka:
                 self.thaw(place)
 
     def heal(self) -> None:
-        """`revive` the brokers and remove all faults; the disk works again."""
+        """`revive` the brokers, remove all faults, and let the disk work again."""
         self.revive()
         for fault in list(self._faults):
             fault.remove()
-        self._idle = []
-        if self._troubled:
+        self._never_struck = []
+        if self._disk_fails:
             self.disk(full=False, sync_delay_ms=0, fail=False)
-            self._troubled = False
+            self._disk_fails = False
 
     def reset(self, staying: Iterable[tuple[str, str]] = ()) -> None:
-        """End a test: `heal`, and expire all group members except `staying`, pairs of group and client id."""
+        """End a test: `heal`, and expire all group members except `staying`, pairs of group id and client id."""
         self.heal()
         self.ask_all("POST", "reset", {"staying": sorted(set(staying))})
 
@@ -363,7 +364,7 @@ class Kafka:
 
     @property
     def brokers(self) -> list[LocalBroker]:
-        """The brokers' processes; none with `in_process`."""
+        """The brokers' processes; empty with `in_process`."""
         return self._backend.servers()
 
     def kill(self, broker: int = 0) -> None:
@@ -381,7 +382,7 @@ class Kafka:
         from 0 again."""
         self._process(broker).start()
         for fault in self._faults:
-            self._asked(broker, "POST", "faults", fault.body)
+            self._ask(broker, "POST", "faults", fault.body)
 
     def freeze(self, broker: int = 0) -> None:
         """Suspend a broker's process: connections stay open, but nothing is answered."""
@@ -395,15 +396,15 @@ class Kafka:
         """Keep a broker's story and counts, which are lost with its process."""
         server = self._process(broker)
         if server.pid is not None and not server.is_frozen:
-            self._past += [self._asked(broker, "GET", path) for path in ("story", "requests")]
+            self._kept += [self._ask(broker, "GET", path) for path in ("story", "requests")]
             for fault in list(self._faults):  # another thread may be removing one
                 fault._keep(self._backend.ask(broker, "GET", fault._place, None)[1])
 
     def _process(self, broker: int) -> LocalBroker:
         if not self.brokers:
-            raise MusterError("a broker in this process cannot be ended or frozen: leave in_process out")
+            raise MusterError("a broker in this process cannot be killed, stopped or frozen: leave in_process out")
         if broker not in range(len(self.brokers)):
-            raise MusterError(f"broker={broker!r}: brokers go by their place, 0 to {len(self.brokers) - 1}")
+            raise MusterError(f"broker={broker!r}: brokers are numbered from 0 to {len(self.brokers) - 1}")
         return self.brokers[broker]
 
     # --------------------------------------------------------------------------------------------- topics and records
@@ -442,13 +443,13 @@ class Kafka:
             producer.flush()
 
     def recreate(self, topic: str) -> None:
-        """Delete a topic with its records, and create it again with as many partitions."""
+        """Delete a topic with its records, and create it again with the same number of partitions."""
         partitions = len(self.admin.describe_topics([topic])[topic].partitions)
         self.admin.delete_topics([topic])
         self.admin.create_topics([muster.NewTopic(topic, partitions)])
 
     def fence_producer(self, transactional_id: str) -> None:
-        """Fence the producer with this transactional id, as if another one had started: its transaction is aborted."""
+        """Fence the producer with this transactional id, as if another one had started. Its transaction is aborted."""
         self.admin.fence_producers([transactional_id])
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
@@ -460,20 +461,20 @@ class Kafka:
         reader = muster.Consumer(bootstrap_servers=self.bootstrap, client_id=KIT_CLIENT, fetch_max_wait_ms=20)
         with reader:
             partitions = [TopicPartition(topic, each.partition) for each in reader.partitions_for(topic)]
-            found = list(read_from(reader, reader.beginning_offsets(partitions)))
-        return sorted(found, key=lambda record: (record.partition, record.offset))
+            records = list(read_from(reader, reader.beginning_offsets(partitions)))
+        return sorted(records, key=lambda record: (record.partition, record.offset))
 
     def until_records(self, topic: str, count: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[ConsumerRecord]:
         """Wait for `count` records in a topic, and return all its records. Raises WaitTimeoutError."""
-        found: list[ConsumerRecord] = []
+        records: list[ConsumerRecord] = []
 
         def enough() -> bool:
-            nonlocal found
-            found = self.records(topic)
-            return len(found) >= count
+            nonlocal records
+            records = self.records(topic)
+            return len(records) >= count
 
-        self.until(enough, lambda: f"{count} record(s) in {topic}: there are {len(found)}", timeout_s)
-        return found
+        self.until(enough, lambda: f"{count} record(s) in {topic}: there are {len(records)}", timeout_s)
+        return records
 
     # ----------------------------------------------------------------------------------------------------------- waits
 
@@ -507,7 +508,7 @@ class Kafka:
         """Wait until the group has committed this many records of a topic in total, or at least these offsets by
         partition. Raises WaitTimeoutError."""
         if not isinstance(offsets, int | Mapping):
-            raise MusterError(f"offsets={offsets!r}: it must be how many records, or offsets by partition")
+            raise MusterError(f"offsets={offsets!r}: it must be a number of records, or offsets by partition")
         wanted = offsets if isinstance(offsets, int) else {str(index): offset for index, offset in offsets.items()}
         __tracebackhide__ = True
         return self._wait("committed", group_id, timeout_s, topic=topic, offsets=wanted)
@@ -529,60 +530,63 @@ class Kafka:
     ) -> None:
         """Wait until a condition holds; `what` describes it in the error. Raises WaitTimeoutError.
 
-        As in all waits, a broker that is down may come back meanwhile.
+        A broker may be down meanwhile and come back, as in all waits.
         """
         __tracebackhide__ = True  # a report shows the test's line
-        deadline = time.monotonic() + _number(timeout_s, "timeout_s")
-        while not self._or_away(condition, deadline):
+        deadline = time.monotonic() + _checked_seconds(timeout_s, "timeout_s")
+        while not self._unless_away(condition, deadline):
             if time.monotonic() > deadline:
                 text = what if isinstance(what, str) else what()
-                raise WaitTimeoutError(f"waited {timeout_s:g} s for {text}\n{self.story()}{_on_a_loop()}")
+                raise WaitTimeoutError(f"waited {timeout_s:g} s for {text}\n{self.story()}{_event_loop_hint()}")
             time.sleep(0.01)
 
     @contextmanager
     def assert_no_rebalance(self, group_id: str) -> Iterator[None]:
-        """Raises AssertionError if the group rebalances in the block."""
+        """Raises AssertionError if the group rebalances within the block."""
         before = self.view(group_id)["generation"]
         yield
         after = self.view(group_id)
         if (after["generation"], after["state"]) != (before, "Stable"):
-            text = f"group {group_id} rebalanced: generation {before} to {after['generation']}, it is {after['state']}"
+            text = (
+                f"group {group_id} rebalanced: it was in generation {before} and is in {after['generation']}, "
+                f"{after['state']}"
+            )
             raise AssertionError(f"{text}\n{self.story(group_id)}")
 
     def _wait(self, until: str, group_id: str, timeout_s: float, **wanted: object) -> dict[str, Any]:
         __tracebackhide__ = True
         wait = {"until": until, "group": group_id, **{k: v for k, v in wanted.items() if v is not None}}
-        deadline = time.monotonic() + _number(timeout_s, "timeout_s")
+        deadline = time.monotonic() + _checked_seconds(timeout_s, "timeout_s")
         while True:
             left_s = max(deadline - time.monotonic(), 0)
-            found = self._or_away(partial(self._waited, wait, left_s), deadline)
-            if found is None:
-                time.sleep(LOOK_EVERY_S)
+            reply = self._unless_away(partial(self._poll_wait, wait, left_s), deadline)
+            if reply is None:
+                time.sleep(POLL_INTERVAL_S)
                 continue
-            status, answer = found
+            status, answer = reply
             if status == HTTPStatus.OK:
                 return answer
             if status != HTTPStatus.REQUEST_TIMEOUT:
                 raise MusterError(answer["error"])
             if time.monotonic() >= deadline:
-                text = f"waited {timeout_s:g} s for group {group_id} to {_WANTED[until]}: {answer['missing']}"
+                text = f"waited {timeout_s:g} s for group {group_id} to {_EXPECTED[until]}: {answer['missing']}"
                 group = _described(answer["group"])
-                raise WaitTimeoutError(f"{text}\n{group}\n{self.story(group_id)}{_on_a_loop()}")
+                raise WaitTimeoutError(f"{text}\n{group}\n{self.story(group_id)}{_event_loop_hint()}")
 
-    def _waited(self, wait: Mapping[str, Any], left_s: float) -> tuple[int, dict[str, Any]]:
-        """The answer to a wait. A single broker waits itself; several are polled once, as each knows the ends of its
-        own logs only, and a group without a coordinator may end up on any of them."""
+    def _poll_wait(self, wait: Mapping[str, Any], left_s: float) -> tuple[int, dict[str, Any]]:
+        """The answer to a wait. A single broker does the waiting. Several are polled once, since each knows the ends of
+        its own logs only, and a group that does not exist yet may be coordinated by any of them."""
         if self._backend.count() == 1:
             return self._backend.ask(0, "POST", "wait", {**wait, "timeout_ms": round(left_s * 1000)})
         view = self.view(wait["group"])
         what = missing(view, wait)
         if what is None:
             return HTTPStatus.OK, view
-        time.sleep(min(LOOK_EVERY_S, left_s))
+        time.sleep(min(POLL_INTERVAL_S, left_s))
         return HTTPStatus.REQUEST_TIMEOUT, {"missing": what, "group": view}
 
-    def _or_away(self, question: Callable[[], T], deadline: float) -> T | None:
-        """The answer; None while a broker is down, which another thread may be restarting."""
+    def _unless_away(self, question: Callable[[], T], deadline: float) -> T | None:
+        """The answer to a question; None while a broker is down: another thread may be restarting it."""
         try:
             return question()
         except BrokerAwayError:
@@ -617,7 +621,7 @@ class Kafka:
         return self.fault("delay", api, delay_ms=ms, **when)
 
     def hold(self, api: str, **when: Unpack[When]) -> Fault:
-        """Hold a request until the fault is released or removed."""
+        """Hold a request until the fault releases it or is removed."""
         return self.fault("hold", api, **when)
 
     def lose_request(self, api: str, **when: Unpack[When]) -> Fault:
@@ -629,17 +633,17 @@ class Kafka:
         return self.fault("lose_answer", api, **when)
 
     def disk(self, **change: Unpack[DiskTrouble]) -> None:
-        """`full=True`: writes fail with ENOSPC. `sync_delay_ms=…`: syncs take longer. `fail=True`: syncs fail, which
-        ends a broker, as it does Kafka."""
+        """Let the disk fail. `full=True`: writes fail with ENOSPC. `sync_delay_ms=…`: syncs take longer. `fail=True`:
+        syncs fail, and the broker stops, as Kafka does."""
         unknown = change.keys() - DiskTrouble.__annotations__.keys()
         if unknown:
             known = ", ".join(DiskTrouble.__annotations__)
             raise MusterError(f"{', '.join(sorted(unknown))} is not a disk failure: choose from {known}")
-        self._troubled = True
+        self._disk_fails = True
         self.ask_all("POST", "disk", change)
 
     def disconnect(self, client: str = "*") -> int:
-        """Close the connections of clients whose id matches a pattern; returns how many."""
+        """Close the connections of clients whose id matches a pattern. Returns how many."""
         return sum(each["cut"] for each in self.ask_all("POST", "connections", {"client": client}))
 
     @contextmanager
@@ -658,7 +662,7 @@ class Kafka:
             self._faults.remove(fault)
             fault._end()
             if self.strict and not fault.struck:
-                self._idle.append(fault.name)
+                self._never_struck.append(fault.name)
 
     # ------------------------------------------------------------------------------------------------------ recordings
 
@@ -670,16 +674,22 @@ class Kafka:
         Args:
             topics: those whose records are recorded, including existing ones; None: all.
 
+        Warns:
+            UserWarning: the recording ends before the block: it is too large, or the broker was stopped or killed.
+
         Raises:
-            MusterError: the file cannot be written, or there are several brokers.
+            MusterError: the file cannot be written, which may be found at the end of the block; or there are several
+                brokers.
         """
         path = Path(path).absolute()
-        body = {"path": str(path), **({} if topics is None else {"topics": sorted(_several(topics, "topics"))})}
-        self._alone("recording", body)
+        body = {"path": str(path), **({} if topics is None else {"topics": sorted(_checked_list(topics, "topics"))})}
+        self._on_single_broker("recording", body)
         try:
             yield path
-        finally:
-            self.ask_all("DELETE", "recording")
+        except BaseException:
+            self.ask_all("DELETE", "recording")  # the block's own error is the one to raise
+            raise
+        recording.check_ended(path, next((each["why"] for each in self.ask_all("DELETE", "recording") if each), None))
 
     @contextmanager
     def replay(
@@ -696,9 +706,9 @@ class Kafka:
 
         Args:
             client: the recorded member that the code under test replaces; all others are simulated. None: the code
-                under test is all of them.
-            group: the group's name here, if it differs from the recorded one.
-            pace: a factor for recorded times; 0: wait only for the group, not for time.
+                under test replaces all members.
+            group: the group's name in the replay, if it differs from the recorded one.
+            pace: a factor for the recorded pauses; 0: wait only for the group, without pauses.
             patience_s: how long to wait for each commit and generation before continuing without it.
 
         Raises:
@@ -707,30 +717,32 @@ class Kafka:
         """
         body: dict[str, Any] = {"path": str(Path(path).absolute()), "pace": pace}
         body |= {name: value for name, value in (("client", client), ("group", group)) if value is not None}
-        self._alone("replay", {**body, "patience_ms": round(_number(patience_s, "patience_s") * 1000)})
+        self._on_single_broker(
+            "replay", {**body, "patience_ms": round(_checked_seconds(patience_s, "patience_s") * 1000)}
+        )
         try:
             yield Replay(self)
         finally:
             self.ask_all("DELETE", "replay")
 
-    def _alone(self, what: str, body: Mapping[str, Any]) -> None:
+    def _on_single_broker(self, what: str, body: Mapping[str, Any]) -> None:
         if self._backend.count() > 1:
             raise MusterError(f"a {what} needs a single broker, and this kit has {self._backend.count()}")
         self.ask_all("POST", what, body)
 
-    # ---------------------------------------------------------------------------------------- what the brokers can say
+    # ------------------------------------------------------------------------------------------- reports of the brokers
 
     def requests(self, api: str | None = None, client: str | None = None) -> int:
-        """How many requests there were, of an API and a client."""
+        """How many requests there were; with arguments, of one API, from one client."""
         return sum(
             each["count"]
-            for each in self._said("requests")
+            for each in self._collect("requests")
             if api in (None, each["api"]) and client in (None, each["client"])
         )
 
-    def _said(self, what: str) -> list[dict[str, Any]]:
+    def _collect(self, what: str) -> list[dict[str, Any]]:
         """The lines of all brokers' stories, or of their counts of requests."""
-        return [each for answer in [*self._past, *self.ask_all("GET", what)] for each in answer.get(what, ())]
+        return [each for answer in [*self._kept, *self.ask_all("GET", what)] for each in answer.get(what, ())]
 
     def view(self, group_id: str) -> dict[str, Any]:
         """As `Group.now`."""
@@ -743,21 +755,21 @@ class Kafka:
         return found
 
     def groups(self) -> list[str]:
-        """The groups of all brokers."""
+        """The ids of all groups."""
         return sorted(group for answer in self.ask_all("GET", "groups") for group in answer["groups"])
 
     def story(self, group_id: str | None = None) -> str:
-        """What happened, in order: events of groups (or of one), faults that struck, what the test did."""
-        said = sorted(self._said("story"), key=lambda each: int(each["at_ms"]))
+        """What happened, in order: events of groups (or of one group), faults that struck, what the test did."""
+        entries = sorted(self._collect("story"), key=lambda each: int(each["at_ms"]))
         lines = [
-            f"  {(each['at_ms'] - said[0]['at_ms']) / 1000:8.3f}  "
+            f"  {(each['at_ms'] - entries[0]['at_ms']) / 1000:8.3f}  "
             + (f"{each['group']}: {each['line']}" if each["group"] else each["line"])
-            for each in said
+            for each in entries
             if group_id in (None, each["group"]) or not each["group"]
         ]
-        omitted = f"  … {len(lines) - STORY_LINES} lines before\n" if len(lines) > STORY_LINES else ""
+        omitted = f"  … {len(lines) - STORY_LINES} earlier lines\n" if len(lines) > STORY_LINES else ""
         counted: Counter[str] = Counter()
-        for each in self._said("requests"):
+        for each in self._collect("requests"):
             if each["client"] == KIT_CLIENT:
                 continue
             counted[f"{each['client'] or '(no client id)'}: {each['api']}"] += each["count"]
@@ -768,7 +780,7 @@ class Kafka:
     def account(self) -> str:
         """The current state of affected groups, and the story: for the report of a failed test."""
         try:
-            groups = {each["group"] for each in self._said("story")} | {group_id for group_id, _ in self.members()}
+            groups = {each["group"] for each in self._collect("story")} | {group_id for group_id, _ in self.members()}
             return "\n".join([*(self._described_now(group_id) for group_id in sorted(groups - {""})), self.story()])
         except MusterError as error:
             return f"The brokers do not answer: {error}"
@@ -776,14 +788,14 @@ class Kafka:
     def _described_now(self, group_id: str) -> str:
         try:
             return _described(self.view(group_id))
-        except MusterError as error:  # its broker does not run
+        except MusterError as error:  # its broker is not running
             return f"Group {group_id}: {error}"
 
     def ask_all(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Send a command to every running broker."""
         servers = self._backend.servers()
         return [
-            self._asked(place, method, path, body)
+            self._ask(place, method, path, body)
             for place in range(self._backend.count())
             if not servers or (servers[place].pid is not None and not servers[place].is_frozen)
         ]
@@ -792,7 +804,7 @@ class Kafka:
         self, group_id: str, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Send a command to the broker that coordinates a group."""
-        return self._asked(self._coordinator(group_id) or 0, method, path, body)
+        return self._ask(self._coordinator(group_id) or 0, method, path, body)
 
     def _coordinator(self, group_id: str) -> int | None:
         servers = self._backend.servers()
@@ -806,7 +818,7 @@ class Kafka:
                 return place
         return None
 
-    def _asked(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         status, answer = self._backend.ask(broker, method, path, body)
         if status != HTTPStatus.OK:
             raise MusterError(answer.get("error", str(answer)))
@@ -814,54 +826,54 @@ class Kafka:
 
 
 def assert_handled_once(handled: Iterable[Any], expected: Iterable[Any]) -> None:
-    """Assert that each of `expected` was handled exactly once, and nothing else was. Raises AssertionError."""
+    """Assert that each of `expected` was handled exactly once, and nothing else. Raises AssertionError."""
     __tracebackhide__ = True
     counts, wanted = Counter(handled), set(expected)
     missing = sorted(wanted - counts.keys(), key=repr)
     twice = sorted((each for each, count in counts.items() if count > 1), key=repr)
     foreign = sorted(counts.keys() - wanted, key=repr)
     wrong = [
-        f"{len(found)} {text}: {', '.join(map(repr, found[:10]))}{' …' if len(found) > 10 else ''}"
-        for found, text in ((missing, "not handled"), (twice, "handled more than once"), (foreign, "not expected"))
-        if found
+        f"{len(values)} {text}: {', '.join(map(repr, values[:10]))}{' …' if len(values) > 10 else ''}"
+        for values, text in ((missing, "not handled"), (twice, "handled more than once"), (foreign, "not expected"))
+        if values
     ]
     assert not wrong, "; ".join(wrong)
 
 
-def _numbers(answer: Mapping[str, Any]) -> Counter[str]:
+def _counts(answer: Mapping[str, Any]) -> Counter[str]:
     """The counts in a broker's answer about a fault."""
     return Counter({name: answer[name] for name in ("seen", "struck", "held", "released") if name in answer})
 
 
-def _several(values: Iterable[T], name: str) -> Iterable[T]:
-    """Refuse text, which is iterable too."""
+def _checked_list(values: Iterable[T], name: str) -> Iterable[T]:
+    """The values, unless they are a str or bytes, which would be taken apart. Raises MusterError."""
     if isinstance(values, str | bytes):
         raise MusterError(f"{name}={values!r}: it must be a list")
     return values
 
 
 def _records(records: Iterable[bytes | tuple[bytes | None, bytes | None]]) -> list[tuple[bytes | None, bytes | None]]:
-    """Their keys and values."""
-    pairs = [each if isinstance(each, tuple) else (None, each) for each in _several(records, "records")]
+    """Pairs of key and value. Raises MusterError."""
+    pairs = [each if isinstance(each, tuple) else (None, each) for each in _checked_list(records, "records")]
     for pair in pairs:
         if len(pair) != 2 or not all(isinstance(each, bytes | None) for each in pair):
-            raise MusterError(f"records has {pair!r}: a key and a value are bytes or None; encode text")
+            raise MusterError(f"records has {pair!r}: keys and values must be bytes or None; encode text")
     return pairs
 
 
-def _number(value: float, name: str) -> float:
+def _checked_seconds(value: float, name: str) -> float:
     if not isinstance(value, int | float):
         raise MusterError(f"{name}={value!r}: it must be a number of seconds")
     return value
 
 
-def _on_a_loop() -> str:
-    """A hint for a wait that has blocked the event loop, and with it the clients running on it."""
+def _event_loop_hint() -> str:
+    """A hint for a wait that has blocked the event loop, and with it the clients that run on it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return ""
-    return "\nThis wait blocked the event loop, and every client on it: await it, with muster.testing.AsyncKafka."
+    return "\nThis wait blocked the event loop and every client on it: use muster.testing.AsyncKafka, and await it."
 
 
 def read_from(reader: muster.Consumer, starts: Mapping[TopicPartition, int]) -> Iterator[ConsumerRecord]:
@@ -892,7 +904,8 @@ def _described(group: Mapping[str, Any]) -> str:
         for each in group["members"]
     ]
     state = f"Group {group['group']}: {group['state']}, generation {group['generation']}, {len(members)} member(s)"
-    offsets = [
-        f"  committed in {topic}: {found} of {group['ends'].get(topic)}" for topic, found in group["offsets"].items()
+    committed = [
+        f"  committed in {topic}: {offsets} of {group['ends'].get(topic)}"
+        for topic, offsets in group["offsets"].items()
     ]
-    return "\n".join([state, *members, *offsets])
+    return "\n".join([state, *members, *committed])

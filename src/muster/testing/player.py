@@ -1,7 +1,7 @@
 """Replays a recording on a broker: appends its records, joins as its other members, injects its faults.
 
-Everything runs on the broker's event loop. The script is advanced before each request is handled, so whatever is due
-before a request has happened by then, however quickly the client sends the next one.
+Everything runs on the broker's event loop. The script is advanced before each request is handled, so everything that is
+due before a request has happened by then, however quickly the client sends it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from muster.testing.script import FAULTS, Script
 
 _STANDARD = ("range", "roundrobin", "sticky", "cooperative-sticky")
 _LONGEST_SESSION_MS = 1_800_000
-"""Simulated members send no heartbeats: they leave when the recording says so."""
+"""The session timeout of simulated members, which send no heartbeats: they leave when the recording says so."""
 _JOIN_VERSION = 4
-"""The first JoinGroup version in which a member requests an id, and counts as pending from then on."""
+"""The first JoinGroup version in which a new member must join again with the id that it receives (KIP-394)."""
 _OF_THE_COORDINATOR = frozenset(
     {
         "COORDINATOR_LOAD_IN_PROGRESS",
@@ -53,17 +53,17 @@ _OF_THE_COORDINATOR = frozenset(
         "UNSTABLE_OFFSET_COMMIT",
     }
 )
-"""Errors caused by the broker's state. All others follow from what happens to the group."""
+"""Errors caused by the broker's state. All others are consequences of what happens to the group."""
 
 
 class Hooks(NamedTuple):
     """Operations of the broker's `Control`."""
 
     view: Callable[[str], Mapping[str, Any]]
-    fault: Callable[[Mapping[str, Any]], Rule]
+    add_fault: Callable[[Mapping[str, Any]], Rule]
     struck: Callable[[str], int]
     remove_fault: Callable[[str], object]
-    group: Callable[..., object]
+    disturb: Callable[..., object]
     """Its first arguments are the group and the operation: "rebalance", "fence"."""
     disconnect: Callable[[], object]
 
@@ -79,40 +79,40 @@ class Player:
         self._timer: asyncio.TimerHandle | None = None
         self._acting = False
         self._completed: dict[str, int] = {}
-        """How many generations with members under test each group has had."""
+        """The number of generations with members under test that each group has completed."""
         self._generations: dict[str, list[Line]] = {}
         """The recorded generations of each group."""
         self._ordinals: dict[int, int] = {}
-        """For each line about a generation, by the line's `id`: its number within the group."""
+        """The number of each recorded generation within its group, by the `id` of its line."""
         for line in script.recording.lines:
             if line["what"] == "generation" and script.is_mark(line):
                 known = self._generations.setdefault(line["group"], [])
                 known.append(line)
                 self._ordinals[id(line)] = len(known)
-        self._others: dict[tuple[str, str], _Other] = {}
+        self._others: dict[tuple[str, str], _SimulatedMember] = {}
         self._armed: Line | None = None
-        """An expired session that waits for a request."""
+        """The line of an expired session that expires when the next commit arrives."""
         self._faults: dict[int, str] = {}
-        """The fault of each line about one, by the line's `id`."""
+        """The names of added faults, by the `id` of their line."""
         self._recorded_names: dict[str, list[str]] = {}
-        """The faults added here, by their recorded name."""
+        """The names of added faults, by their recorded name."""
 
     # -------------------------------------------------------------------------------------------- starting and stopping
 
     def start(self) -> None:
-        """Start. Raises ConfigError if a topic of the recording exists on this broker."""
+        """Start the replay. Raises ConfigError if a topic of the recording exists on this broker."""
         for line in self.script.recording.lines:
             if line["what"] == "topic" and self._broker.topics.get(line["topic"]) is not None:
                 name = line["topic"]
-                raise ConfigError(f"topic {name} exists on this broker: delete it, or replay on a broker of its own")
+                raise ConfigError(f"topic {name} exists on this broker: delete it, or replay on another broker")
         self._broker.groups.ensure()
         self.advance()
 
     def stop(self) -> None:
-        """Stop, and delete the topics, and the groups without members."""
+        """Stop the replay, and delete its topics, and those of its groups that have no members."""
         if self._timer is not None:
             self._timer.cancel()
-        self.script.place = self.script.end
+        self.script.position = self.script.end
         for other in self._others.values():
             other.leave()
         for name in self._faults.values():
@@ -129,13 +129,13 @@ class Player:
         script = self.script
         return {
             "lines": script.end,
-            "passed": script.place,
+            "passed": script.position,
             "over": script.is_over,
             "waits_for": script.waits_for,
             "differences": script.differences,
         }
 
-    # ------------------------------------------------------------------------------------------------ what it is shown
+    # ---------------------------------------------------------------------------------------------------- notifications
 
     def before(self, request: Request[Any]) -> None:
         """A request is about to be handled."""
@@ -149,7 +149,7 @@ class Player:
             self.decide_assignment(request)
 
     def on_event(self, event: effects.GroupEvent) -> None:
-        """Something has happened to a group, in the middle of its coordinator's work."""
+        """Something has happened to a group; its coordinator is still at work."""
         if isinstance(event, effects.RebalanceCompleted) and self._own(self.group(event.group_id)):
             self._completed[event.group_id] = self._completed.get(event.group_id, 0) + 1
         self._loop.call_soon(self.advance)
@@ -157,10 +157,10 @@ class Player:
     def lacks(self, mark: Line) -> str | None:
         """As `GroupProgress.lacks`."""
         if "before" in mark:
-            return None if self._armed is not mark else f"the next {mark['before']}"
+            return None if self._armed is not mark else f"the next {mark['before']} has not come"
         if mark["what"] in FAULTS:
             name = self._faults.get(id(mark))
-            return f"the next {mark['api']}" if name is not None and not self._hooks.struck(name) else None
+            return f"the next {mark['api']} has not come" if name is not None and not self._hooks.struck(name) else None
         if mark["what"] == "generation":
             wanted, group = self._ordinals[id(mark)], mark["group"]
             done = self._completed.get(group, 0)
@@ -168,16 +168,16 @@ class Player:
         offsets = self._hooks.view(mark["group"])["offsets"]
         for topic, partitions in mark["offsets"].items():
             for partition, recorded in partitions.items():
-                wanted = self.script.recording.place(topic, int(partition), recorded)
-                found = offsets.get(topic, {}).get(partition, 0)
-                if found < wanted:
-                    return f"group {mark['group']} has committed {found} of {topic} {partition}, not {wanted}"
+                wanted = self.script.recording.replayed_offset(topic, int(partition), recorded)
+                committed = offsets.get(topic, {}).get(partition, 0)
+                if committed < wanted:
+                    return f"group {mark['group']} has committed {committed} in {topic} {partition}, not {wanted}"
         return None
 
     # --------------------------------------------------------------------------------------------------------- acting
 
     def advance(self) -> None:
-        """Do everything that is due, and schedule the next look."""
+        """Do everything that is due, and schedule the next call."""
         if self._acting:
             return
         self._acting = True
@@ -219,7 +219,9 @@ class Player:
         if topic is None:
             self._broker.changes.create_topic(name, partitions, {})
         elif topic.partitions != partitions:
-            self.script.differences.append(f"{name} had {partitions} partitions; they are not added in a replay")
+            self.script.differences.append(
+                f"{name} grew to {partitions} partitions in the recording; a replay does not add them"
+            )
 
     def _append(self, line: Line) -> None:
         log = self._broker.partitions.get(line["topic"], line["partition"])
@@ -235,48 +237,48 @@ class Player:
         self._broker.fetches.appended(line["topic"], line["partition"], len(data), appended.last_offset + 1)
 
     def _strike(self, line: Line) -> None:
-        """Add a fault for the next such request. The client may have another id here."""
-        about = {key: found[0] for key in ("group", "topic") if (found := line.get(f"{key}s"))}
+        """Add a fault for the next such request, of any client: the one under test may have another id."""
+        about = {key: names[0] for key in ("group", "topic") if (names := line.get(f"{key}s"))}
         if line["api"] in ("JoinGroup", "SyncGroup"):
             about.pop("topic", None)
-        rule = self._hooks.fault({**line["fault"], "apis": [line["api"]], "times": 1, **about})
+        rule = self._hooks.add_fault({**line["fault"], "apis": [line["api"]], "times": 1, **about})
         self._faults[id(line)] = rule.name
         self._recorded_names.setdefault(line["name"], []).append(rule.name)
 
     def _refuse(self, line: Line) -> None:
         if line["error"] in _OF_THE_COORDINATOR:
             fault = {"do": "error", "apis": [line["api"]], "error": line["error"], "group": line["group"]}
-            self._faults[id(line)] = self._hooks.fault(fault).name
+            self._faults[id(line)] = self._hooks.add_fault(fault).name
 
     def _do(self, line: Line) -> None:
         match line["act"]:
             case "rebalance":
-                self._hooks.group(line["group"], "rebalance")
+                self._hooks.disturb(line["group"], "rebalance")
             case "fence":
-                self._hooks.group(line["group"], "fence", instance=line.get("instance"))
+                self._hooks.disturb(line["group"], "fence", instance=line.get("instance"))
             case "disconnect":
                 self._hooks.disconnect()
             case "release":
                 for name in self._recorded_names.pop(line.get("fault", ""), []):
                     self._hooks.remove_fault(name)
             case "expire" | "reload" | "clock":
-                pass  # the effects have lines of their own
+                pass  # their effects have lines of their own
             case act:
-                self.script.differences.append(f"{act} at {line['at_ms']} ms is not repeated")
+                self.script.differences.append(f"{act} at {line['at_ms']} ms was not repeated")
 
     # ---------------------------------------------------------------------------------------------------- the members
 
     def _of_a_member(self, line: Line) -> None:
         group_id, client, what = line["group"], line["client"], line["what"]
-        if self.script.is_played(client):
+        if self.script.is_under_test(client):
             if "before" in line:
                 self._armed = line
             elif what == "expired":
                 self._expire(group_id)
-            return  # it joins and leaves by itself
+            return  # the code under test joins and leaves by itself
         other = self._others.get((group_id, client))
         if other is None:
-            other = self._others[group_id, client] = _Other(self, group_id, client)
+            other = self._others[group_id, client] = _SimulatedMember(self, group_id, client)
         match what:
             case "joined":
                 other.join()
@@ -286,7 +288,7 @@ class Player:
                 other.leave()
 
     def _expire(self, group_id: str) -> None:
-        """Expire the session of the member under test."""
+        """Expire the sessions of the members under test."""
 
         def decide(group: Group, now: int) -> effects.Effects:
             assert isinstance(group, ClassicGroup)
@@ -296,27 +298,27 @@ class Player:
         self._broker.groups.runtime.intervene(group_id, decide)
 
     def _commit(self, line: Line, client: Client, member_id: str, generation: int) -> None:
-        def told(answer: Any) -> None:
-            assert isinstance(answer, OffsetCommitResponse)
-            refused = {each.error_code for topic in answer.topics for each in topic.partitions} - {0}
-            for code in sorted(refused):
-                self.script.differences.append(f"a commit of {line.get('client')} was refused: {ErrorCode(code).name}")
+        def note_errors(response: Any) -> None:
+            assert isinstance(response, OffsetCommitResponse)
+            errors = {each.error_code for topic in response.topics for each in topic.partitions} - {0}
+            for error in sorted(errors):
+                self.script.differences.append(f"a commit of {line.get('client')} failed: {ErrorCode(error).name}")
 
         request = OffsetCommitRequest(line["group"], generation, member_id)
         for topic, partitions in line["offsets"].items():
             places = [
-                OffsetCommitRequestPartition(int(p), self.script.recording.place(topic, int(p), offset))
+                OffsetCommitRequestPartition(int(p), self.script.recording.replayed_offset(topic, int(p), offset))
                 for p, offset in partitions.items()
             ]
             request.topics.append(OffsetCommitRequestTopic(topic, partitions=places))
-        self.submit(request, client, told)
+        self.submit(request, client, note_errors)
 
     def submit(self, request: Request[Any], client: Client, reply: Callable[[Any], None]) -> None:
-        """Send a request to the coordinator, as another member."""
+        """Send a request to the coordinator, as a simulated member."""
         self._broker.groups.runtime.submit(request, client, reply)
 
     def group(self, group_id: str) -> ClassicGroup | None:
-        """A group, if it exists."""
+        """The group with this id, if it exists."""
         for shard in self._broker.groups.runtime.shards():
             group = shard.groups.get(group_id)
             if isinstance(group, ClassicGroup):
@@ -324,16 +326,16 @@ class Player:
         return None
 
     def topics_of(self, group_id: str, client: str) -> list[str]:
-        """The topics of a recorded member: those of all partitions that it ever had."""
-        found: set[str] = set()
+        """The topics of a recorded member: those of all partitions that were ever assigned to it."""
+        topics: set[str] = set()
         for line in self._generations.get(group_id, []):
             for member in line["members"]:
-                if member["client"] == client or not found:
-                    found.update(member["partitions"])
-        return sorted(found)
+                if member["client"] == client or not topics:
+                    topics.update(member["partitions"])
+        return sorted(topics)
 
     def decide_assignment(self, request: SyncGroupRequest) -> None:
-        """The leader assigns what was recorded for this generation."""
+        """Replace the leader's assignment with the recorded one of this generation."""
         group = self.group(request.group_id)
         known = self._generations.get(request.group_id, [])
         number = self._completed.get(request.group_id, 0)
@@ -343,34 +345,34 @@ class Player:
             return
         theirs = {other.member_id: other.client for other in self._others.values() if other.group_id == group.group_id}
         recorded = {member["client"]: member["partitions"] for member in known[number]["members"]}
-        parts = parts_of(list(group.members.values()), theirs, list(recorded))
-        if parts is None:
+        clients = recorded_clients(list(group.members.values()), theirs, list(recorded))
+        if clients is None:
             self.script.differences.append(
-                f"generation {number + 1} of {group.group_id} has {len(group.members)} member(s), {len(recorded)} were"
-                " recorded: it is assigned as its leader says"
+                f"generation {number + 1} of {group.group_id} has {len(group.members)} member(s), not the recorded"
+                f" {len(recorded)}: it has the assignment of its leader"
             )
             if not request.assignments:  # the leader is simulated, and has no assignor
-                parts = {}
-        if parts is not None:
+                clients = {}
+        if clients is not None:
             request.assignments = [
                 SyncGroupRequestAssignment(
-                    member_id, encode_assignment_by_topic(recorded.get(parts.get(member_id, ""), {}))
+                    member_id, encode_assignment_by_topic(recorded.get(clients.get(member_id, ""), {}))
                 )
                 for member_id in group.members
             ]
 
     def _own(self, group: ClassicGroup | None) -> list[ClassicMember]:
-        """The members of a group that are under test."""
+        """The members under test of a group."""
         theirs = {other.member_id for other in self._others.values()}
         return [] if group is None else [each for each in group.members.values() if each.member_id not in theirs]
 
     def has_all_of_its_own(self, group_id: str) -> bool:
-        """Whether the group has as many members under test as the next recorded generation, which have rejoined if it
-        is rebalancing."""
+        """Whether the group has as many members under test as the next recorded generation. While it rebalances, only
+        those count that have rejoined."""
         known, number = self._generations.get(group_id, []), self._completed.get(group_id, 0)
         if number >= len(known):
             return True
-        wanted = sum(self.script.is_played(member["client"]) for member in known[number]["members"])
+        wanted = sum(self.script.is_under_test(member["client"]) for member in known[number]["members"])
         group = self.group(group_id)
         own = self._own(group)
         if group is not None and group.state == PREPARING_REBALANCE:
@@ -378,29 +380,36 @@ class Player:
         return len(own) >= wanted
 
 
-def parts_of(
+def recorded_clients(
     members: Sequence[ClassicMember], theirs: Mapping[str, str], recorded: Sequence[str]
 ) -> dict[str, str] | None:
-    """The recorded client of each member, by member id: for a simulated member its own, for a member under test the one
-    with its client id, for the rest in the order in which they joined. None if the numbers differ."""
-    found = {member.member_id: theirs[member.member_id] for member in members if member.member_id in theirs}
+    """The recorded client that each member replaces, by member id. A simulated member has its own, and a member under
+    test the one with its client id; the other members get the remaining ones in the order in which they joined. None
+    if the numbers differ.
+
+    Args:
+        theirs: the clients of simulated members, by member id.
+        recorded: the clients of the recorded generation.
+    """
+    clients = {member.member_id: theirs[member.member_id] for member in members if member.member_id in theirs}
     for member in members:
-        if member.member_id not in found and member.client_id in recorded and member.client_id not in found.values():
-            found[member.member_id] = member.client_id
-    free = [client for client in recorded if client not in found.values()]
-    left = [member.member_id for member in members if member.member_id not in found]
-    if len(left) != len(free) or not set(found.values()) <= set(recorded):
+        client_id = member.client_id
+        if member.member_id not in clients and client_id in recorded and client_id not in clients.values():
+            clients[member.member_id] = client_id
+    free = [client for client in recorded if client not in clients.values()]
+    left = [member.member_id for member in members if member.member_id not in clients]
+    if len(left) != len(free) or not set(clients.values()) <= set(recorded):
         return None
-    return found | dict(zip(left, free, strict=True))
+    return clients | dict(zip(left, free, strict=True))
 
 
 def _client(client_id: str) -> Client:
     return Client(client_id.partition("#")[0], "/127.0.0.1", _JOIN_VERSION)
 
 
-class _Other:
-    """A simulated member. It rejoins whenever its group rebalances, but only after the members under test have, so that
-    the generation has the same members as the recorded one."""
+class _SimulatedMember:
+    """A simulated member. When its group rebalances, it rejoins only after the members under test have, so that the
+    generation has the same members as the recorded one."""
 
     def __init__(self, player: Player, group_id: str, client: str) -> None:
         self.group_id = group_id
@@ -416,14 +425,14 @@ class _Other:
         self.rejoin()
 
     def leave(self) -> None:
-        """Leave it."""
+        """Leave the group."""
         if self._wanted and self.member_id:
             request = LeaveGroupRequest(self.group_id, self.member_id)
             self._player.submit(request, Client(self.client, "/127.0.0.1", 0), lambda _: None)
         self._wanted, self.member_id, self.generation = False, "", -1
 
     def rejoin(self) -> None:
-        """Join unless it is in a group that does not rebalance."""
+        """Join, unless the member is in its group and that is not rebalancing."""
         group = self._player.group(self.group_id)
         is_in = group is not None and self.member_id in group.members
         if not self._wanted or self._waits or (is_in and group is not None and group.state != PREPARING_REBALANCE):

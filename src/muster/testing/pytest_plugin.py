@@ -1,6 +1,6 @@
-"""The pytest plugin: brokers and clients as fixtures, faults that end with their test, the groups' story in reports.
+"""The pytest plugin: brokers and clients as fixtures, faults that end with their test, the story of groups in reports.
 
-pytest imports this file in every run, so it imports nothing of the kit until a test asks for a fixture of it.
+pytest imports this file in every run, so it does not import the kit until a test uses one of its fixtures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ON_LINES = "muster: groups, faults and requests of this test"
+_SECTION = "muster: groups, faults and requests of this test"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,8 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch over the kits of this run's fixtures."""
-    # pytest rewrites the assertions of each module that a plugin's distribution has. Muster's have none for a test to
+    """Register the plugin that looks after kits, and exempt muster from the rewriting of assertions."""
+    # pytest rewrites the assertions in all modules of a plugin's distribution. Those of muster are not for tests to
     # explain, and its first import would take several times as long.
     rewritten: set[str] = getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set())
     rewritten.discard("muster")
@@ -54,10 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Keeper:
-    """The kits that fixtures hold, and what becomes of them between tests.
+    """Looks after the kits of fixtures between tests.
 
-    A test's own part begins with its first fixture of function scope: what wider fixtures start before (a service that
-    is a member of a group) outlives the test.
+    A test's own part begins with its first fixture of function scope: what fixtures of wider scopes start before it
+    (say, a service that is a member of a group) outlives the test.
     """
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class _Keeper:
         """By the name of the fixture."""
         self._item: pytest.Item | None = None
         self._staying: dict[int, list[tuple[str, str]]] | None = None
-        """The members of groups before the test's own part, by their kit; None: not known yet."""
+        """The members of groups before the test's own part, by the `id` of their kit; None: not known yet."""
 
     def _used(self, item: pytest.Item) -> list[kit.Kafka]:
         """The kits of a test's fixtures."""
-        request = getattr(item, "_request", None)  # it knows fixtures that were asked for by name, in the test
+        request = getattr(item, "_request", None)  # it also has the fixtures that the test got by getfixturevalue
         names = getattr(request or item, "fixturenames", ())
         return list({id(one): one for name, one in self._kits.items() if name in names}.values())
 
@@ -90,12 +90,12 @@ class _Keeper:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, T, T]:
-        """Note each kit, and what wider fixtures have started."""
+        """Note the kit that a fixture yields, and whether the test's own part begins."""
         if fixturedef.scope == "function":
             self._begin_own_part()
         value = yield
         if fixturedef.scope != "function":
-            self._staying = None  # what it has started is not the test's own
+            self._staying = None  # the test's own part begins after this fixture
         module = sys.modules.get("muster.testing.kit")
         if module is not None and isinstance(value, module.Kafka):
             self._kits[fixturedef.argname] = value
@@ -108,19 +108,19 @@ class _Keeper:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, T, T]:
-        """Remove the faults of a test that has passed, which fails if it wants each of them to have struck."""
+        """Remove the faults of a test that has passed. With strict faults, it fails if one of them never struck."""
         __tracebackhide__ = True  # a report shows the test's own lines
         self._begin_own_part()
         result = yield
-        idle: list[str] = []
+        errors: list[str] = []
         for one in self._used(item):
-            one.revive()  # one that does not answer would keep its faults
+            one.revive()  # a broker that does not answer would keep its faults
             try:
                 one.clean_up()
             except AssertionError as error:
-                idle.append(str(error))
-        if idle:
-            pytest.fail("\n".join(idle), pytrace=False)
+                errors.append(str(error))
+        if errors:
+            pytest.fail("\n".join(errors), pytrace=False)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -131,18 +131,18 @@ class _Keeper:
         report = yield
         if report.failed:
             for one in self._used(item):
-                report.sections.append((_ON_LINES, one.account()))
+                report.sections.append((_SECTION, one.account()))
         return report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, T, T]:
-        """Remove the faults before the test's fixtures end, and members of groups that are left after that."""
+        """Remove faults before the test's fixtures end, and afterwards the members of groups that have not left."""
         used, staying = self._used(item), self._staying or {}
         self._item = None
         try:
             for one in used:
                 one.heal()
-        finally:  # a broker that does not answer keeps no fixture from ending
+        finally:  # fixtures end even if a broker does not answer
             try:
                 result = yield
             finally:
@@ -159,14 +159,14 @@ def _kit(config: pytest.Config, brokers: int = 1) -> kit.Kafka:
     from muster.testing.kit import Kafka
 
     def chosen(name: str) -> Any:
-        given = config.getoption(name)
-        return config.getini(name) if given is None else given
+        option = config.getoption(name)
+        return config.getini(name) if option is None else option
 
     settings = {}
     for line in config.getini("muster_settings"):
         name, equals, value = line.partition("=")
         if not equals:
-            raise pytest.UsageError(f"muster_settings: {line!r} is not NAME=VALUE")
+            raise pytest.UsageError(f"muster_settings: {line!r} must be NAME=VALUE")
         settings[name.strip()] = value.strip()
     in_process = chosen("muster_in_process") and brokers == 1
     return Kafka(
@@ -182,7 +182,7 @@ def _kit(config: pytest.Config, brokers: int = 1) -> kit.Kafka:
 def muster_broker(pytestconfig: pytest.Config) -> Iterator[kit.Kafka]:
     """A broker that the tests of this process share: a `muster.testing.Kafka`.
 
-    Any client reaches it by `muster_broker.bootstrap`. Faults, and members of groups, end with their test.
+    Any client connects to `muster_broker.bootstrap`. Faults end with their test, and members of groups are removed.
     """
     with _kit(pytestconfig) as kafka:
         yield kafka
@@ -210,11 +210,12 @@ def muster_async_broker(request: pytest.FixtureRequest) -> async_kit.AsyncKafka:
 
 
 def _kit_of(request: pytest.FixtureRequest) -> kit.Kafka:
-    """The brokers that a test's topics and clients are for: those that it asks for, else `muster_broker`."""
-    asked = request.node.fixturenames
-    is_cluster = "muster_cluster" in asked and "muster_broker" not in asked
-    found: kit.Kafka = request.getfixturevalue("muster_cluster" if is_cluster else "muster_broker")
-    return found
+    """The brokers for a test's topics and clients: those of `muster_cluster` if the test uses that but not
+    `muster_broker`."""
+    names = request.node.fixturenames
+    is_cluster = "muster_cluster" in names and "muster_broker" not in names
+    kafka: kit.Kafka = request.getfixturevalue("muster_cluster" if is_cluster else "muster_broker")
+    return kafka
 
 
 # -------------------------------------------------------------------------------------------------- topics and clients
@@ -222,7 +223,7 @@ def _kit_of(request: pytest.FixtureRequest) -> kit.Kafka:
 
 @pytest.fixture
 def muster_topic(request: pytest.FixtureRequest) -> clients.TopicFactory:
-    """Creates topics whose names no other test has: `muster_topic(partitions=2, records=[b"a"])` returns the name."""
+    """Creates topics with unique names: `muster_topic(partitions=2, records=[b"a"])` returns the name."""
     factory: clients.TopicFactory = _factory(request, "TopicFactory")
     return factory
 
@@ -278,10 +279,10 @@ def _closed_at_the_end(request: pytest.FixtureRequest, kind: str) -> Iterator[An
 
 
 def _closed_by_test(request: pytest.FixtureRequest, kind: str) -> Any:
-    """A factory of asyncio clients, which the test function itself closes, on the event loop that it runs on.
+    """A factory of asyncio clients. The test function is wrapped to close them, on the event loop that it runs on.
 
-    A fixture's own end is too late: anyio has closed the loop by then, and pytest-asyncio runs asynchronous fixtures in
-    strict mode only if they are marked as its own.
+    When the fixture ends it is too late: anyio has closed the loop by then, and pytest-asyncio in strict mode runs only
+    those asynchronous fixtures that are marked as its own.
     """
     test = request.node.obj
     if not inspect.iscoroutinefunction(test):

@@ -1,7 +1,7 @@
 """Records what happens to the groups of a broker: records, rebalances, commits, errors, faults.
 
-Before each line the logs are read up to where a read_committed consumer may read. So in the file a record precedes the
-commit that covers it, even if it was written in a transaction or without an acknowledgement.
+Before each line is written, the logs are read up to the last stable offset. So a record precedes the commit that covers
+it in the file, even if it was written in a transaction or without an acknowledgement.
 """
 
 from __future__ import annotations
@@ -34,38 +34,42 @@ _GROUP_APIS = frozenset({"JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", 
 """The requests whose errors are recorded."""
 _OF_THE_KIT = "muster-testing"
 
-View = Callable[[str], Mapping[str, Any]]
-
 
 class Recorder:
     """A recording in progress, until `end`.
 
     Args:
-        topics: those whose records are recorded; None: all but the broker's own.
-        view: describes a group (`Control.view`).
+        topics: those whose records are recorded; None: all except internal topics.
+        view: returns the state of a group (`Control.view`).
 
     Raises:
         ConfigError: the file cannot be written, or exists and is not a recording.
     """
 
-    def __init__(self, broker: Broker, path: Path, topics: Collection[str] | None, view: View) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        path: Path,
+        topics: Collection[str] | None,
+        view: Callable[[str], Mapping[str, Any]],
+    ) -> None:
         self._broker = broker
         self._topics = topics
         self._view = view
         self._began = now_ms()
         self._ends: dict[tuple[str, int], int] = {}
-        """Up to which offset each partition is recorded."""
+        """The offset up to which each partition is recorded."""
         self._offsets: dict[str, dict[str, dict[str, int]]] = {}
         """The recorded committed offsets, by group."""
         self._in_transactions: dict[str, dict[str, Collection[int]]] = {}
         """The partitions for which a group has committed offsets in transactions."""
         self._names: dict[str, dict[str, str]] = {}
-        """The names of members in the file, by group and member id: clients may share a client id."""
+        """The names of members in the file, by group and member id: several members may have the same client id."""
         self._into = recording.Writer(path, "a test broker", self._began)
         self._begin()
 
     def end(self) -> dict[str, Any]:
-        """End it, unless it has ended. Returns a summary."""
+        """End the recording, unless it has ended. Returns a summary."""
         if not self._into.why:
             self._drain()
         into = self._into
@@ -93,7 +97,7 @@ class Recorder:
         """A request was answered without a fault."""
         if facts.api in ("Produce", "EndTxn", "WriteTxnMarkers", "CreateTopics", "CreatePartitions"):
             self._drain()
-        if facts.api == "TxnOffsetCommit":  # they take effect when the transaction ends
+        if facts.api == "TxnOffsetCommit":  # its offsets take effect when the transaction ends
             for group in facts.groups:
                 known = self._in_transactions.setdefault(group, {})
                 known.update({topic: {*known.get(topic, ()), *new} for topic, new in facts.partitions.items()})
@@ -132,7 +136,7 @@ class Recorder:
         for shard in self._broker.groups.runtime.shards():
             for group_id in sorted({*shard.groups, *shard.offsets.by_group}):
                 view = self._view(group_id)
-                had = {topic: found for topic, found in view["offsets"].items() if self._is_recorded(topic)}
+                had = {topic: offsets for topic, offsets in view["offsets"].items() if self._is_recorded(topic)}
                 if had:
                     self._offsets[group_id] = had
                     self._write("had", group=group_id, offsets=had)
@@ -166,7 +170,9 @@ class Recorder:
         members = [
             {
                 "client": names.get(each["member_id"], each["client_id"]),
-                "partitions": {topic: found for topic, found in each["partitions"].items() if self._is_recorded(topic)},
+                "partitions": {
+                    topic: indexes for topic, indexes in each["partitions"].items() if self._is_recorded(topic)
+                },
             }
             for each in view["members"]
         ]
@@ -175,12 +181,12 @@ class Recorder:
         self._note("generation", group=group_id, generation=view["generation"], members=members)
 
     def _commits(self, group_id: str, client: str, partitions: Mapping[str, Collection[int]]) -> None:
-        """Record what a group has committed for these partitions since the last time. Other partitions may be in a
-        request that is not answered yet."""
+        """Record what a group has committed for these partitions since the last call. A change of another partition
+        belongs to a request that is not answered yet."""
         known = self._offsets.setdefault(group_id, {})
         changed: dict[str, dict[str, int]] = {}
-        for topic, found in self._view(group_id)["offsets"].items():
-            for partition, offset in found.items():
+        for topic, offsets in self._view(group_id)["offsets"].items():
+            for partition, offset in offsets.items():
                 named = int(partition) in partitions.get(topic, ()) and self._is_recorded(topic)
                 if named and known.get(topic, {}).get(partition) != offset:
                     changed.setdefault(topic, {})[partition] = known.setdefault(topic, {})[partition] = offset
@@ -198,7 +204,7 @@ class Recorder:
         return max(now_ms() - self._began, 0)
 
     def _drain(self) -> None:
-        """Record what was appended since the last time."""
+        """Record what was appended since the last call."""
         for topic in self._broker.topics:
             if topic.internal or not self._is_recorded(topic.name):
                 continue
@@ -213,12 +219,12 @@ class Recorder:
 
     def _since(self, log: PartitionLog, start: int) -> Iterator[Record]:
         place = log.topic_partition.topic, log.topic_partition.partition
-        start = max(start, log.log_start_offset)  # retention may have overtaken it
+        start = max(start, log.log_start_offset)  # retention may have deleted records that are not recorded
         while start < log.readable_end(READ_COMMITTED):
             try:
                 found = log.read(start, _READ_BYTES, isolation_level=READ_COMMITTED)
             except (LogError, MusterError) as error:
-                self._into.end(self._now(), f"{place[0]} {place[1]} cannot be read: {error}")
+                self._into.end(self._now(), f"partition {place[1]} of {place[0]} cannot be read: {error}")
                 return
             aborted = AbortedTransactions(found.aborted or ())
             for position, header in iter_headers(found.data):
@@ -234,14 +240,14 @@ class Recorder:
 
 
 def _errors(struct: Struct) -> set[int]:
-    """The error codes in an answer."""
-    found: set[int] = set()
+    """The error codes in a response."""
+    errors: set[int] = set()
     for name in struct.__slots__:
         value = getattr(struct, name)
         if name == "error_code" and value:
-            found.add(value)
+            errors.add(value)
         elif isinstance(value, list):
             for each in value:
                 if isinstance(each, Struct):
-                    found |= _errors(each)
-    return found
+                    errors |= _errors(each)
+    return errors

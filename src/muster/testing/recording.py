@@ -1,8 +1,8 @@
-"""The file of a recording: what a group saw, a JSON object a line, by time.
+"""The file of a recording: what happened to groups, in order of time, one JSON object per line.
 
-The first line says what it is (`{"muster_recording": 1, …}`), the last one how it ended. Every other line has `at_ms`,
-the milliseconds since it began, and `what` happened: KINDS. Bytes are text where they are UTF-8, and
-`{"base64": "…"}` where they are not, so that a recording can be read, and edited, by a person.
+The first line identifies the file (`{"muster_recording": 1, …}`), the last one says how the recording ended. Every
+other line has `at_ms`, the milliseconds since the recording began, and `what` happened: one of KINDS. Bytes are written
+as text if they are UTF-8, and as `{"base64": "…"}` if not, so that people can read and edit a recording.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import warnings
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MusterError
 from muster.version import __version__
 
 VERSION = 1
 MOST_BYTES = 64 << 20
-"""The largest recording."""
+"""The largest size of a recording."""
 _END_BYTES = 1_000
-"""Room for its last line."""
+"""Space reserved for the last line."""
 
 Line = Mapping[str, Any]
 
@@ -50,18 +51,18 @@ KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "did": {"act": str},
     "end": {"why": str},
 }
-"""What may have happened, and the fields that the line of each has."""
+"""What may have happened, and the fields of a line about it."""
 
 COMPLETE = "complete"
 TOO_LARGE = f"it reached {MOST_BYTES >> 20} MiB"
 
 
 class DamagedRecordingError(ConfigError):
-    """A file that is not a recording, or was damaged."""
+    """A file is not a recording, or is damaged."""
 
 
 def to_json(data: bytes | None) -> str | dict[str, str] | None:
-    """Bytes as they stand in a recording."""
+    """Bytes, as a recording has them."""
     if data is None:
         return None
     try:
@@ -71,7 +72,7 @@ def to_json(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def from_json(value: object) -> bytes | None:
-    """The bytes again. Raises ValueError."""
+    """The inverse of `to_json`. Raises ValueError."""
     if isinstance(value, dict):
         return base64.b64decode(value["base64"], validate=True)
     return value.encode() if isinstance(value, str) else None
@@ -83,7 +84,7 @@ def head(source: str, began_ms: int) -> dict[str, Any]:
 
 
 class Record(Protocol):
-    """A record, as readers have it."""
+    """A record of any reader."""
 
     offset: int
     timestamp: int
@@ -109,41 +110,41 @@ def record_fields(topic: str, partition: int, record: Record) -> dict[str, Any]:
 
 
 def free_name(client_id: str, taken: Collection[str]) -> str:
-    """What a member is called: its client id, with a number where another member has the same."""
+    """The name of a member in a recording: its client id, with a number if another member has the same."""
     names = (f"{client_id}#{number}" if number > 1 else client_id for number in range(1, len(taken) + 2))
     return next(name for name in names if name not in taken)
 
 
-def opened(path: Path) -> BinaryIO:
-    """A new recording's file. Raises ConfigError: it cannot be written, or is something else than a recording."""
+def open_recording(path: Path) -> BinaryIO:
+    """Open the file of a new recording. Raises ConfigError: it cannot be written, or exists and is not a recording."""
     try:
         if path.exists() and path.stat().st_size:
             with path.open("rb") as file:
                 if b'"muster_recording"' not in file.read(200):
-                    raise ConfigError(f"{path} exists, and is not a recording: it is left alone")
+                    raise ConfigError(f"{path} exists and is not a recording: choose another file, or delete it")
         return path.open("wb")
     except OSError as error:
         raise ConfigError(f"cannot write a recording to {path}: {error.strerror}") from None
 
 
 class Writer:
-    """A recording that is being written, of at most MOST_BYTES. Raises ConfigError as `opened` does."""
+    """A recording that is being written, of at most MOST_BYTES. Raises ConfigError, as `open_recording` does."""
 
     def __init__(self, path: Path, source: str, began_ms: int) -> None:
         self.path = path
         self.size = self.lines = 0
         self.why = ""
-        """How it has ended: COMPLETE, or why it breaks off."""
-        self._file = opened(path)
+        """How the recording has ended: COMPLETE, or the reason why it is incomplete."""
+        self._file = open_recording(path)
         self._put(head(source, began_ms))
 
     def write(self, at_ms: int, what: str, **fields: object) -> None:
-        """Add a line, unless the recording has ended."""
+        """Write a line, unless the recording has ended."""
         if not self.why:
             self._put({"at_ms": at_ms, "what": what, **fields})
 
     def end(self, at_ms: int = 0, why: str = COMPLETE) -> None:
-        """End it, unless it has ended, and close the file."""
+        """End the recording, unless it has ended, and close the file."""
         if not self.why:
             self._end(at_ms, why)
         self._file.close()
@@ -163,7 +164,20 @@ class Writer:
             self.size += len(data)
             self.lines += 1
         except OSError as error:
-            self.why = f"{self.path}: {error.strerror}"
+            self.why = f"the file cannot be written: {error.strerror}"
+
+
+def check_ended(path: Path, why: str | None) -> None:
+    """Warn, or raise MusterError, if a recording is incomplete.
+
+    Args:
+        why: how it ended (`Writer.why`); None: it ended with its broker.
+    """
+    if why is None or why == TOO_LARGE:
+        reason = why or "the broker was stopped or killed while it was recorded"
+        warnings.warn(f"the recording {path} is incomplete: {reason}", stacklevel=2)
+    elif why != COMPLETE:
+        raise MusterError(f"the recording {path} is incomplete: {why}")
 
 
 @dataclass(slots=True)
@@ -171,14 +185,14 @@ class Recording:
     """A recording that was read."""
 
     lines: list[Line]
-    """All but the first and the last."""
+    """All lines except the first and the last one."""
     why: str
-    """How it ended: COMPLETE, or why it breaks off."""
+    """How it ended: COMPLETE, or the reason why it is incomplete."""
     _offsets: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         failed: set[str] = set()
-        """The clients of which a commit was refused since they were members."""
+        """Clients with a commit that was refused after they had been members."""
         for number, each in reversed(list(enumerate(self.lines))):
             match each["what"]:
                 case "record":
@@ -192,23 +206,26 @@ class Recording:
         for offsets in self._offsets.values():
             offsets.reverse()
 
-    def place(self, topic: str, partition: int, offset: int) -> int:
-        """What an offset is where the partition has the recorded records alone, from offset 0 on."""
+    def replayed_offset(self, topic: str, partition: int, offset: int) -> int:
+        """The offset that corresponds to a recorded one in a partition which has only the recorded records, from
+        offset 0."""
         return bisect_left(self._offsets.get((topic, partition), []), offset)
 
     def groups(self) -> list[str]:
-        """The groups that something happened to."""
+        """The groups in it."""
         return sorted({each["group"] for each in self.lines if each.get("group")})
 
     def clients(self) -> list[str]:
-        """The members of its groups, by client id."""
+        """The members of its groups, by their names in the recording."""
         return sorted({each["client"] for each in self.lines if each["what"] == "joined"})
 
     def rename_group(self, name: str) -> None:
-        """Have its one group bear another name. Raises ConfigError where it has several."""
+        """Rename its group. Raises ConfigError if it has no group or several."""
         known = self.groups()
         if len(known) != 1:
-            raise ConfigError(f"group={name!r} renames one group; this recording has {', '.join(known) or 'none'}")
+            raise ConfigError(
+                f"group={name!r} renames the only group of a recording; this one has {', '.join(known) or 'none'}"
+            )
         self.lines = [{**each, "group": name} if each.get("group") else each for each in self.lines]
         for each in self.lines:
             if each["what"] == "struck" and each.get("groups"):
@@ -216,19 +233,21 @@ class Recording:
 
 
 def read(text: bytes, name: str) -> Recording:
-    """The recording in a file's bytes.
+    """The recording in a file's bytes; `name` is the file's, for errors.
 
     Raises:
-        DamagedRecordingError: it is not one, is of a later version, or a line of it is damaged.
+        DamagedRecordingError: the file is not a recording, has another version, or has a damaged line.
     """
     whole, _, torn = text.rpartition(b"\n")
     rows = whole.split(b"\n")
     first = _object(rows[0])
     if first is None or not isinstance(first.get("muster_recording"), int):
-        raise DamagedRecordingError(f"{name} is not a recording of muster's: its first line does not say so")
+        raise DamagedRecordingError(f"{name} is not a recording by muster: its first line has no muster_recording")
     if first["muster_recording"] != VERSION:
         version = first["muster_recording"]
-        raise DamagedRecordingError(f"{name} is a recording of version {version}; this muster reads {VERSION}")
+        raise DamagedRecordingError(
+            f"{name} is a recording of version {version}, but this version of muster reads only version {VERSION}"
+        )
     lines = [_checked(row, f"{name}, line {number}") for number, row in enumerate(rows[1:], 2)]
     _check_order(lines, name)
     if lines and lines[-1]["what"] == "end" and not torn:
@@ -238,45 +257,44 @@ def read(text: bytes, name: str) -> Recording:
 
 def _object(row: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(row)
+        value = json.loads(row)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _checked(row: bytes, where: str) -> Line:
-    found = _object(row)
-    if found is None:
+    line = _object(row)
+    if line is None:
         raise DamagedRecordingError(f"{where} is damaged: it is not a JSON object")
-    known = KINDS.get(found.get("what", ""))
+    known = KINDS.get(line.get("what", ""))
     if known is None:
-        raise DamagedRecordingError(f"{where}: what={found.get('what')!r} is none of {', '.join(KINDS)}")
+        raise DamagedRecordingError(f"{where}: what={line.get('what')!r} is unknown; known are {', '.join(KINDS)}")
     for name, kind in {"at_ms": int, **known}.items():
-        if name not in found or not isinstance(found[name], kind) or isinstance(found[name], bool):
-            raise DamagedRecordingError(f"{where} is damaged: {name}={found.get(name)!r} of {found['what']!r}")
+        if name not in line or not isinstance(line[name], kind) or isinstance(line[name], bool):
+            problem = f"{name}={line[name]!r} has the wrong type" if name in line else f"{name} is missing"
+            raise DamagedRecordingError(f"{where} is damaged: in {line['what']!r}, {problem}")
     try:
-        _check_parts(found)
+        _check_parts(line)
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error):
-        raise DamagedRecordingError(
-            f"{where} is damaged: a part of {found['what']!r} is not as it was written"
-        ) from None
-    return found
+        raise DamagedRecordingError(f"{where} is damaged: a part of {line['what']!r} has an invalid value") from None
+    return line
 
 
-def _check_parts(found: Line) -> None:
-    """Raises an error of some kind where something within a line is not as it was written."""
-    _require(isinstance(found.get("before", ""), str))
-    match found["what"]:
+def _check_parts(line: Line) -> None:
+    """Raises an error of any kind if a value within a line is not valid."""
+    _require(isinstance(line.get("before", ""), str))
+    match line["what"]:
         case "topic":
-            _require(0 < found["partitions"] <= 10_000)
+            _require(0 < line["partitions"] <= 10_000)
         case "record":
-            _require(found["partition"] >= 0 and found["offset"] >= 0)
-            for value in (found["key"], found["value"], *(value for _, value in _pairs(found["headers"]))):
+            _require(line["partition"] >= 0 and line["offset"] >= 0)
+            for value in (line["key"], line["value"], *(value for _, value in _pairs(line["headers"]))):
                 from_json(value)
         case "committed" | "had":
-            _require(all(int(p) >= 0 and o >= 0 for offsets in found["offsets"].values() for p, o in offsets.items()))
+            _require(all(int(p) >= 0 and o >= 0 for offsets in line["offsets"].values() for p, o in offsets.items()))
         case "generation":
-            for member in found["members"]:
+            for member in line["members"]:
                 _require(isinstance(member["client"], str))
                 _require(all(isinstance(p, int) for owned in member["partitions"].values() for p in owned))
 
@@ -293,7 +311,8 @@ def _require(condition: bool) -> None:
 
 
 def _check_order(lines: list[Line], name: str) -> None:
-    """Offsets grow, and topics are named before their records: what is edited by hand may be neither."""
+    """Raises DamagedRecordingError unless offsets grow and each topic comes before its records: a recording that was
+    edited by hand may violate both."""
     last: dict[tuple[str, int], int] = {}
     topics: dict[str, int] = {}
     for number, each in enumerate(lines, 2):
@@ -302,7 +321,11 @@ def _check_order(lines: list[Line], name: str) -> None:
         elif each["what"] == "record":
             place = each["topic"], each["partition"]
             if each["partition"] >= topics.get(each["topic"], 0):
-                raise DamagedRecordingError(f"{name}, line {number}: no line before it has the topic of this record")
+                raise DamagedRecordingError(
+                    f"{name}, line {number}: no line before this record declares its topic and partition"
+                )
             if each["offset"] <= last.get(place, -1):
-                raise DamagedRecordingError(f"{name}, line {number}: its offset is not above the partition's last one")
+                raise DamagedRecordingError(
+                    f"{name}, line {number}: the offset is not above that of the partition's previous record"
+                )
             last[place] = each["offset"]

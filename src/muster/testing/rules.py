@@ -1,9 +1,9 @@
 """Faults as data: which requests a rule matches, at which of them it strikes, and what it does. Pure.
 
-A `Plan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once, and the
-first rule that strikes decides. A rule counts matching requests from when it was installed, so what clients did before
-does not matter. With `probability`, each client has its own random generator, seeded with the plan's seed, the rule's
-name and the client: one client's requests do not affect another's draws.
+A `FaultPlan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once. Every
+rule counts the requests that it matches, from when it was added; if several are due to strike at a request, the one
+that was added first does. With `probability`, each client has its own random generator, seeded with the plan's seed,
+the rule's name and the client id: neither another client's requests nor another rule affect its draws.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EFFECTS = {
     "lose_answer": "the request is handled, then its connection is closed, as if the broker died after it",
     "hang": "the request is not handled, and its connection stays open until the client times out",
     "delay": "the request is handled `delay_ms` later; later requests on its connection wait",
-    "hold": "the request is handled once the rule is released or removed",
+    "hold": "the request is handled once the fault releases it or is removed",
     "cut": "the request is handled, but its connection is closed after half of the answer",
     "throttle": "the request is handled, and its answer has `throttle_ms` as throttle time",
     "damage": "the request (a Fetch) is handled, but a bit of the record batches in its answer is flipped",
@@ -53,9 +53,11 @@ class Rule:
         client, group, member, transactional_id, topic: patterns (`billing-*`) of client id, group id, member id or
             group.instance.id, transactional id, topic. None: any.
         partition: only requests with this partition, of a topic that matches.
-        nth: strike at the n-th of these requests only (from 1). after: not at the first `after`. every: at every n-th.
-        times: how often it strikes at most; None: without limit.
-        probability: of striking at a request at which it otherwise would.
+        nth: strike only at the n-th of these requests, counted from 1.
+        after: do not strike at this many requests first.
+        every: strike at every n-th request.
+        times: how often to strike at most; None: without limit.
+        probability: that of striking at a request at which it would strike otherwise.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Rule:
     def __post_init__(self) -> None:
         if not self.apis or not APIS.keys() >= set(self.apis):
             unknown = ", ".join(api for api in self.apis if api not in APIS)
-            what = f"{unknown} is not a request" if unknown else "a fault needs the name of a request"
+            what = f"{unknown} is not a request that a fault can match" if unknown else "a fault needs a request"
             raise ConfigError(f"{what}: choose from {', '.join(APIS)}")
         if self.do not in EFFECTS:
             raise ConfigError(f"do={self.do!r} is not an effect: choose one of {', '.join(EFFECTS)}")
@@ -88,18 +90,18 @@ class Rule:
 
     def _check_effect(self) -> None:
         if (self.do == "error") != (self.error is not None):
-            raise ConfigError("error=… is for do='error', which needs it")
+            raise ConfigError("error is for do='error' only, which needs it")
         if self.error is not None and self.error not in ErrorCode.__members__:
             raise ConfigError(f"error={self.error!r} is not one of Kafka's error codes, such as NOT_COORDINATOR")
         for effect, name in _IN_MS.items():
             if (getattr(self, name) > 0) != (self.do == effect):
-                raise ConfigError(f"{name} (above 0) is for do={effect!r}, which needs it")
+                raise ConfigError(f"{name} is for do={effect!r} only, which needs it, above 0")
         if self.do == "damage" and self.apis != ("Fetch",):
-            raise ConfigError("do='damage' is for Fetch only, whose answers have record batches")
+            raise ConfigError("do='damage' is for Fetch only, whose responses have record batches")
 
     def _check_when(self) -> None:
         if (self.nth is not None and self.nth < 1) or self.every < 1 or self.after < 0:
-            raise ConfigError("nth and every count from 1, after from 0")
+            raise ConfigError("nth and every must be at least 1, after at least 0")
         if self.times is not None and self.times < 1:
             raise ConfigError("times must be at least 1, or None for no limit")
         if not 0 < self.probability <= 1:
@@ -111,11 +113,11 @@ class Rule:
         return ErrorCode[self.error or "NONE"]
 
     def effect(self) -> dict[str, Any]:
-        """What it does, without the requests that it matches, as fields for `from_json`."""
+        """The fields that say what it does, without those that select requests."""
         more = {name: getattr(self, name) for name in ("error", "delay_ms", "throttle_ms") if getattr(self, name)}
         return {"do": self.do, **more}
 
-    def is_about(self, facts: Facts) -> bool:
+    def matches(self, facts: Facts) -> bool:
         """Whether it matches a request."""
         return (
             facts.api in self.apis
@@ -123,34 +125,34 @@ class Rule:
             and (self.group is None or _any_match(facts.groups, self.group))
             and (self.member is None or _any_match(facts.members, self.member))
             and (self.transactional_id is None or _any_match(facts.transactional_ids, self.transactional_id))
-            and self._is_about_partitions(facts.partitions)
+            and self._matches_partitions(facts.partitions)
         )
 
-    def _is_about_partitions(self, partitions: Mapping[str, frozenset[int]]) -> bool:
+    def _matches_partitions(self, partitions: Mapping[str, frozenset[int]]) -> bool:
         if self.topic is None and self.partition is None:
             return True
-        named = [found for topic, found in partitions.items() if self.topic is None or fnmatchcase(topic, self.topic)]
-        return bool(named) if self.partition is None else any(self.partition in found for found in named)
+        pattern = self.topic or "*"
+        matching = [indexes for topic, indexes in partitions.items() if fnmatchcase(topic, pattern)]
+        return bool(matching) if self.partition is None else any(self.partition in indexes for indexes in matching)
 
     def __str__(self) -> str:
-        given = [
+        keywords = [
             f"{each.name}={getattr(self, each.name)!r}"
             for each in fields(self)
             if each.name not in ("name", "do", "apis") and getattr(self, each.name) != each.default
         ]
-        return f"{self.do}({', '.join(map(repr, self.apis))}{''.join(f', {one}' for one in given)})"
+        return f"{self.do}({', '.join([*map(repr, self.apis), *keywords])})"
 
 
-def _any_match(found: Iterable[str], pattern: str) -> bool:
-    return any(fnmatchcase(one, pattern) for one in found)
+def _any_match(names: Iterable[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def from_json(values: Mapping[str, Any], name: str) -> Rule:
     """The rule in a JSON object with the fields of `Rule`; `name` is the default name.
 
     Raises:
-        ConfigError: a field is unknown or has a value of the wrong type: a typo must not look like a fault that never
-            strikes.
+        ConfigError: a field is unknown or has an invalid value. A typo must not result in a fault that never strikes.
     """
     types = {each.name: str(each.type) for each in fields(Rule)}
     for key, value in values.items():
@@ -198,10 +200,10 @@ class InstalledRule:
     struck: int = 0
     _draws: dict[str, random.Random] = field(default_factory=dict)
 
-    def strikes(self, facts: Facts) -> bool:
-        """Whether it strikes at a request."""
+    def is_due(self, facts: Facts) -> bool:
+        """Count a request if the rule matches it; returns whether the rule is due to strike at it."""
         rule = self.rule
-        if not rule.is_about(facts):
+        if not rule.matches(facts):
             return False
         self.seen += 1
         if rule.times is not None and self.struck >= rule.times:
@@ -210,10 +212,7 @@ class InstalledRule:
             return False
         if self.seen <= rule.after or (self.seen - rule.after) % rule.every:
             return False
-        if rule.probability < 1 and self._draw(facts.client_id) >= rule.probability:
-            return False
-        self.struck += 1
-        return True
+        return rule.probability == 1 or self._draw(facts.client_id) < rule.probability
 
     def _draw(self, client_id: str) -> float:
         if client_id not in self._draws:
@@ -221,7 +220,7 @@ class InstalledRule:
         return self._draws[client_id].random()
 
 
-class Plan:
+class FaultPlan:
     """The rules of a broker."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -232,10 +231,10 @@ class Plan:
         self._added = 0
 
     def add(self, values: Mapping[str, Any]) -> Rule:
-        """Add a rule, as the fields for `from_json`.
+        """Add a rule, from the fields of a JSON object.
 
         Raises:
-            ConfigError: it is not valid, or its name is taken.
+            ConfigError: the rule is not valid, or its name is taken.
         """
         self._added += 1
         rule = from_json(values, f"fault-{self._added}")
@@ -249,9 +248,10 @@ class Plan:
         self.installed.pop(name, None)
 
     def strike(self, facts: Facts) -> Rule | None:
-        """Count a request; returns the first rule that strikes at it, if any."""
+        """Count a request; returns the rule that strikes at it, if any."""
         self.requests[facts.client_id, facts.api] += 1
-        for installed in self.installed.values():
-            if installed.strikes(facts):
-                return installed.rule
-        return None
+        due = [installed for installed in self.installed.values() if installed.is_due(facts)]
+        if not due:
+            return None
+        due[0].struck += 1
+        return due[0].rule

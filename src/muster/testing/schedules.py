@@ -1,4 +1,4 @@
-"""Schedules of faults against a test, drawn by Hypothesis and shrunk to the shortest that fails.
+"""Run a test under schedules of faults, which Hypothesis draws and shrinks to the shortest that makes the test fail.
 
     @muster.testing.chaos(seed=1, steps=5, examples=20)
     def test_every_order_is_billed_once(kafka):
@@ -7,9 +7,9 @@
             kafka.until_lag_zero("billing")
         ...
 
-The test is called once for each schedule, with a broker of its own process. A schedule is a list of steps, which are
-data: a fault as the control port takes it, or an act (ACTS) that happens once a number of requests of a type have come.
-A schedule that fails is printed as a decorator that repeats it: `@muster.testing.chaos(schedule=[…])`.
+The test is called once for each schedule, with a broker in a process of its own. A schedule is a list of steps, and a
+step is data: a fault, as the control port takes it, or an act (ACTS) that happens once a number of requests of a type
+were sent. The schedule of a failure is printed as a decorator that repeats it: `@muster.testing.chaos(schedule=[…])`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from muster.testing.kit import Group, Kafka
 Step = Mapping[str, Any]
 
 REQUESTS = ("Fetch", "OffsetCommit", "Heartbeat", "JoinGroup", "SyncGroup", "OffsetFetch", "FindCoordinator", "Produce")
-"""The requests that steps are about."""
+"""The requests that the faults of a drawn schedule match."""
 
 ERRORS = {
     "Fetch": ("NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH"),
@@ -41,13 +41,14 @@ ERRORS = {
     "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
     "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"),
 }
-"""What a broker may answer to each and a client has to live with. UNKNOWN_MEMBER_ID is not among them: the broker would
-still know the member that believes it was removed, and wait for it. The act "expire" removes it on both sides."""
+"""Errors that a broker may answer with, and a client has to cope with. UNKNOWN_MEMBER_ID is not among them: the client
+would believe that it was removed, while the broker still knows the member and waits for it. The act "expire" removes a
+member on both sides."""
 
 
 def _to_each_group(kafka: Kafka, act: Callable[[Group], None]) -> None:
     for group_id in kafka.groups():
-        with suppress(MusterError):  # it is being loaded, or has gone
+        with suppress(MusterError):  # the group is being loaded, or was deleted
             act(kafka.group(group_id))
 
 
@@ -63,7 +64,7 @@ ACTS: dict[str, Callable[[Kafka], object]] = {
     "disconnect": lambda kafka: kafka.disconnect(),
     "restart": _restart,
 }
-"""What a step may do to the groups, the connections and the broker as a whole."""
+"""What an act does to the groups, the connections or the broker."""
 
 
 def chaos(
@@ -74,10 +75,15 @@ def chaos(
     schedule: Sequence[Step] | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> Callable[[Callable[[Kafka], None]], Callable[[], None]]:
-    """Decorate a test that takes a `Kafka`: it is called under `examples` schedules of up to `steps` steps.
+    """Decorate a test that takes a `Kafka`: it is called under `examples` schedules of up to `steps` steps each.
 
-    It must choose new names in each call, as `kafka.topic()` does. `seed` decides which schedules; `schedule` is one
-    to repeat in their place; `settings` are the broker's. It needs Hypothesis: `pip install hypothesis`.
+    The test must use new names of topics and groups in each call, as `kafka.topic()` does. It needs Hypothesis:
+    `pip install hypothesis`.
+
+    Args:
+        seed: decides which schedules are drawn.
+        schedule: one schedule to repeat; none are drawn.
+        settings: broker settings, by Kafka's names.
     """
 
     def decorate(test: Callable[[Kafka], None]) -> Callable[[], None]:
@@ -89,7 +95,7 @@ def chaos(
                 else:
                     _search(kafka, test, seed=seed, steps=steps, examples=examples)
 
-        # The runner is not to take the test's parameter for a fixture.
+        # pytest must not take the test's parameter for a fixture.
         run.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
         return run
 
@@ -97,7 +103,7 @@ def chaos(
 
 
 def _search(kafka: Kafka, test: Callable[[Kafka], None], *, seed: int, steps: int, examples: int) -> None:
-    """Try schedules; the shortest that fails raises the test's error, with a note that repeats it."""
+    """Try schedules. Raises the test's error under the shortest that fails, with a note that says how to repeat it."""
     try:
         import hypothesis
         from hypothesis import strategies as st
@@ -128,21 +134,21 @@ def _search(kafka: Kafka, test: Callable[[Kafka], None], *, seed: int, steps: in
         search()
     except _failures() as error:
         if failed:
-            shortest = without_the_needless(kafka, failed[-1], test)
+            shortest = minimized(kafka, failed[-1], test)
             text = ",\n    ".join(map(repr, shortest))
             error.add_note(f"To repeat it:\n\n@muster.testing.chaos(schedule=[\n    {text}\n])\ndef {test.__name__}…")
         raise
 
 
 def _failures() -> tuple[type[BaseException], ...]:
-    """What a test raises that fails: `pytest.fail` raises what is not an Exception."""
+    """What a failing test raises: `pytest.fail` raises an error that is not an Exception."""
     pytest = sys.modules.get("pytest")
     return (Exception,) if pytest is None else (Exception, pytest.fail.Exception)
 
 
-def without_the_needless(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]) -> Sequence[Step]:
-    """A schedule that fails, without each step that the failure does not need: Hypothesis removes steps from the end of
-    a list, not always from its middle."""
+def minimized(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]) -> Sequence[Step]:
+    """A failing schedule without the steps that the failure does not need. Hypothesis removes steps from the end of a
+    list, but not always from its middle."""
     for step in list(schedule):
         rest = [each for each in schedule if each is not step]
         try:
@@ -153,7 +159,7 @@ def without_the_needless(kafka: Kafka, schedule: Sequence[Step], test: Callable[
 
 
 def _steps() -> Any:
-    """Steps, simplest first: a shrunk schedule has few, early ones."""
+    """A strategy for steps. Those that strike early come first, so that shrinking prefers them."""
     from hypothesis import strategies as st
 
     numbers = st.integers(1, 6)
@@ -180,10 +186,10 @@ def _steps() -> Any:
 
 
 def _under(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]) -> None:
-    """Call a test under a schedule; an error of the test gets a note with what happened."""
+    """Call a test under a schedule. An error of the test gets a note with what happened."""
     for step in schedule:
         if "act" in step and step["act"] not in ACTS:
-            raise ConfigError(f"act={step['act']!r} is not an act: there are {', '.join(ACTS)}")
+            raise ConfigError(f"act={step['act']!r} is not an act: choose from {', '.join(ACTS)}")
     kafka.begin()
     try:
         with _acting(kafka, [step for step in schedule if "act" in step]):
@@ -200,26 +206,26 @@ def _under(kafka: Kafka, schedule: Sequence[Step], test: Callable[[Kafka], None]
 
 @contextmanager
 def _acting(kafka: Kafka, acts: Sequence[Step]) -> Iterator[None]:
-    """Do each act when its requests have come, in a thread, until the block ends. Raises what an act raised."""
+    """Perform each act once its requests were sent, in a thread, until the block ends. Raises the error of an act."""
     ended = threading.Event()
     failed: list[Exception] = []
 
     def watch() -> None:
         waiting = list(acts)
         while waiting and not ended.wait(0.01):
-            with suppress(BrokerAwayError):  # the test restarts it
+            with suppress(BrokerAwayError):  # the test itself is restarting the broker
                 for step in list(waiting):
                     if kafka.requests(step["api"]) >= step["after"]:
                         waiting.remove(step)
                         ACTS[step["act"]](kafka)
 
-    def watch_and_tell() -> None:
+    def watch_and_catch() -> None:
         try:
             watch()
         except Exception as error:
             failed.append(error)
 
-    thread = threading.Thread(target=watch_and_tell, name="muster-chaos")
+    thread = threading.Thread(target=watch_and_catch, name="muster-chaos")
     thread.start()
     try:
         yield

@@ -1,11 +1,12 @@
-"""A recording as a script: outside events, in order, and in between the progress of the group under test. Pure.
+"""A recording as a script: when each of its lines is replayed. Pure.
 
-A line is either an act from outside (a record is appended, another member joins, a session expires) or a mark of the
-group under test: what it had committed, which generation it had reached, a request of its own at which a fault struck.
-An act is due once all marks before it are reached and its recorded delay after the previous line has passed. So a
-consumer that is faster or slower than the recorded one meets the same acts at the same points of its work. A mark that
-is not reached in time is skipped, and reported as a difference. A fault is added when its mark is next, before its
-request arrives. So is an expired session that made a commit fail: it expires when the next commit arrives.
+A line is either an act (a record is appended, a simulated member joins, a session expires) or a mark, a point in the
+work of the group under test: it has committed an offset, completed a generation, or sent a request at which a fault
+struck. An act is due once all marks before it are reached and its recorded delay after the previous line has passed. So
+a consumer that is faster or slower than the recorded one meets the same acts at the same points of its work. A mark
+that is not reached in time is skipped, and reported as a difference. The fault of a mark is added when the mark is
+next, before the request arrives. An expired session that made a commit fail is treated alike: it expires when the next
+commit arrives.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FAULTS = frozenset({"struck", "refused"})
 
 
 def strikes(line: Line) -> bool:
-    """Whether a line happens at a request of the code under test."""
+    """Whether a line takes effect at a request of the code under test."""
     return line["what"] in FAULTS or "before" in line
 
 
@@ -35,17 +36,17 @@ class Script:
     """A recording that is being replayed.
 
     Args:
-        plays: the clients that the code under test replaces; the lines of others are acts. None: all.
-        pace: a factor for recorded times; 0: no act waits for its time.
+        under_test: the clients that the code under test replaces; the lines of others are acts. None: all clients.
+        pace: a factor for recorded delays; 0: no act is delayed.
         patience_ms: how long to wait for a mark.
     """
 
     recording: Recording
-    plays: frozenset[str] | None
+    under_test: frozenset[str] | None
     pace: float = 1.0
     patience_ms: int = 30_000
-    place: int = 0
-    """The next line."""
+    position: int = 0
+    """The number of the next line."""
     differences: list[str] = field(default_factory=list)
     waits_for: str = ""
     end: int = field(init=False)
@@ -54,42 +55,42 @@ class Script:
     """When the line before the next one was passed."""
     _last_at: int = 0
     _armed: int = -1
-    """The line whose fault was added."""
+    """The number of the line whose fault was added last."""
 
     def __post_init__(self) -> None:
         self.end = len(self.recording.lines)
         for number, line in reversed(list(enumerate(self.recording.lines))):
             if self.is_mark(line):
                 break
-            if line["what"] == "left" and self.is_played(line["client"]):
+            if line["what"] == "left" and self.is_under_test(line["client"]):
                 self.end = number  # what follows does not concern the code under test
         if self.recording.why != COMPLETE:
             self.differences.append(f"the recording is incomplete: {self.recording.why}")
 
     @property
     def is_over(self) -> bool:
-        """Whether all lines are passed."""
-        return self.place >= self.end
+        """Whether all lines were passed."""
+        return self.position >= self.end
 
     def is_mark(self, line: Line) -> bool:
-        """Whether a line is waited for."""
+        """Whether a line is a mark."""
         if line["what"] == "generation":
-            return any(self.is_played(member["client"]) for member in line["members"])
-        return (line["what"] == "committed" or strikes(line)) and self.is_played(line["client"])
+            return any(self.is_under_test(member["client"]) for member in line["members"])
+        return (line["what"] == "committed" or strikes(line)) and self.is_under_test(line["client"])
 
-    def is_played(self, client: str) -> bool:
+    def is_under_test(self, client: str) -> bool:
         """Whether the code under test replaces a client."""
-        return self.plays is None or client in self.plays or not client
+        return self.under_test is None or client in self.under_test or not client
 
     def next(self, now: int, progress: GroupProgress) -> Line | None:
         """The next act that is due, if any; the script moves past it."""
         self._since = now if self._since is None else self._since
         self.waits_for = ""
         while not self.is_over:
-            line = self.recording.lines[self.place]
+            line = self.recording.lines[self.position]
             if self.is_mark(line):
-                if strikes(line) and self._armed != self.place:
-                    self._armed = self.place
+                if strikes(line) and self._armed != self.position:
+                    self._armed = self.position
                     return line
                 if not self._is_reached(line, now, progress):
                     return None
@@ -97,7 +98,7 @@ class Script:
                 continue
             due = self._due(line)
             if now < due:
-                self.waits_for = f"its time: {due - now} ms"
+                self.waits_for = f"it is due in {due - now} ms"
                 return None
             self._pass(line, due if self.pace else now)
             if line["what"] not in ("generation", *FAULTS):
@@ -105,10 +106,10 @@ class Script:
         return None
 
     def wait_ms(self, now: int) -> int | None:
-        """How long until the next line may be due even without progress of the group; None if the script has ended."""
+        """The time until the next line is due if the group makes no progress; None if the script is over."""
         if self.is_over or self._since is None:
             return None
-        line = self.recording.lines[self.place]
+        line = self.recording.lines[self.position]
         due = self._since + self.patience_ms if self.is_mark(line) else self._due(line)
         return max(due - now, 0)
 
@@ -128,4 +129,4 @@ class Script:
 
     def _pass(self, line: Line, now: int) -> None:
         self._since, self._last_at = now, line["at_ms"]
-        self.place += 1
+        self.position += 1

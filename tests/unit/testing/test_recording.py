@@ -77,14 +77,18 @@ HEAD = {"muster_recording": 1}
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b"", "is not a recording of muster's"),
-        (b"\x00\xff\n", "is not a recording of muster's"),
-        (b'["muster_recording"]\n', "is not a recording of muster's"),
-        (file_of(END, head={"muster_recording": 2}), "is a recording of version 2; this muster reads 1"),
+        (b"", "is not a recording by muster"),
+        (b"\x00\xff\n", "is not a recording by muster"),
+        (b'["muster_recording"]\n', "is not a recording by muster"),
+        (file_of(END, head={"muster_recording": 2}), "version 2, but this version of muster reads only version 1"),
         (file_of(TOPIC) + b"{\n" + json.dumps(END).encode() + b"\n", "r, line 3 is damaged: it is not a JSON object"),
-        (file_of({"at_ms": 0, "what": "danced"}, END), "line 2: what='danced' is none of topic, record"),
-        (file_of({**TOPIC, "partitions": "2"}, END), "line 2 is damaged: partitions='2' of 'topic'"),
-        (file_of({**TOPIC, "partitions": True}, END), "line 2 is damaged: partitions=True"),
+        (file_of({"at_ms": 0, "what": "danced"}, END), "line 2: what='danced' is unknown; known are topic, record"),
+        (file_of({**TOPIC, "partitions": "2"}, END), "in 'topic', partitions='2' has the wrong type"),
+        (
+            file_of({**TOPIC, "partitions": True}, END),
+            "in 'topic', partitions=True has the wrong type",
+        ),
+        (file_of({"at_ms": 0, "what": "topic", "topic": "t"}, END), "in 'topic', partitions is missing"),
         (file_of({**TOPIC, "partitions": 10**9}, END), "line 2 is damaged: a part of"),
         (file_of(TOPIC, {**RECORD, "value": {"base64": "%"}}, END), "line 3 is damaged: a part of"),
         (file_of(TOPIC, {**RECORD, "headers": [1]}, END), "line 3 is damaged: a part of"),
@@ -92,9 +96,12 @@ HEAD = {"muster_recording": 1}
         (file_of({**COMMIT, "offsets": {"orders": {"x": 1}}}, END), "line 2 is damaged: a part of"),
         (file_of({**COMMIT, "offsets": {"orders": 1}}, END), "line 2 is damaged: a part of"),
         (file_of({**GENERATION, "members": [{"client": "a"}]}, END), "line 2 is damaged: a part of"),
-        (file_of(RECORD, END), "line 2: no line before it has the topic of this record"),
-        (file_of(TOPIC, {**RECORD, "partition": 2}, END), "line 3: no line before it has the topic of this record"),
-        (file_of(TOPIC, RECORD, RECORD, END), "line 4: its offset is not above the partition's last one"),
+        (file_of(RECORD, END), "line 2: no line before this record declares its topic and partition"),
+        (file_of(TOPIC, {**RECORD, "partition": 2}, END), "line 3: no line before this record declares its topic"),
+        (
+            file_of(TOPIC, RECORD, RECORD, END),
+            "line 4: the offset is not above that of the partition's",
+        ),
     ],
 )
 def test_what_is_no_recording_is_refused(text: bytes, says: str) -> None:
@@ -120,8 +127,8 @@ def test_a_damaged_recording_is_read_or_refused_and_nothing_else(data: st.DataOb
 
 def test_an_offset_is_where_the_recorded_records_alone_put_it() -> None:
     found = recording.read(file_of(TOPIC, RECORD, {**RECORD, "offset": 9}, END), "r")
-    assert [found.place("orders", 1, offset) for offset in (0, 7, 8, 9, 10, 99)] == [0, 0, 1, 1, 2, 2]
-    assert found.place("orders", 0, 5) == 0
+    assert [found.replayed_offset("orders", 1, offset) for offset in (0, 7, 8, 9, 10, 99)] == [0, 0, 1, 1, 2, 2]
+    assert found.replayed_offset("orders", 0, 5) == 0
 
 
 def test_a_group_gets_another_name_where_it_is_the_only_one() -> None:
@@ -139,7 +146,7 @@ def test_a_group_gets_another_name_where_it_is_the_only_one() -> None:
     assert found.groups() == ["shipping"]
     assert found.lines[-1]["groups"] == ["shipping"]
     other = recording.read(file_of(GENERATION, {**GENERATION, "group": "b"}, END), "r")
-    with pytest.raises(ConfigError, match="renames one group; this recording has b, billing"):
+    with pytest.raises(ConfigError, match="renames the only group of a recording; this one has b, billing"):
         other.rename_group("shipping")
 
 
@@ -153,14 +160,14 @@ def test_members_of_one_client_id_are_told_apart() -> None:
 def test_a_recording_is_not_written_over_another_file(tmp_path: Path) -> None:
     precious = tmp_path / "thesis.txt"
     precious.write_text("ten years of work")
-    with pytest.raises(ConfigError, match=r"thesis\.txt exists, and is not a recording: it is left alone"):
-        recording.opened(precious)
+    with pytest.raises(ConfigError, match=r"thesis\.txt exists and is not a recording: choose another file"):
+        recording.open_recording(precious)
     assert precious.read_text() == "ten years of work"
     mine = tmp_path / "mine.recording"
     mine.write_bytes(file_of(END))
-    recording.opened(mine).close()
+    recording.open_recording(mine).close()
     with pytest.raises(ConfigError, match=r"cannot write a recording to .*: No such file or directory"):
-        recording.opened(tmp_path / "no" / "such")
+        recording.open_recording(tmp_path / "no" / "such")
 
 
 def test_a_recording_that_is_too_large_ends_and_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

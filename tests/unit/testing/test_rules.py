@@ -12,7 +12,7 @@ from muster.errors import ConfigError
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
 from muster.testing.facts import Facts, facts_of
-from muster.testing.rules import APIS, EFFECTS, Plan, from_json
+from muster.testing.rules import APIS, EFFECTS, FaultPlan, from_json
 
 TOPIC_ID = b"\7" * 16
 NAMES = {TOPIC_ID: "orders"}
@@ -124,8 +124,8 @@ def test_which_transactional_id_a_request_is_about(case: str) -> None:
     assert found.transactional_ids == {"tx"}
     assert found.groups == ({"billing"} if "offsets" in case else set())
     values = {"do": "hang", "apis": [found.api]}
-    assert from_json(values | {"transactional_id": "t*"}, "x").is_about(found)
-    assert not from_json(values | {"transactional_id": "tx-1"}, "x").is_about(found)
+    assert from_json(values | {"transactional_id": "t*"}, "x").matches(found)
+    assert not from_json(values | {"transactional_id": "tx-1"}, "x").matches(found)
 
 
 def test_a_producer_without_a_transactional_id_has_none() -> None:
@@ -136,7 +136,7 @@ FACTS = facts_of(commit(partition=3), 9, "app-1")
 
 
 @pytest.mark.parametrize(
-    ("when", "is_about"),
+    ("when", "matches"),
     [
         ({}, True),
         ({"client": "app-*"}, True),
@@ -156,9 +156,9 @@ FACTS = facts_of(commit(partition=3), 9, "app-1")
         ({"apis": ["Heartbeat", "OffsetCommit"]}, True),
     ],
 )
-def test_what_a_fault_is_about(when: dict[str, Any], is_about: bool) -> None:
+def test_what_a_fault_is_about(when: dict[str, Any], matches: bool) -> None:
     rule = from_json({"do": "hang", "apis": ["OffsetCommit"], **when}, "one")
-    assert rule.is_about(FACTS) is is_about
+    assert rule.matches(FACTS) is matches
 
 
 @pytest.mark.parametrize(
@@ -175,25 +175,29 @@ def test_what_a_fault_is_about(when: dict[str, Any], is_about: bool) -> None:
     ],
 )
 def test_when_a_fault_strikes(when: dict[str, Any], strikes: list[int]) -> None:
-    plan = Plan()
+    plan = FaultPlan()
     rule = plan.add({"do": "hang", "apis": ["OffsetCommit"], **when})
     seen = [number for number in range(1, 9) if plan.strike(FACTS) is rule]
     assert seen == strikes
     assert (plan.installed[rule.name].seen, plan.installed[rule.name].struck) == (8, len(strikes))
 
 
-def test_the_first_fault_that_strikes_decides_and_the_next_does_not_count_it() -> None:
-    plan = Plan()
+def test_every_fault_counts_a_request_and_the_one_added_first_strikes() -> None:
+    plan = FaultPlan()
     first = plan.add({"do": "hang", "apis": ["OffsetCommit"], "nth": 1})
-    second = plan.add({"do": "lose_request", "apis": ["OffsetCommit"], "nth": 1})
-    assert [plan.strike(FACTS) for _ in range(3)] == [first, second, None]
+    second = plan.add({"do": "lose_request", "apis": ["OffsetCommit"], "nth": 2})
+    third = plan.add({"do": "hang", "apis": ["OffsetCommit"], "times": 1})
+    assert [plan.strike(FACTS) for _ in range(4)] == [first, second, third, None]
+    counts = [(plan.installed[each.name].seen, plan.installed[each.name].struck) for each in (first, second, third)]
+    assert counts == [(4, 1), (4, 1), (4, 1)]
+    plan.remove(third.name)
     plan.remove(first.name)
     plan.remove("there is none of this name")
     assert list(plan.installed) == [second.name]
 
 
 def test_requests_are_counted_by_client_and_api() -> None:
-    plan = Plan()
+    plan = FaultPlan()
     for client in ("a", "b", "a"):
         assert plan.strike(Facts("Heartbeat", client_id=client)) is None
     assert plan.requests == {("a", "Heartbeat"): 2, ("b", "Heartbeat"): 1}
@@ -202,7 +206,7 @@ def test_requests_are_counted_by_client_and_api() -> None:
 @given(seed=st.integers(0, 99), order=st.lists(st.sampled_from("ab"), max_size=60))
 def test_the_draws_of_one_client_do_not_depend_on_another_s(seed: int, order: list[str]) -> None:
     def draws(clients: list[str]) -> dict[str, list[bool]]:
-        plan = Plan(seed)
+        plan = FaultPlan(seed)
         plan.add({"do": "hang", "apis": ["Heartbeat"], "probability": 0.4, "times": None, "name": "one"})
         found: dict[str, list[bool]] = {"a": [], "b": []}
         for client in clients:
@@ -216,7 +220,7 @@ def test_the_draws_of_one_client_do_not_depend_on_another_s(seed: int, order: li
 
 def test_another_seed_draws_otherwise_and_the_same_one_alike() -> None:
     def draws(seed: int) -> list[bool]:
-        plan = Plan(seed)
+        plan = FaultPlan(seed)
         plan.add({"do": "hang", "apis": ["Fetch"], "probability": 0.5, "times": None, "name": "f"})
         return [plan.strike(Facts("Fetch", client_id="a")) is not None for _ in range(64)]
 
@@ -224,7 +228,7 @@ def test_another_seed_draws_otherwise_and_the_same_one_alike() -> None:
 
 
 def test_a_probability_is_about_that_of_a_strike() -> None:
-    plan = Plan(seed=5)
+    plan = FaultPlan(seed=5)
     plan.add({"do": "hang", "apis": ["Heartbeat"], "probability": 0.25, "times": None})
     struck = sum(plan.strike(Facts("Heartbeat", client_id="a")) is not None for _ in range(2_000))
     assert 400 < struck < 600
@@ -235,7 +239,7 @@ def test_a_probability_is_about_that_of_a_strike() -> None:
     [
         ({"apis": ["OffsetCommit"]}, "needs 'do' and 'apis'"),
         ({"do": "hang"}, "needs 'do' and 'apis'"),
-        ({"do": "hang", "apis": []}, "a fault needs the name of a request"),
+        ({"do": "hang", "apis": []}, "a fault needs a request: choose from"),
         ({"do": "hang", "apis": ["OffsetComit"]}, "OffsetComit is not a request"),
         ({"do": "hangs", "apis": ["Fetch"]}, "'hangs' is not an effect"),
         ({"do": "hang", "apis": ["Fetch"], "topics": "a"}, "'topics' is not a field"),
@@ -244,9 +248,9 @@ def test_a_probability_is_about_that_of_a_strike() -> None:
         ({"do": "hang", "apis": ["Fetch"], "nth": True}, "a whole number or null"),
         ({"do": "hang", "apis": ["Fetch"], "after": None}, "a whole number"),
         ({"do": "hang", "apis": ["Fetch"], "client": 5}, "text or null"),
-        ({"do": "hang", "apis": ["Fetch"], "nth": 0}, "count from 1"),
-        ({"do": "hang", "apis": ["Fetch"], "every": 0}, "count from 1"),
-        ({"do": "hang", "apis": ["Fetch"], "after": -1}, "count from 1"),
+        ({"do": "hang", "apis": ["Fetch"], "nth": 0}, "nth and every must be at least 1"),
+        ({"do": "hang", "apis": ["Fetch"], "every": 0}, "nth and every must be at least 1"),
+        ({"do": "hang", "apis": ["Fetch"], "after": -1}, "after at least 0"),
         ({"do": "hang", "apis": ["Fetch"], "times": 0}, "at least 1"),
         ({"do": "hang", "apis": ["Fetch"], "probability": 0}, "above 0"),
         ({"do": "hang", "apis": ["Fetch"], "probability": 1.5}, "above 0"),
@@ -262,11 +266,11 @@ def test_a_probability_is_about_that_of_a_strike() -> None:
 )
 def test_what_is_not_a_fault_is_refused(given_: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
-        Plan().add(given_)
+        FaultPlan().add(given_)
 
 
 def test_a_name_is_given_once() -> None:
-    plan = Plan()
+    plan = FaultPlan()
     plan.add({"do": "hang", "apis": ["Fetch"], "name": "slow"})
     with pytest.raises(ConfigError, match="slow"):
         plan.add({"do": "hang", "apis": ["Fetch"], "name": "slow"})

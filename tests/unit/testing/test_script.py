@@ -50,7 +50,7 @@ def test_an_act_waits_for_its_time() -> None:
     assert acts(script, 1_000, group) == [0]
     assert script.wait_ms(1_000) == 100
     assert acts(script, 1_099, group) == []
-    assert script.waits_for == "its time: 1 ms"
+    assert script.waits_for == "it is due in 1 ms"
     assert acts(script, 1_100, group) == [100]
     assert acts(script, 9_000, group) == [150]
     assert script.is_over
@@ -128,7 +128,7 @@ def test_a_session_that_made_a_commit_fail_ends_when_the_next_commit_comes() -> 
         script, group = Script(Recording([ended, *lines, record(9, 0)], COMPLETE), None, 0), Group()
         assert script.is_mark(script.recording.lines[0]) == gone
         assert acts(script, 0, group)[0] == 1
-        assert (script.place == 0) == gone
+        assert (script.position == 0) == gone
 
 
 def test_a_fault_that_struck_at_another_member_is_left_out() -> None:

@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(config: BrokerConfig, control_port: int, seed: int, *, stop_at_eof: bool) -> int:
     from muster.testing.control import Control
     from muster.testing.control_port import ControlPort
-    from muster.testing.disk import TroubledDisk
+    from muster.testing.disk import FaultyDisk
 
-    disk = TroubledDisk()
+    disk = FaultyDisk()
     broker = Broker(config, disk, zookeeper=serve.cluster_of(config))
     control = Control(broker, disk, seed)
     port = ControlPort(control.ask, control_port)

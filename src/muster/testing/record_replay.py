@@ -1,4 +1,4 @@
-"""The recording that a broker is making, and the one that it replays: one of each at a time, for its `Control`."""
+"""The recording and the replay of a broker, started and ended by its `Control`: at most one of each at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from muster.testing.rules import Rule
 from muster.testing.script import Script
 
 
-class Tapes:
-    """What records a broker, and what plays on it."""
+class RecordReplay:
+    """The recorder of a broker, and the player of a recording on it, while there are any."""
 
     def __init__(self, broker: Broker, interposer: Interposer, hooks: Hooks) -> None:
         self._broker = broker
@@ -33,16 +33,16 @@ class Tapes:
     def record(self, *, path: str, topics: Sequence[str] | None = None) -> dict[str, Any]:
         """Begin a recording."""
         if self._recorder is not None:
-            raise ConfigError(f"this broker is being recorded to {self._recorder.path} already")
+            raise ConfigError(f"this broker is being recorded to {self._recorder.path} already: end that first")
         if not isinstance(path, str) or not path:
-            raise ConfigError(f"path={path!r}: it must be the name of a file")
+            raise ConfigError(f"path={path!r}: it must be the path of a file")
         wanted = None if topics is None else frozenset(topics)
         self._recorder = Recorder(self._broker, Path(path), wanted, self._hooks.view)
         self._interposer.on_answer = self._recorder.on_answer
         return {"path": str(self._recorder.path)}
 
     def end_recording(self) -> dict[str, Any]:
-        """End it; what became of it."""
+        """End the recording, if any. Returns a summary of it."""
         recorder, self._recorder, self._interposer.on_answer = self._recorder, None, None
         return {} if recorder is None else recorder.end()
 
@@ -55,19 +55,20 @@ class Tapes:
         pace: float = 1.0,
         patience_ms: int = 30_000,
     ) -> dict[str, Any]:
-        """Begin to play a recording."""
+        """Begin to replay a recording."""
         if self._player is not None:
-            raise ConfigError("this broker replays a recording already")
+            raise ConfigError("this broker is replaying a recording already: end that first")
         if isinstance(pace, bool) or not isinstance(pace, int | float) or not 0 <= pace <= 1_000:
-            raise ConfigError(f"pace={pace!r}: it is what times are multiplied by, from 0 to 1000")
+            raise ConfigError(f"pace={pace!r}: it must be a factor for recorded times, from 0 to 1000")
         if isinstance(patience_ms, bool) or not isinstance(patience_ms, int) or patience_ms < 0:
-            raise ConfigError(f"patience_ms={patience_ms!r}: it must be a whole number of milliseconds")
-        found = _read(Path(path))
-        if client is not None and client not in found.clients():
-            raise ConfigError(f"client={client!r} is none of those in {path}: {', '.join(found.clients()) or 'none'}")
+            raise ConfigError(f"patience_ms={patience_ms!r}: it must be a whole number of milliseconds, 0 or more")
+        recorded = _read(Path(path))
+        if client is not None and client not in recorded.clients():
+            members = ", ".join(recorded.clients()) or "none"
+            raise ConfigError(f"client={client!r} is not a member in {path}: its members are {members}")
         if group is not None:
-            found.rename_group(group)
-        script = Script(found, None if client is None else frozenset({client}), pace, patience_ms)
+            recorded.rename_group(group)
+        script = Script(recorded, None if client is None else frozenset({client}), pace, patience_ms)
         self._player = Player(self._broker, script, self._hooks)
         try:
             self._player.start()
@@ -78,26 +79,26 @@ class Tapes:
         return self._player.status()
 
     def status(self) -> dict[str, Any]:
-        """How far the replay has come."""
+        """The progress of the replay."""
         if self._player is None:
-            raise ConfigError("this broker replays no recording")
+            raise ConfigError("this broker is not replaying a recording")
         return self._player.status()
 
     def end_replay(self) -> dict[str, Any]:
-        """End it; how far it came."""
+        """End the replay, if any. Returns its progress."""
         player, self._player, self._interposer.before = self._player, None, None
         if player is None:
             return {}
-        found = player.status()
+        status = player.status()
         player.stop()
-        return found
+        return status
 
     def close(self) -> None:
         """A test has ended."""
         self.end_recording()
         self.end_replay()
 
-    # ---------------------------------------------------------------------------------------------- what they are shown
+    # ---------------------------------------------------------------------------------------------------- notifications
 
     def on_event(self, event: GroupEvent) -> None:
         """Something has happened to a group."""
@@ -121,7 +122,7 @@ def _read(path: Path) -> recording.Recording:
     try:
         if path.stat().st_size > recording.MOST_BYTES:
             raise ConfigError(
-                f"{path} has more than {recording.MOST_BYTES >> 20} MiB: it is not a recording of muster's"
+                f"{path} is larger than {recording.MOST_BYTES >> 20} MiB, so it is not a recording by muster"
             )
         return recording.read(path.read_bytes(), str(path))
     except OSError as error:

@@ -1,10 +1,10 @@
 """A recording of what a group of any Kafka cluster has done, made afterwards from what the cluster keeps.
 
 `__consumer_offsets` has each generation with its assignment, and each commit with its time; the topics have the
-records. So nothing has to stand between a production service and its brokers for its bad quarter of an hour to be
-replayed. What the cluster does not keep is not in the file: the errors that it answered with, and when exactly a
-rebalance began. That a member comes back under another member id is taken as the end of its session; where records
-waited for it, as one before its next commit, which is the worst moment.
+records. So no proxy is needed between a production service and its brokers to replay an incident. The file lacks what
+the cluster does not keep: the errors in its responses, and when exactly a rebalance began. If a member comes back under
+another member id, its session is assumed to have expired; if records were waiting for it, to have expired just before
+its next commit, which is the worst moment.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _READER = {"group_id": None, "isolation_level": "read_committed", "auto_offset_r
 """With a group_id the reader's auto commits would overwrite the offsets of a group without members."""
 
 
-Happened = tuple[int, str, dict[str, Any]]
-"""A line: at_ms, what, and its other fields."""
+TimedLine = tuple[int, str, dict[str, Any]]
+"""A line of the recording: at_ms, what, and its other fields."""
 
 
 class Entry(NamedTuple):
-    """A record of the group, and when the coordinator wrote it."""
+    """A record about the group in `__consumer_offsets`, and when the coordinator wrote it."""
 
     at_ms: int
     record: OffsetCommitRecord | GroupMetadataRecord
@@ -47,28 +47,31 @@ def record_past(
     until_s: float = 0,
     topics: Collection[str] | None = None,
 ) -> Path:
-    """Write down what a group of a running cluster has done lately, for `Kafka.replay`.
+    """Record what a group of a running cluster has done lately, for `Kafka.replay`.
 
     Args:
-        settings: a consumer's, to reach the cluster (`bootstrap_servers`, security); its `group_id` is not used. It
-            joins no group and commits nothing: it only reads `__consumer_offsets` and the topics.
+        settings: settings of a consumer that can reach the cluster (`bootstrap_servers`, security). Their `group_id` is
+            not used: the consumer joins no group and commits nothing. It only reads `__consumer_offsets` and topics.
         since_s, until_s: how many seconds ago the recording begins and ends.
-        topics: those whose records are recorded; None: those that the group has committed offsets of.
+        topics: those whose records are recorded; None: those for which the group has committed offsets.
+
+    Warns:
+        UserWarning: the recording is incomplete, because it reached the largest size.
 
     Raises:
-        MusterError: the cluster cannot be read, or has nothing of the group in that time.
+        MusterError: the cluster or the file cannot be used, or the cluster has nothing about the group in that time.
     """
     now = now_ms()
     since_ms, until_ms = now - round(since_s * 1000), now - round(until_s * 1000)
     if since_ms >= until_ms:
-        raise ConfigError(f"since_s={since_s:g} is how long ago it begins; it must be above until_s={until_s:g}")
+        raise ConfigError(f"since_s={since_s:g} must be above until_s={until_s:g}: the recording begins before it ends")
     path, cluster = Path(path), settings.get("bootstrap_servers") or settings.get("bootstrap.servers")
     with muster.Consumer({**settings, **_READER}) as reader:
         entries = [entry for entry in _entries(reader, group_id) if entry.at_ms <= until_ms]
         had = committed_before(entries, since_ms)
         lately = [entry for entry in entries if entry.at_ms > since_ms]
         if not lately:
-            raise MusterError(f"{GROUP_METADATA_TOPIC} has nothing of group {group_id} in this time")
+            raise MusterError(f"{GROUP_METADATA_TOPIC} has no records about group {group_id} in that time")
         wanted = {topic for topic, _ in committed_before(entries, until_ms)} if topics is None else set(topics)
         places = {each: len(reader.partitions_for(each)) for each in sorted(wanted)}
         starts = _starts(reader, places, had, since_ms)
@@ -77,21 +80,20 @@ def record_past(
         for at_ms, what, fields in lines(group_id, places, had, lately, records, since_ms):
             into.write(at_ms, what, **fields)
         into.end()
-    if into.why not in (recording.COMPLETE, recording.TOO_LARGE):
-        raise MusterError(f"cannot write a recording to {into.why}")
+    recording.check_ended(path, into.why)
     return path
 
 
 def _entries(reader: muster.Consumer, group_id: str) -> Iterator[Entry]:
     count = len(reader.partitions_for(GROUP_METADATA_TOPIC))
     place = TopicPartition(GROUP_METADATA_TOPIC, group_partition(group_id, count))
-    for found in read_from(reader, {place: reader.beginning_offsets([place])[place]}):
+    for each in read_from(reader, {place: reader.beginning_offsets([place])[place]}):
         try:
-            record = decode_coordinated(found.key, found.value)
+            record = decode_coordinated(each.key, each.value)
         except ProtocolError:
             continue
         if isinstance(record, OffsetCommitRecord | GroupMetadataRecord) and record.key.group == group_id:
-            yield Entry(found.timestamp, record)
+            yield Entry(each.timestamp, record)
 
 
 def _starts(
@@ -100,29 +102,29 @@ def _starts(
     had: Mapping[tuple[str, int], int],
     since_ms: int,
 ) -> dict[TopicPartition, int]:
-    """Where the group stood when the recording began, as far as that can still be read; without a commit, the first
-    record of that time."""
+    """The offset from which each partition is recorded: the group's committed offset when the recording begins, or
+    without one, the first record of that time. Records that were deleted since are left out."""
     places = [TopicPartition(topic, index) for topic, count in partitions.items() for index in range(count)]
     oldest, ends = reader.beginning_offsets(places), reader.end_offsets(places)
     at = reader.offsets_for_times(dict.fromkeys(places, since_ms))
-    found = {place: ends[place] if (first := at[place]) is None else first.offset for place in places}
-    stood = {
-        place: min(had.get((place.topic, place.partition), offset), ends[place]) for place, offset in found.items()
+    by_time = {place: ends[place] if (first := at[place]) is None else first.offset for place in places}
+    wanted = {
+        place: min(had.get((place.topic, place.partition), offset), ends[place]) for place, offset in by_time.items()
     }
-    return {place: max(oldest[place], offset) for place, offset in stood.items()}
+    return {place: max(oldest[place], offset) for place, offset in wanted.items()}
 
 
 def committed_before(entries: Iterable[Entry], at_ms: int) -> dict[tuple[str, int], int]:
-    """The offsets that a group had committed at a time."""
-    found: dict[tuple[str, int], int] = {}
+    """The offsets that the group had committed at a time."""
+    committed: dict[tuple[str, int], int] = {}
     for entry in entries:
         if isinstance(entry.record, OffsetCommitRecord) and entry.at_ms <= at_ms:
             key, value = entry.record
             if value is None:
-                found.pop((key.topic, key.partition), None)
+                committed.pop((key.topic, key.partition), None)
             else:
-                found[key.topic, key.partition] = value.offset
-    return found
+                committed[key.topic, key.partition] = value.offset
+    return committed
 
 
 def lines(
@@ -132,8 +134,8 @@ def lines(
     entries: Sequence[Entry],
     records: Iterable[ConsumerRecord],
     since_ms: int,
-) -> Iterator[Happened]:
-    """The lines of a recording: what happened by time, a record before the commit that covers it."""
+) -> Iterator[TimedLine]:
+    """The lines of a recording, in order of time, but each record before the commit that covers it."""
     for topic, count in partitions.items():
         yield 0, "topic", {"topic": topic, "partitions": count}
     timed: list[tuple[int, int, str, dict[str, Any]]] = []
@@ -141,13 +143,13 @@ def lines(
     for each in records:
         at_ms = max(each.timestamp - since_ms, 0)
         last = written.get((each.topic, each.partition, each.offset - 1), 0)
-        written[each.topic, each.partition, each.offset] = at_ms = max(at_ms, last)  # producers' clocks step back
+        written[each.topic, each.partition, each.offset] = at_ms = max(at_ms, last)  # producers' clocks may differ
         timed.append((at_ms, 0, "record", recording.record_fields(each.topic, each.partition, each)))
     timed += [(0, 1, "had", {"group": group_id, "offsets": _nested(had)})] if had else []
     members = _Members(group_id)
     happened = [(entry.at_ms, what, fields) for entry in entries for what, fields in members.follow(entry.record)]
     done = dict(had)
-    for at_ms, what, fields in _with_returns(happened):
+    for at_ms, what, fields in _with_expired(happened):
         at_ms = max(at_ms - since_ms, 0)
         if what == "expired" and any(
             came <= at_ms and offset >= done.get((topic, partition), 0)
@@ -160,33 +162,33 @@ def lines(
                     at_ms = max(at_ms, written.get((topic, int(partition), offset - 1), 0))
                     done[topic, int(partition)] = offset
         timed.append((at_ms, 2, what, fields))
-    timed.sort(key=lambda each: each[:2])  # stable: what has one time stays in order
+    timed.sort(key=lambda each: each[:2])  # stable: lines with the same time stay in order
     for at_ms, _, what, fields in timed:
         yield at_ms, what, fields
 
 
-def _with_returns(happened: Sequence[Happened]) -> list[Happened]:
-    """A member that is gone and joins again later was removed."""
-    found: list[Happened] = []
-    come_back: set[str] = set()
+def _with_expired(happened: Sequence[TimedLine]) -> list[TimedLine]:
+    """The lines, with "expired" in place of "left" for members that join again later."""
+    result: list[TimedLine] = []
+    joins_again: set[str] = set()
     for at_ms, what, fields in reversed(happened):
         if what == "joined":
-            come_back.add(fields["client"])
-        found.append((at_ms, "expired" if what == "left" and fields["client"] in come_back else what, fields))
-    return found[::-1]
+            joins_again.add(fields["client"])
+        result.append((at_ms, "expired" if what == "left" and fields["client"] in joins_again else what, fields))
+    return result[::-1]
 
 
 class _Members:
-    """The members of the group, and what partitions they have."""
+    """The members of the group and their partitions, as one record after another says."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
         self._names: dict[str, str] = {}
-        """What members are called in the file, by member id."""
+        """The names of members in the file, by member id."""
         self._owners: dict[tuple[str, int], str] = {}
 
     def follow(self, record: OffsetCommitRecord | GroupMetadataRecord) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What a record says has happened."""
+        """The kinds and fields of lines about what a record says."""
         if isinstance(record, OffsetCommitRecord):
             if record.value is not None:
                 place = record.key.topic, record.key.partition
@@ -225,14 +227,15 @@ def _partitions(assignment: bytes) -> list[TopicPartition]:
 
 
 def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    by_topic: dict[str, list[int]] = {}
     for topic, partition in places:
-        found.setdefault(topic, []).append(partition)
-    return found
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
 
 
 def _nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    """Offsets by topic and partition, for JSON."""
+    by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in offsets.items():
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
