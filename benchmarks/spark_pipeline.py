@@ -41,8 +41,8 @@ from benchmarks import report
 from benchmarks.spark_source import CORES, QUIET, TUNED, clocked, connector_jars
 from muster.demo.data.events import FLIGHTS_STREAM, Event, events
 from muster.demo.data.flights import FLIGHTS
-from muster.demo.data.names import KEYS, Names
-from muster.demo.run.cluster_access import Way
+from muster.demo.data.names import KEYS, DemoNames
+from muster.demo.run.cluster_access import ClusterAccess
 from muster.demo.run.pipeline import Pipeline
 from muster.spark import session
 from muster.spark.upsert import Write
@@ -57,12 +57,12 @@ class Connector(Pipeline):
     """The pipeline with Spark's own connector."""
 
     def _source(self, group: str, topic: str) -> DataFrame:
-        options = {f"kafka.{name}": value for name, value in self._way.settings().items()}
+        options = {f"kafka.{name}": value for name, value in self._access.settings().items()}
         source = self._spark.readStream.format("kafka").options(**options, **TUNED)
         return source.option("subscribe", topic).option("startingOffsets", self.starting).load()
 
     def _into_results(self) -> Write:
-        topic, options = self._names.windows, self._way.options()
+        topic, options = self._names.windows, self._access.options()
 
         def write(rows: DataFrame, batch: int) -> None:
             rest = [column for column in rows.columns if column not in KEYS]
@@ -73,7 +73,7 @@ class Connector(Pipeline):
         return write
 
     def _to_topic(self, rows: DataFrame, topic: str) -> Any:
-        return rows.writeStream.format("kafka").options(**self._way.options(), topic=topic)
+        return rows.writeStream.format("kafka").options(**self._access.options(), topic=topic)
 
     starting = "earliest"
 
@@ -92,7 +92,7 @@ class LiveConnector(Live, Connector):
     """The same with Spark's own connector."""
 
 
-class Again(Names):
+class Again(DemoNames):
     """The same topics with new groups for each run, which start at the beginning."""
 
     def group(self, source: str) -> str:
@@ -123,16 +123,16 @@ def main() -> int:
     found: dict[str, dict[str, list[float]]] = {kind: {} for kind in KINDS}
     with contextlib.ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="muster-bench-")))
-        way = Way(held.enter_context(peers.KafkaBroker(folder / "kafka", heap="1g")).bootstrap)
+        access = ClusterAccess(held.enter_context(peers.KafkaBroker(folder / "kafka", heap="1g")).bootstrap)
         settings = {**QUIET, "spark.sql.session.timeZone": "UTC", "spark.jars": ",".join(connector_jars())}
         spark = session("muster benchmark", f"local[{CORES}]", **settings)
         held.callback(spark.stop)
-        names = _topics(way)
-        _send(way, names, sent)
+        names = _topics(access)
+        _send(access, names, sent)
         for turn in range(arguments.rounds + 1):
             for kind in KINDS:
-                figures = throughput(spark, way, names, kind, folder / f"whole-{kind}-{turn}", reads)
-                figures |= latency(spark, way, kind, folder / f"live-{kind}-{turn}", sent, arguments)
+                figures = throughput(spark, access, names, kind, folder / f"whole-{kind}-{turn}", reads)
+                figures |= latency(spark, access, kind, folder / f"live-{kind}-{turn}", sent, arguments)
                 print(json.dumps({"kind": kind, "turn": turn, **figures}), flush=True)
                 if turn:
                     for name, value in figures.items():
@@ -148,10 +148,10 @@ def main() -> int:
     return 0
 
 
-def _topics(way: Way) -> Names:
+def _topics(access: ClusterAccess) -> DemoNames:
     """Fresh topics."""
-    names = Names.of(f"bench-{uuid.uuid4().hex[:8]}")
-    admin = AdminClient({"bootstrap.servers": way.bootstrap})
+    names = DemoNames.of(f"bench-{uuid.uuid4().hex[:8]}")
+    admin = AdminClient({"bootstrap.servers": access.bootstrap})
     for future in admin.create_topics(
         [NewTopic(topic, count, 1) for topic, count in names.partitions.items()]
     ).values():
@@ -159,9 +159,9 @@ def _topics(way: Way) -> Names:
     return names
 
 
-def _send(way: Way, names: Names, sent: Iterable[Event], rate: int = 0) -> None:
+def _send(access: ClusterAccess, names: DemoNames, sent: Iterable[Event], rate: int = 0) -> None:
     """Write records, at a rate of this many a second or as fast as possible."""
-    producer = Producer({"bootstrap.servers": way.bootstrap, "linger.ms": 5})
+    producer = Producer({"bootstrap.servers": access.bootstrap, "linger.ms": 5})
     began = time.monotonic()
     for number, event in enumerate(sent):
         while rate and number > (time.monotonic() - began) * rate:
@@ -176,9 +176,11 @@ def _send(way: Way, names: Names, sent: Iterable[Event], rate: int = 0) -> None:
     producer.flush()
 
 
-def throughput(spark: SparkSession, way: Way, names: Names, kind: str, folder: Path, reads: int) -> dict[str, float]:
+def throughput(
+    spark: SparkSession, access: ClusterAccess, names: DemoNames, kind: str, folder: Path, reads: int
+) -> dict[str, float]:
     """All three queries over everything there is: their wall and CPU time."""
-    pipeline = (Whole if kind == "muster" else WholeConnector)(spark, way, Again(*astuple(names)), folder)
+    pipeline = (Whole if kind == "muster" else WholeConnector)(spark, access, Again(*astuple(names)), folder)
     with clocked() as spent:
         for query in pipeline.start():
             query.awaitTermination()
@@ -186,26 +188,31 @@ def throughput(spark: SparkSession, way: Way, names: Names, kind: str, folder: P
     return {"per_s": reads / wall_s, "cpu_us": cpu_s / reads * 1e6}
 
 
-def _ends(way: Way, topic: str, partitions: int) -> list[tuple[int, int]]:
+def _ends(access: ClusterAccess, topic: str, partitions: int) -> list[tuple[int, int]]:
     """For each partition its number and its end."""
-    consumer = Consumer({"bootstrap.servers": way.bootstrap, "group.id": "bench-ends"})
+    consumer = Consumer({"bootstrap.servers": access.bootstrap, "group.id": "bench-ends"})
     ends = [(number, consumer.get_watermark_offsets(TopicPartition(topic, number))[1]) for number in range(partitions)]
     consumer.close()
     return ends
 
 
 def latency(
-    spark: SparkSession, way: Way, kind: str, folder: Path, sent: Sequence[Event], arguments: argparse.Namespace
+    spark: SparkSession,
+    access: ClusterAccess,
+    kind: str,
+    folder: Path,
+    sent: Sequence[Event],
+    arguments: argparse.Namespace,
 ) -> dict[str, float]:
     """Run the queries while flights come, and compare the timestamps of flights and letters, in milliseconds."""
-    names = _topics(way)
-    pipeline = (Live if kind == "muster" else LiveConnector)(spark, way, names, folder)
+    names = _topics(access)
+    pipeline = (Live if kind == "muster" else LiveConnector)(spark, access, names, folder)
     queries = pipeline.start()
     total = (WARM_UP_S + arguments.seconds) * arguments.rate
-    _send(way, names, islice(sent, total), arguments.rate)
+    _send(access, names, islice(sent, total), arguments.rate)
     give_up = time.monotonic() + 120
-    while sum(end for _, end in _ends(way, names.dead, names.partitions[names.dead])) < sum(
-        end for _, end in _ends(way, names.flights, names.partitions[names.flights])
+    while sum(end for _, end in _ends(access, names.dead, names.partitions[names.dead])) < sum(
+        end for _, end in _ends(access, names.flights, names.partitions[names.flights])
     ):
         if time.monotonic() > give_up:
             raise TimeoutError(f"{kind} wrote fewer letters than there were flights")
@@ -214,22 +221,22 @@ def latency(
         query.stop()
     at = {
         f"{names.flights}-{partition}-{offset}": timestamp
-        for partition, offset, timestamp, _ in _read(way, names.flights, names.partitions[names.flights])
+        for partition, offset, timestamp, _ in _read(access, names.flights, names.partitions[names.flights])
     }
     counted_from = min(at.values()) + WARM_UP_S * 1_000
     taken = [
         timestamp - at[source]
-        for _, _, timestamp, source in _read(way, names.dead, names.partitions[names.dead])
+        for _, _, timestamp, source in _read(access, names.dead, names.partitions[names.dead])
         if at[source] >= counted_from
     ]
     hundredths = quantiles(taken, n=100)
     return {"p50_ms": hundredths[49], "p99_ms": hundredths[98]}
 
 
-def _read(way: Way, topic: str, partitions: int) -> Iterable[tuple[int, int, int, str]]:
+def _read(access: ClusterAccess, topic: str, partitions: int) -> Iterable[tuple[int, int, int, str]]:
     """Partition, offset, timestamp and the header `source` of each record."""
-    left = {number: end for number, end in _ends(way, topic, partitions) if end}
-    consumer = Consumer({"bootstrap.servers": way.bootstrap, "group.id": "bench-read", "enable.auto.commit": False})
+    left = {number: end for number, end in _ends(access, topic, partitions) if end}
+    consumer = Consumer({"bootstrap.servers": access.bootstrap, "group.id": "bench-read", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, number, 0) for number in left])
     while left:
         for record in consumer.consume(10_000, 1.0):

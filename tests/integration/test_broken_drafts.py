@@ -86,7 +86,7 @@ def test_any_bytes(listener: Listener, data: bytes) -> None:
         (framed(header(3)), "unsupported request: key 3, version 0"),
         (framed(header(11, 1)), "unsupported request: key 11, version 1"),
         (framed(header(14)), "unsupported request: key 14, version 0"),
-        (framed(header(11) + b"\0\1g\0\0\x27\x10\x7f\xff\xff\xff"), "topics says that it has more elements"),
+        (framed(header(11) + b"\0\1g\0\0\x27\x10\x7f\xff\xff\xff"), "topics declares more elements"),
         (framed(header(11) + b"\0\1g\0\0\x27\x10\0\0\0\0\xff\xff\0\0"), "consumer_id"),
         (framed(header(10)), "FindCoordinatorRequest v0"),
     ],

@@ -20,7 +20,7 @@ from muster.protocol.transaction_messages import (
 )
 from muster.zookeeper.base.operations import Check, Multi
 from muster.zookeeper.base.znodes import GROUPS, slot_epoch_path
-from muster.zookeeper.cluster import kept_znode
+from muster.zookeeper.cluster import cached_znode
 from tests.support.scale import fresh_seeds, seeds
 from tests.support.slot_world import SESSION_MS, SlotWorld, commit_request
 
@@ -312,7 +312,7 @@ def story(seed: int, bursts: int = 14) -> SlotWorld:
 
 @pytest.fixture(autouse=True)
 def few_offsets_in_a_znode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 7)
+    monkeypatch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", 7)
 
 
 @pytest.mark.soak

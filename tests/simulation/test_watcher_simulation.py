@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from muster.model import TopicPartition
-from muster.zookeeper.base.operations import Change, Plan
+from muster.zookeeper.base.operations import Plan, ZnodeChange
 from muster.zookeeper.watchers.asks import StopFetching
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
@@ -152,7 +152,7 @@ def test_one_change_costs_reads_by_the_square_of_the_members_and_two_writes_for_
         assert 0.95 * expected <= counts.reads <= 1.05 * expected
         assert 2 * partitions - partitions // members <= counts.writes <= 2.1 * partitions + 4
         # One session may see both the leaver's id and, in its last moment, its own go.
-        assert members - 1 <= counts.watches_fired[Change.CHILDREN] <= members + 1
+        assert members - 1 <= counts.watches_fired[ZnodeChange.CHILDREN] <= members + 1
 
 
 @pytest.mark.parametrize("members", [2, 5, 10, 20])
@@ -164,7 +164,7 @@ def test_members_that_start_one_after_another_rebalance_by_the_square(members: i
         group.join()
         group.rest()
     assert sum(member.member.rebalances for member in group.members) == members * (members + 1) // 2
-    fired = group.zookeeper.counts.since(before).watches_fired[Change.CHILDREN]
+    fired = group.zookeeper.counts.since(before).watches_fired[ZnodeChange.CHILDREN]
     assert fired == members * (members - 1) // 2
 
 

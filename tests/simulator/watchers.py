@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes
 from muster.zookeeper.base.operations import Ask, Create, NodeExistsError, SessionEvent, SetData, Watched
-from muster.zookeeper.watchers.asks import GiveUp, Level, Pause, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.watchers.asks import GiveUp, Level, Notify, Pause, StartFetching, StopFetching, TimeOfDay
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
 from muster.zookeeper.watchers.states import WatcherState
@@ -96,7 +96,7 @@ class SimWatcher:
     ) -> None:
         self.name = settings.consumer_id
         self.member = WatcherMember(settings, subscription)
-        self.notices: list[Tell] = []
+        self.notices: list[Notify] = []
         self.told_of: list[GiveUp] = []
         """What its user was told of partitions that go."""
         self.brokers: list[znodes.BrokerRegistration] = []
@@ -227,7 +227,7 @@ class SimWatcher:
                 self._later(what.milliseconds, reply, None)
             case TimeOfDay():
                 self._later(0, reply, self._clock.now)
-            case Tell():
+            case Notify():
                 self._tell(what)
                 self._later(0, reply, None)
             case _:
@@ -240,7 +240,7 @@ class SimWatcher:
         for partition in self._positions:
             self._topics.starts(self.name, partition)
 
-    def _tell(self, what: Tell) -> None:
+    def _tell(self, what: Notify) -> None:
         self.notices.append(what)
         if what.error is not None:  # the user's next poll
             self._later(1_000, self._come_back)

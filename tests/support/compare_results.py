@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from muster.compare.rules import formulas
-from muster.compare.rules.counters import Counters
+from muster.compare.rules.counters import ZooKeeperCounters
 from muster.compare.rules.formulas import Scheme
-from muster.compare.rules.recorder import Double, Hold, Span
+from muster.compare.rules.recorder import Double, Hold, Period
 from muster.compare.rules.results import SENT_AGAIN, Results, SchemeRun, StepResult, Work
 from muster.compare.rules.workload import CHANGES, LOSSES, Kind, script
 
@@ -39,9 +39,9 @@ def _cost(step: StepResult, scheme: Scheme, brokers: int) -> None:
     if scheme is Scheme.WATCHERS:
         reads = formulas.reads_of_change(step.size, PARTITIONS, brokers) + (step.kind is Kind.JOIN)
         writes = formulas.writes_of_change(PARTITIONS)
-        step.counted = Counters(reads, writes, step.size - 1, reads + writes + 20)
+        step.counted = ZooKeeperCounters(reads, writes, step.size - 1, reads + writes + 20)
     elif scheme is Scheme.SERVER:
-        step.counted = Counters(0, 1, 0, 12)
+        step.counted = ZooKeeperCounters(0, 1, 0, 12)
 
 
 def _draw(made: SchemeRun) -> None:
@@ -50,8 +50,8 @@ def _draw(made: SchemeRun) -> None:
         made.holds.append(Hold(partition, "m1", 500, half))
         made.holds.append(Hold(partition, "m3", half - 300 if partition == 0 else half, end))
     made.doubles = [Double(0, ("m1", "m3"), half - 300, half)]
-    made.naps = {"m3": [Span(half + 100, half + 2_000)]}
-    made.outages = [("a broker", Span(end - 2 * STEP_MS, end - STEP_MS))]
+    made.naps = {"m3": [Period(half + 100, half + 2_000)]}
+    made.outages = [("a broker", Period(end - 2 * STEP_MS, end - STEP_MS))]
 
 
 def differing() -> SchemeRun:

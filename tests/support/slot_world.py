@@ -128,7 +128,7 @@ class SimNode:
         deadline = self.runtime.next_deadline()
         if deadline is not None and deadline <= self.world.clock.now + START_MS:
             self.runtime.on_deadlines(self.world.clock.now + START_MS)
-        if self.keeper.look_at_kept():
+        if self.keeper.release_kept():
             self.wake()
         self.later(100, self._tick)
 

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from muster.model import TopicPartition
-from muster.zookeeper.base.operations import Ask, Change, Operation, Plan, Watched, next_ask
-from muster.zookeeper.watchers.asks import GiveUp, Level, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.base.operations import Ask, Operation, Plan, Watched, ZnodeChange, next_ask
+from muster.zookeeper.watchers.asks import GiveUp, Level, Notify, StartFetching, StopFetching, TimeOfDay
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
 from muster.zookeeper.watchers.subscription import WatcherSubscription
@@ -103,7 +103,7 @@ class Hand:
             return None
         if isinstance(what, TimeOfDay):
             return 1
-        if isinstance(what, Tell | GiveUp):
+        if isinstance(what, Notify | GiveUp):
             return None
         try:
             return self.world.zookeeper.do(self.session, what)
@@ -124,7 +124,7 @@ class Hand:
 
 
 def changed(path: str) -> Watched:
-    return Watched(Change.CHILDREN if path.endswith("ids") else Change.DATA, path)
+    return Watched(ZnodeChange.CHILDREN if path.endswith("ids") else ZnodeChange.DATA, path)
 
 
 def registered(world: World, hand: Hand, **settings: Any) -> WatcherMember:

@@ -311,10 +311,10 @@ def counted(before: dict[str, float], after: dict[str, float]) -> ZooKeeperCount
         return int(after[name] - before[name])
 
     names = {
-        zk.Change.CREATED: "created",
-        zk.Change.DELETED: "deleted",
-        zk.Change.DATA: "changed",
-        zk.Change.CHILDREN: "children",
+        zk.ZnodeChange.CREATED: "created",
+        zk.ZnodeChange.DELETED: "deleted",
+        zk.ZnodeChange.DATA: "changed",
+        zk.ZnodeChange.CHILDREN: "children",
     }
     return ZooKeeperCounts(
         spent("packets_received") - 1,

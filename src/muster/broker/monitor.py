@@ -80,7 +80,8 @@ class Monitor:
             try:
                 work(done)
             except Exception as error:
-                future.set_exception(error)
+                if not future.cancelled():  # the caller has given up waiting
+                    future.set_exception(error)
 
         try:
             self._loop.call_soon_threadsafe(begin)

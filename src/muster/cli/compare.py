@@ -47,16 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     from muster.compare import job
     from muster.compare.rules.formulas import Scheme
-    from muster.compare.servers import Given
+    from muster.compare.servers import UserServers
     from muster.local.folders import workplace
 
     schemes = [Scheme(name) for name in _listed("--schemes", arguments.schemes, (*SCHEMES, PEER))]
     if PEER in arguments.schemes and arguments.kafka is None:
         raise ConfigError(f"--schemes {PEER} is the consumer of Kafka 0.8.2.2: name its brokers with --kafka")
     sizes = [job.STORY] if arguments.quick else [_size(text) for text in arguments.sizes.split(",")]
-    given = Given(arguments.zookeeper, arguments.kafka)
+    given = UserServers(arguments.zookeeper, arguments.kafka)
     differing = "1" in schemes and given.zookeeper is None
-    wanted = job.Wanted(arguments.out.resolve(), schemes, sizes, given, differing)
+    wanted = job.ComparisonOptions(arguments.out.resolve(), schemes, sizes, given, differing)
     console = Console()
     with workplace(wanted.out, "muster compare"):
         try:

@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from muster.demo.judge.outcome import conclude
-    from muster.demo.run.cluster_access import Way
-    from muster.demo.run.job import Job, Options
+    from muster.demo.run.cluster_access import ClusterAccess
+    from muster.demo.run.job import DemoOptions, Job
     from muster.demo.show.view import open_view
     from muster.local.folders import workplace
     from muster.spark.sessions import use_java
@@ -56,15 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
     check_master(arguments.master)
     check_groups([] if arguments.group is None else [arguments.group])
     use_java()  # fail now rather than in each Spark program
-    way = Way.given(arguments.bootstrap, arguments.client_file)
+    access = ClusterAccess.given(arguments.bootstrap, arguments.client_file)
     # Two that start in the same second differ too.
-    suffix = f"{time.strftime('-%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}" if way else ""
+    suffix = f"{time.strftime('-%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}" if access else ""
     out = arguments.out.resolve()
-    options = Options(
+    options = DemoOptions(
         out=out,
         data_dir=(arguments.data_dir or out / "broker").resolve(),
         quick=arguments.quick,
-        way=way,
+        access=access,
         master=arguments.master,
         group=f"delays{suffix}" if arguments.group is None else arguments.group,
         topic=arguments.topic or f"flights{suffix}",

@@ -1,6 +1,6 @@
 """The chart of growth: counts over the number of members, both on scales of powers of ten, formulas as lines.
 
-Nought has a place on it: a count's height is the logarithm of one more.
+Zero has a place on it: the height of a count is the logarithm of the count plus one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from muster.pages.charts import WIDTH, Scale, tag, text
 TOP, BOTTOM, LEFT, RIGHT = 24.0, 300.0, 92.0, WIDTH - 236.0
 SAMPLES = 60
 LINE = 16.0
-"""Between two labels at the ends of lines."""
+"""The smallest distance between two labels at the ends of lines."""
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthLine:
     """One line with the points that were measured. `points` are pairs of members and a count."""
 
     label: str
@@ -35,7 +35,7 @@ def sampled(most: int) -> list[int]:
     return list(dict.fromkeys(steps))
 
 
-def growth_chart(title: str, lines: Sequence[Growth], caption: str) -> str:
+def growth_chart(title: str, lines: Sequence[GrowthLine], caption: str) -> str:
     """The chart, as one `<svg>`."""
     widest = max([members for line in lines for members, _ in [*line.curve, *line.points]], default=10)
     highest = max([count for line in lines for _, count in [*line.curve, *line.points]], default=1.0)
@@ -56,7 +56,7 @@ def growth_chart(title: str, lines: Sequence[Growth], caption: str) -> str:
     return tag("svg", about, *shapes, viewBox=f"0 0 {WIDTH} {BOTTOM + 54:.0f}", role="img", aria_label=title)
 
 
-def _line(line: Growth, across: Scale, up: Scale) -> str:
+def _line(line: GrowthLine, across: Scale, up: Scale) -> str:
     path = " ".join(f"{across(members):.1f},{up(count):.1f}" for members, count in line.curve)
     drawn = tag("path", d=f"M{path}") if path else ""
     dots = [
@@ -72,8 +72,8 @@ def _line(line: Growth, across: Scale, up: Scale) -> str:
     return tag("g", drawn, *dots, class_=f"curve m{line.colour % 8}")
 
 
-def _labels(lines: Sequence[Growth], up: Scale) -> list[str]:
-    """The name of each line at its end, moved upwards where it would stand on another."""
+def _labels(lines: Sequence[GrowthLine], up: Scale) -> list[str]:
+    """The name of each line at its end, moved upwards if it would overlap another."""
     wanted = sorted(
         ((up((line.curve or line.points)[-1][1]), line) for line in lines if line.curve or line.points),
         key=lambda pair: -pair[0],
@@ -87,7 +87,7 @@ def _labels(lines: Sequence[Growth], up: Scale) -> list[str]:
     return labels
 
 
-def _spoken(line: Growth) -> str:
+def _spoken(line: GrowthLine) -> str:
     points = ", ".join(f"{members} members {count:,}" for members, count in line.points)
     return f"{line.label}: {points or 'not measured'}"
 

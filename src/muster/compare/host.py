@@ -1,7 +1,8 @@
 """A process with one or several members. It reads commands from standard input and prints events, as JSON.
 
-It ends when its standard input closes. A member that will be killed or frozen has a process of its own.
-One that is frozen when the comparison is killed cannot see that its input closed: on Linux the system kills it.
+It ends when its standard input closes. A member that will be killed or frozen has a process of its own. If the
+comparison is killed while such a process is frozen, the process cannot notice that its input was closed: on Linux the
+system kills it.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from muster.model import TopicPartition
 log = logging.getLogger("muster.compare")
 
 POLL_MS = 200
-LOOK_EVERY_S = 0.05
-NAP_MS = 3_000
+POLL_INTERVAL_S = 0.05
+PAUSE_MS = 3_000
 """A process that did not run for this long was paused. Half a session timeout, so that shorter pauses do not matter."""
 RETRY_S = 0.2
 
@@ -39,19 +40,19 @@ def say(event: str, **details: Any) -> None:
 
 
 def end_with_starter() -> None:
-    """From now on this process ends when the comparison does."""
+    """Make this process end when the comparison does."""
     arrange = die_with(os.getppid())
     if arrange is not None:
         arrange()
 
 
-class Seat:
+class HostedMember:
     """One member, and the task that handles its records."""
 
     def __init__(self, arguments: argparse.Namespace, name: str) -> None:
         self.name = name
         self.handled: dict[TopicPartition, int] = {}
-        """Behind what it has handled."""
+        """The offset after the last handled record of each partition."""
         scheme = Scheme(arguments.scheme)
         self.member: Member = make(
             scheme,
@@ -94,11 +95,11 @@ class Seat:
             say("handled", m=self.name, p=partition.partition, a=first, b=last)
 
     def leave(self) -> None:
-        """Make it leave the group once it has processed what it has."""
+        """Make it leave the group once it has processed the records that it has."""
         self._leaving = True
 
-    async def commit_after_a_nap(self) -> None:
-        """Commit what it has handled of all that it believes to be its own."""
+    async def commit_after_pause(self) -> None:
+        """Commit what it has handled in the partitions that it believes to own."""
         mine = self.member.assignment()
         offsets = {partition: offset for partition, offset in self.handled.items() if partition in mine}
         if not offsets:
@@ -127,7 +128,7 @@ class Host:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, HostedMember] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -135,7 +136,7 @@ class Host:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        watch = asyncio.create_task(self._watch_for_naps())
+        watch = asyncio.create_task(self._watch_for_pauses())
         say("ready")
         while line := await reader.readline():
             self._do(json.loads(line))
@@ -147,7 +148,7 @@ class Host:
     def _do(self, order: dict[str, Any]) -> None:
         match order["do"]:
             case "join":
-                self._seats[order["m"]] = Seat(self._arguments, order["m"])
+                self._seats[order["m"]] = HostedMember(self._arguments, order["m"])
             case "leave":
                 self._seats[order["m"]].leave()
             case "count":
@@ -155,13 +156,13 @@ class Host:
                     say("work", m=name, **asdict(seat.member.work()))
                 say("counted")
 
-    async def _watch_for_naps(self) -> None:
+    async def _watch_for_pauses(self) -> None:
         before = monotonic_ms()
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if monotonic_ms() - before > NAP_MS:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            if monotonic_ms() - before > PAUSE_MS:
                 for seat in self._seats.values():
-                    task = asyncio.create_task(seat.commit_after_a_nap())
+                    task = asyncio.create_task(seat.commit_after_pause())
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
             before = monotonic_ms()

@@ -14,31 +14,31 @@ from rich.table import Table
 
 from muster.client.net.driver import wall_clock_ms
 from muster.compare.page import FIGURES, render
-from muster.compare.rules.checks import Check, is_well, judge
+from muster.compare.rules.checks import ResultCheck, is_well, judge
 from muster.compare.rules.formulas import TITLES, Scheme
 from muster.compare.rules.results import Results, SchemeRun, to_json
 from muster.compare.rules.workload import differing_script, fragile
-from muster.compare.servers import Given, started, started_ensemble
-from muster.compare.trial import Options, Trial
+from muster.compare.servers import UserServers, start_ensemble, start_servers
+from muster.compare.trial import Trial, TrialOptions
 
 STORY = 5
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "–"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line says."""
+class ComparisonOptions:
+    """The options of the command line."""
 
     out: Path
-    """A folder that is empty."""
+    """An empty folder."""
     schemes: Sequence[Scheme]
     sizes: Sequence[int]
-    given: Given
+    given: UserServers
     differing: bool
-    """Whether a run on servers of ZooKeeper that differ is made, too."""
+    """Whether to add a run on ZooKeeper servers that differ."""
 
 
-async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
+async def run(wanted: ComparisonOptions, note: Callable[[str], None]) -> Results:
     """Run each scheme with each number of members."""
     results = Results(story=STORY if STORY in wanted.sizes else wanted.sizes[0])
     results.left_out = _left_out(wanted.given)
@@ -51,14 +51,14 @@ async def run(wanted: Wanted, note: Callable[[str], None]) -> Results:
     return results
 
 
-def _setting(given: Given, one: SchemeRun) -> str:
+def _setting(given: UserServers, one: SchemeRun) -> str:
     brokers = f"{one.brokers} brokers of {'muster' if given.kafka is None else 'the Kafka at ' + given.kafka}"
     zookeeper = "a ZooKeeper of one server" if given.zookeeper is None else f"the ZooKeeper at {given.zookeeper}"
     return f"{one.partitions} partitions on {brokers}, with {zookeeper}; assignment by range."
 
 
-def _left_out(given: Given) -> list[str]:
-    """The steps that would stop what the user runs."""
+def _left_out(given: UserServers) -> list[str]:
+    """The steps that are left out, since they would stop servers of the user."""
     found = []
     if given.kafka is not None:
         found.append("stopping a broker, since the brokers are the user's")
@@ -67,26 +67,26 @@ def _left_out(given: Given) -> list[str]:
     return found
 
 
-async def _run_one(wanted: Wanted, scheme: Scheme, size: int, note: Callable[[str], None]) -> SchemeRun:
+async def _run_one(wanted: ComparisonOptions, scheme: Scheme, size: int, note: Callable[[str], None]) -> SchemeRun:
     suffix = "" if wanted.given.zookeeper is None else f"-{wall_clock_ms() // 1_000}"
     name = f"compare-{scheme.value}-{size}{suffix}"
     folder = wanted.out / name
     folder.mkdir()
     note(f"{TITLES[scheme]}, {size} members")
-    async with started(scheme, folder, wanted.given, name) as servers:
-        found = await Trial(scheme, size, servers, Options(folder, name), note).run()
+    async with start_servers(scheme, folder, wanted.given, name) as servers:
+        found = await Trial(scheme, size, servers, TrialOptions(folder, name), note).run()
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
-async def _run_differing(wanted: Wanted, note: Callable[[str], None]) -> SchemeRun:
+async def _run_differing(wanted: ComparisonOptions, note: Callable[[str], None]) -> SchemeRun:
     """Scheme 1 on an ensemble of which one server learns late and lags behind; its members watch the brokers."""
     steps = differing_script()
     folder = wanted.out / "compare-differing"
     folder.mkdir()
     note(f"{TITLES[Scheme.WATCHERS]}, on ZooKeeper servers that differ, and with watch_brokers")
-    async with started_ensemble(folder, fragile(steps)[0]) as servers:
-        options = Options(folder, folder.name, watch_brokers=True)
+    async with start_ensemble(folder, fragile(steps)[0]) as servers:
+        options = TrialOptions(folder, folder.name, watch_brokers=True)
         found = await Trial(Scheme.WATCHERS, 3, servers, options, note, steps).run()
     shutil.rmtree(folder, ignore_errors=True)
     return found
@@ -118,7 +118,7 @@ def _totals(stories: Sequence[SchemeRun]) -> Table:
     return table
 
 
-def _checked(checks: Sequence[Check]) -> Table:
+def _checked(checks: Sequence[ResultCheck]) -> Table:
     table = Table(title="Checked", title_justify="left")
     for column in ("", "what must hold", "seen"):
         table.add_column(column, overflow="fold")
@@ -127,7 +127,7 @@ def _checked(checks: Sequence[Check]) -> Table:
     return table
 
 
-def last_line(results: Results, checks: Sequence[Check]) -> dict[str, Any]:
+def last_line(results: Results, checks: Sequence[ResultCheck]) -> dict[str, Any]:
     """The figures for programs."""
     return {
         "ok": is_well(checks),

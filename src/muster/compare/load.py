@@ -63,6 +63,6 @@ class Load:
         ends = {}
         for partition, answer in found.items():
             if answer is None:
-                raise MusterError(f"the end of {partition} is not known")
+                raise MusterError(f"the brokers did not report the end of {partition}")
             ends[partition.partition] = answer.offset
         return ends

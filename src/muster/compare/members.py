@@ -38,7 +38,7 @@ TO_COORDINATORS = frozenset(
     ["FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch"]
 )
 
-Tell = Callable[[frozenset[int]], None]
+ReportOwned = Callable[[frozenset[int]], None]
 """Called with the partitions that the member reads from now on."""
 Lost = Callable[[], None]
 """Called when the member's session has ended unexpectedly."""
@@ -54,7 +54,7 @@ class Member(Protocol):
         """Commit these offsets now, or raise a MusterError."""
 
     def assignment(self) -> set[TopicPartition]:
-        """What it reads, as it believes."""
+        """The partitions that it reads, by its own belief."""
 
     async def close(self) -> None:
         """Leave the group."""
@@ -63,7 +63,7 @@ class Member(Protocol):
         """What it has done so far."""
 
 
-def make(scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> Member:
+def make(scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: ReportOwned, lost: Lost) -> Member:
     """A member of a scheme."""
     if scheme is Scheme.WATCHERS:
         return WatchingMember(where, group, topic, name, tell, lost)
@@ -97,7 +97,7 @@ class Where(Protocol):
 class WatchingMember(AsyncWatcherConsumer):
     """Scheme 1."""
 
-    def __init__(self, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> None:
+    def __init__(self, where: Where, group: str, topic: str, name: str, tell: ReportOwned, lost: Lost) -> None:
         super().__init__(
             zookeeper_connect=where.zookeeper,
             group_id=group,
@@ -115,23 +115,23 @@ class WatchingMember(AsyncWatcherConsumer):
         self.subscribe([topic])
 
     async def commit_again(self, offsets: dict[TopicPartition, int]) -> None:
-        """Send a commit that was refused with its session again, in another session: as the consumer of 0.8 does, whose
-        client of ZooKeeper tries on in the next session what the last one could not do."""
+        """Repeat a commit that failed because its session had expired, in another session. The consumer of 0.8 does so:
+        its ZooKeeper client retries in the next session what failed in the last one."""
         async with ZooKeeperSession(self._zookeeper) as session:
             for partition, offset in offsets.items():
                 await session.run(_written(self._znodes.offset(*partition), b"%d" % offset))
 
     async def _carry_out(self, what: Ask[Any]) -> Any:
-        was_reading = bool(self._readings)
+        was_reading = bool(self._claimed)
         answer = await super()._carry_out(what)
         if isinstance(what, StartFetching) or (isinstance(what, StopFetching) and was_reading):
-            self._tell(frozenset(partition.partition for partition in self._readings))
+            self._tell(frozenset(partition.partition for partition in self._claimed))
         return answer
 
-    def _hear(self, event: Watched | SessionEvent) -> None:
+    def _on_event(self, event: Watched | SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
             self._lost()
-        super()._hear(event)
+        super()._on_event(event)
 
     def work(self) -> Work:
         """What it has done so far."""
@@ -146,7 +146,7 @@ def _written(path: str, data: bytes) -> Plan[None]:
 class AssignedMember(AsyncServerAssignedConsumer):
     """Scheme 2."""
 
-    def __init__(self, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> None:
+    def __init__(self, where: Where, group: str, topic: str, name: str, tell: ReportOwned, lost: Lost) -> None:
         super().__init__(
             coordinator_servers=where.coordinators,
             bootstrap_servers=where.bootstrap,
@@ -191,7 +191,7 @@ class AssignedMember(AsyncServerAssignedConsumer):
 class ClassicMember(AsyncConsumer):
     """Scheme 3."""
 
-    def __init__(self, where: Where, group: str, topic: str, name: str, tell: Tell, lost: Lost) -> None:
+    def __init__(self, where: Where, group: str, topic: str, name: str, tell: ReportOwned, lost: Lost) -> None:
         super().__init__(
             bootstrap_servers=where.bootstrap,
             group_id=group,
@@ -212,9 +212,9 @@ class ClassicMember(AsyncConsumer):
 
 
 class _Listener(RebalanceListener):
-    """Keeps what is assigned."""
+    """Keeps track of the assigned partitions."""
 
-    def __init__(self, tell: Tell, lost: Lost) -> None:
+    def __init__(self, tell: ReportOwned, lost: Lost) -> None:
         self._tell, self._lost = tell, lost
         self._owned: frozenset[int] = frozenset()
         self.rebalances = 0

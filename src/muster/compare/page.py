@@ -1,7 +1,7 @@
-"""The page of a comparison: the timelines of owners under one another, what each step cost, how that grows, the checks.
+"""The page of a comparison: timelines of owners, what each step cost, how the cost grows, the checks.
 
-One file that needs nothing but itself. `render` is a function of the results: every figure on it was measured, or is
-computed by a formula that it names.
+The page is self-contained. `render` is a function of the results: every figure on the page was measured, or is computed
+by a formula that the page names.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from muster.compare.curves import Growth, growth_chart, sampled
+from muster.compare.curves import GrowthLine, growth_chart, sampled
 from muster.compare.rules import formulas
-from muster.compare.rules.checks import Check, is_well
+from muster.compare.rules.checks import ResultCheck, is_well
 from muster.compare.rules.formulas import TITLES, Curve, Scheme
-from muster.compare.rules.recorder import Hold, Span
+from muster.compare.rules.recorder import Hold, Period
 from muster.compare.rules.results import Results, SchemeRun, StepResult
 from muster.compare.rules.workload import OF_SERVERS, Kind
 from muster.pages.charts import Band, NumberedLine, Shade, clock, timeline
 from muster.pages.document import document, scroll, section, table, tiles
 
 ON_PAPER = 1_000
-"""To how many members the formulas are drawn."""
+"""The number of members up to which the formulas are drawn."""
 
 TITLE = "Three generations of group coordination, side by side"
 
 
-def render(results: Results, checks: Sequence[Check]) -> str:
+def render(results: Results, checks: Sequence[ResultCheck]) -> str:
     """The page as HTML text."""
     stories = results.stories()
     parts = [_header(results, checks)]
@@ -39,7 +39,7 @@ def render(results: Results, checks: Sequence[Check]) -> str:
 # --- the top ---------------------------------------------------------------------------------------------------------
 
 
-def _header(results: Results, checks: Sequence[Check]) -> str:
+def _header(results: Results, checks: Sequence[ResultCheck]) -> str:
     wrong = [check.title for check in checks if check.ok is False]
     verdict = (
         f'<p class="verdict bad">✗ Failed: {escape("; ".join(wrong))}</p>'
@@ -111,9 +111,9 @@ def _timeline(run: SchemeRun, members: Sequence[str], until_ms: int) -> str:
     return timeline(f"{TITLES[run.scheme]}: who read each partition", rows, bands, markers, shades, until_ms)
 
 
-def _both(hold: Hold, nap: Span) -> Span | None:
+def _both(hold: Hold, nap: Period) -> Period | None:
     start, end = max(hold.start_ms, nap.start_ms), min(hold.end_ms, nap.end_ms)
-    return Span(start, end) if start < end else None
+    return Period(start, end) if start < end else None
 
 
 # --- what it cost ----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ FIGURES: dict[str, Callable[[SchemeRun], str]] = {
     "for how long": lambda run: clock(sum(step.doubled_ms for step in run.steps)),
     "the resumed member’s commit": lambda run: _outcomes(run),
 }
-"""What is shown of a whole run."""
+"""The figures of a whole run."""
 
 
 def _outcomes(run: SchemeRun) -> str:
@@ -287,12 +287,12 @@ def _chart(results: Results, title: str, measured: _Measured, formula: _Formula)
         curve = formula(runs[0])
         # Kafka's own consumer reads more than ours; its formula was not derived, only its points are drawn.
         drawn = [] if scheme is Scheme.KAFKA08 else [(members, curve(members)) for members in sampled(ON_PAPER)]
-        lines.append(Growth(_label(scheme), colour, points, drawn))
+        lines.append(GrowthLine(_label(scheme), colour, points, drawn))
     return f"<h3>{escape(title)}</h3>{scroll(growth_chart(title, lines, 'members'))}"
 
 
 def _places(runs: Sequence[SchemeRun]) -> list[tuple[SchemeRun, int]]:
-    """Where there are points: at the sizes of the runs; if there is one alone, at each of its joins."""
+    """The points that are drawn: one for each run, at its size. A single run has one for each of its joins."""
     if len(runs) == 1:
         return [(runs[0], size) for size in range(1, runs[0].size + 1)]
     return [(run, run.size) for run in runs]
@@ -305,7 +305,7 @@ def _label(scheme: Scheme) -> str:
 def _formulas(schemes: Iterable[Scheme]) -> str:
     head = [(name, False) for name in ("for one change", "reads", "writes", "notifications", "requests")]
     rows = [
-        (escape(TITLES[scheme]), *(escape(words) for words in formulas.said(scheme).values()))
+        (escape(TITLES[scheme]), *(escape(words) for words in formulas.formula_texts(scheme).values()))
         for scheme in schemes
         if scheme is not Scheme.KAFKA08
     ]
@@ -347,7 +347,7 @@ def _measured(results: Results) -> str:
 # --- the checks ------------------------------------------------------------------------------------------------------
 
 
-def _checks(checks: Sequence[Check]) -> str:
+def _checks(checks: Sequence[ResultCheck]) -> str:
     verdicts = {
         True: '<span class="good">✓ passed</span>',
         False: '<span class="bad">✗ failed</span>',

@@ -107,9 +107,9 @@ class Peer:
             stderr=asyncio.subprocess.PIPE,
             preexec_fn=die_with(os.getpid()),
         )
-        self._tasks = [asyncio.create_task(self._hear()), asyncio.create_task(self._read())]
+        self._tasks = [asyncio.create_task(self._follow_log()), asyncio.create_task(self._read())]
 
-    async def _hear(self) -> None:
+    async def _follow_log(self) -> None:
         """Follow its log."""
         assert self._process is not None
         assert self._process.stderr is not None

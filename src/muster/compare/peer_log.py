@@ -1,6 +1,6 @@
-"""What Kafka 0.8.2.2's own consumer says in its log of what it does, in the words of the recorder.
+"""Reads from the log of Kafka 0.8.2.2's own consumer which partitions it owns, and how it rebalances.
 
-Its connector logs each try to rebalance, each partition that it could claim, and each that another consumer still has.
+Its connector logs each attempt to rebalance, each partition that it claimed, and each that another consumer still owns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PeerLog:
         self._fails = False
 
     def take(self, line: str) -> bool:
-        """Take a line; whether it says that other partitions are read from now on."""
+        """Take a line. Returns whether it changes which partitions are read."""
         before = self.owned
         if found := _TRY.search(line):
             self.work.tries += 1

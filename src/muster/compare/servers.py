@@ -15,7 +15,7 @@ from typing import TypeVar
 from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.core.admin.admin import NewTopic
 from muster.client.net.driver import monotonic_ms
-from muster.compare.rules.counters import Counters, parse_mntr, read_counters
+from muster.compare.rules.counters import ZooKeeperCounters, parse_mntr, read_counters
 from muster.compare.rules.formulas import Scheme
 from muster.errors import ConfigError, KafkaError, MusterError
 from muster.local.broker import LocalBroker, LocalCoordinator
@@ -30,9 +30,9 @@ A = TypeVar("A")
 
 BROKERS = 3
 COORDINATORS = 2
-"""Of scheme 2, beside the brokers of Apache Kafka."""
+"""The number of coordinators of scheme 2, next to Apache Kafka's brokers."""
 PATIENCE_S = 120
-LOOK_EVERY_S = 0.1
+POLL_INTERVAL_S = 0.1
 TIDY_MS = 10_000
 
 OF_GROUPS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
@@ -48,8 +48,8 @@ OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the user names. `zookeeper` may have a chroot."""
+class UserServers:
+    """Servers that the user has named. `zookeeper` may have a chroot."""
 
     zookeeper: str | None = None
     kafka: str | None = None
@@ -75,16 +75,16 @@ class Servers:
         """HOST:PORT,HOST:PORT/chroot."""
         self.bootstrap = bootstrap
         self.groups = groups or bootstrap
-        """Where groups are asked for."""
+        """The brokers or coordinators that describe groups."""
         self.brokers = brokers
 
     def zookeeper_of(self, member: str) -> str:
         """The address by which a member reaches ZooKeeper."""
         return self.zookeeper
 
-    async def counters(self) -> Counters:
+    async def counters(self) -> ZooKeeperCounters:
         """What ZooKeeper has counted so far: each of its servers counts what its own clients ask."""
-        total = Counters()
+        total = ZooKeeperCounters()
         for address in self.zookeeper.partition("/")[0].split(","):
             total += await _counters_of(address)
         return total
@@ -96,8 +96,8 @@ class Servers:
             give_up = monotonic_ms() + PATIENCE_S * 1_000
             while not await _is_led(admin, topic, partitions):
                 if monotonic_ms() > give_up:
-                    raise MusterError(f"topic {topic} has partitions without a leader")
-                await asyncio.sleep(LOOK_EVERY_S)
+                    raise MusterError(f"topic {topic} still has partitions without a leader after {PATIENCE_S} s")
+                await asyncio.sleep(POLL_INTERVAL_S)
 
     async def stop_broker(self, spared: int) -> None:
         """Stop one of the brokers, but not the one with the id `spared` (-1: any). It leaves the cluster at once."""
@@ -128,7 +128,7 @@ class Servers:
         raise NotImplementedError
 
 
-async def _counters_of(address: str) -> Counters:
+async def _counters_of(address: str) -> ZooKeeperCounters:
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -137,7 +137,7 @@ async def _counters_of(address: str) -> Counters:
             answer = await reader.read()
             writer.close()
     except OSError as error:
-        raise MusterError(f"ZooKeeper at {address} does not say what it has counted: {error}") from None
+        raise MusterError(f"cannot read the counters of ZooKeeper at {address} with `mntr`: {error}") from None
     return read_counters(parse_mntr(answer.decode()))
 
 
@@ -149,7 +149,7 @@ async def _is_led(admin: AsyncAdmin, topic: str, partitions: int) -> bool:
 
 
 class LocalServers(Servers):
-    """Brokers of one's own, on a ZooKeeper of one's own unless the user has named one."""
+    """Brokers that were started for the run, on a ZooKeeper started for it unless the user has named one."""
 
     broker_stops = True
 
@@ -201,7 +201,7 @@ class DifferingServers(LocalServers):
         return self._follower.address if member == self._lagging else self.zookeeper
 
     async def be_late(self, delay_ms: int) -> None:
-        """Hold back each message for so long."""
+        """Hold back each message for this long."""
         self._ensemble.delay(self._follower, delay_ms)
 
     async def lag(self) -> None:
@@ -218,7 +218,7 @@ def _others(ensemble: Ensemble, follower: ZooKeeperServer) -> str:
 
 
 @contextlib.asynccontextmanager
-async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> AsyncIterator[Servers]:
+async def start_servers(scheme: Scheme, folder: Path, given: UserServers, name: str) -> AsyncIterator[Servers]:
     """Servers for one run under a scheme, with a folder of their own, and `name` as chroot in the user's ZooKeeper. At
     the end nothing of that name is left there, or in the user's Kafka."""
     try:
@@ -232,7 +232,7 @@ async def started(scheme: Scheme, folder: Path, given: Given, name: str) -> Asyn
             await _tidy(scheme, given, name)
 
 
-async def _beside(scheme: Scheme, folder: Path, given: Given, running: contextlib.ExitStack) -> Servers:
+async def _beside(scheme: Scheme, folder: Path, given: UserServers, running: contextlib.ExitStack) -> Servers:
     """The user's Kafka; under scheme 2 with coordinators of one's own."""
     assert given.kafka is not None
     assert given.zookeeper is not None
@@ -251,7 +251,7 @@ async def _beside(scheme: Scheme, folder: Path, given: Given, running: contextli
     return servers
 
 
-async def _tidy(scheme: Scheme, given: Given, name: str) -> None:
+async def _tidy(scheme: Scheme, given: UserServers, name: str) -> None:
     """Remove what a run has made in the user's ZooKeeper and Kafka, as far as they can be reached."""
     assert given.zookeeper is not None
     if given.kafka is not None:
@@ -286,10 +286,10 @@ def removal(path: str) -> Plan[None]:
 
 
 @contextlib.asynccontextmanager
-async def started_ensemble(folder: Path, lagging: str) -> AsyncIterator[Servers]:
+async def start_ensemble(folder: Path, lagging: str) -> AsyncIterator[Servers]:
     """Servers of which one may lag behind, with a member of its own."""
     with contextlib.ExitStack() as running:
-        yield await _start_ensemble(folder, lagging, running)
+        yield await _ensemble(folder, lagging, running)
 
 
 async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractContextManager[A]) -> A:
@@ -304,19 +304,21 @@ async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractConte
             with contextlib.suppress(asyncio.CancelledError):
                 if kill is not None:
                     await asyncio.to_thread(kill)  # it may be long until it serves
-                await asyncio.wait([entering], timeout=LOOK_EVERY_S)
+                await asyncio.wait([entering], timeout=POLL_INTERVAL_S)
         entering.exception()  # a killed server fails, as expected
         raise
 
 
-async def _start_ensemble(folder: Path, lagging: str, running: contextlib.ExitStack) -> DifferingServers:
+async def _ensemble(folder: Path, lagging: str, running: contextlib.ExitStack) -> DifferingServers:
     ensemble = await _enter(running, Ensemble(folder / "zookeeper", fsync=False, relayed=True))
     follower = (await asyncio.to_thread(lambda: ensemble.followers))[0]
     brokers = (await _start_brokers(Scheme.WATCHERS, folder, _others(ensemble, follower), running))[0]
     return DifferingServers(ensemble, follower, lagging, brokers)
 
 
-async def _start(scheme: Scheme, folder: Path, given: Given, name: str, running: contextlib.ExitStack) -> LocalServers:
+async def _start(
+    scheme: Scheme, folder: Path, given: UserServers, name: str, running: contextlib.ExitStack
+) -> LocalServers:
     server = None
     if given.zookeeper is None:
         server = await _enter(running, ZooKeeperServer(folder / "zookeeper", fsync=False))

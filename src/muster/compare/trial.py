@@ -1,7 +1,7 @@
-"""One run of the workload under one scheme: starts the members' processes, does the steps, writes down what happens.
+"""One run of the workload under one scheme: starts the members' processes, performs the steps, records what happens.
 
-A step ends when all partitions are shared by the members that are left, nothing has changed for `QUIET_MS`, and all
-records that were written until then are handled. How long that takes is measured and never judged.
+A step ends when the remaining members share all partitions, nothing has changed for `QUIET_MS`, and all records written
+until then are handled. The time is measured but not checked.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from muster.compare.load import Load
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.recorder import (
     Awake,
-    Books,
     Double,
     Frozen,
     Gone,
     Handled,
+    HandledRecords,
     Hold,
-    Members,
     OwnershipEvent,
+    OwnershipState,
     Owns,
-    Span,
+    Period,
     awake,
     doubles,
     holds,
@@ -60,15 +60,15 @@ class DidNotConvergeError(MusterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Of all runs."""
+class TrialOptions:
+    """The options of a run."""
 
     folder: Path
     name: str
-    """Of the topic and the group: neither is there yet."""
+    """The name of the topic and the group, neither of which exists yet."""
     partitions: int = 8
     rate: int = 100
-    """Records that are written in a second."""
+    """Records written per second."""
     handle_ms: float = 1.0
     """How long a member works on a record."""
     watch_brokers: bool = False
@@ -83,7 +83,7 @@ class Trial:
         scheme: Scheme,
         size: int,
         servers: Servers,
-        options: Options,
+        options: TrialOptions,
         note: Callable[[str], None],
         steps: Sequence[WorkloadStep] = (),
     ) -> None:
@@ -95,8 +95,8 @@ class Trial:
         self._note = note
         self._steps = steps or script(size, broker=servers.broker_stops, zookeeper=servers.zookeeper_stops)
         self._zero = monotonic_ms()
-        self._members = Members()
-        self._books = Books()
+        self._members = OwnershipState()
+        self._books = HandledRecords()
         self._events: list[OwnershipEvent] = []
         self._changed_ms = 0
         """When the last event of ownership was."""
@@ -110,7 +110,7 @@ class Trial:
         self._woken = ""
         """A resumed member that has not been assigned a partition since."""
         self._began = 0
-        """When the member that joins began to: a JVM has taken its time before."""
+        """When the joining member began to join: before that, a JVM had to start."""
         self._after_waking = 0
         self._active: list[str] = []
         self._load = Load(servers.bootstrap, self.name, options.partitions, options.rate)
@@ -192,7 +192,7 @@ class Trial:
         run.lost = self._books.lost(ends)
         run.twice = sum(count for _, _, count in self._books.twice)
         for step in run.steps:
-            during = Span(step.start_ms, step.end_ms)
+            during = Period(step.start_ms, step.end_ms)
             step.twice = self._books.twice_during(during)
             step.ownerless_ms = ownerless_ms(reading, run.partitions, during)
             found = [double for double in run.doubles if during.start_ms <= double.start_ms < during.end_ms]
@@ -287,7 +287,7 @@ class Trial:
         await self._host_of[member].say(json.dumps({"do": "join", "m": member}))
         await asyncio.sleep(LATE_FOR_S)
         await self._servers.be_late(0)
-        self._run.outages.append(("what a server should know", Span(since, self._now())))
+        self._run.outages.append(("what a server should know", Period(since, self._now())))
         await self._settled(since)
 
     async def _leave(self, member: str) -> None:
@@ -331,7 +331,7 @@ class Trial:
         await asyncio.sleep(AWAY_S)
         healed = self._now()
         await self._servers.catch_up()
-        self._run.outages.append((f"what {member}’s server learns", Span(since, healed)))
+        self._run.outages.append((f"what {member}’s server learns", Period(since, healed)))
         await self._settled(healed)
 
     async def _stop_broker(self) -> None:
@@ -372,13 +372,13 @@ class Trial:
         await asyncio.sleep(AWAY_S)
         back = self._now()
         await start()
-        self._run.outages.append((what, Span(since, self._now())))
+        self._run.outages.append((what, Period(since, self._now())))
         if noticed:
             await self._noticed(back, f"all members notice that {what} is back")
         await self._settled(None)
 
     async def _noticed(self, since: int, what: str) -> None:
-        """Wait until all members have rebalanced since then. If they never do, that is for the judgement."""
+        """Wait until all members have rebalanced since then. If they do not, the checks report it."""
         with suppress(DidNotConvergeError):
             await self._until(partial(self._shared, since), what)
 
@@ -417,7 +417,7 @@ class Trial:
                     await self._news.wait()
             if monotonic_ms() > give_up:
                 owned = {member: sorted(partitions) for member, partitions in self._members.owned.items()}
-                raise DidNotConvergeError(f"{self.name}: did not happen within {PATIENCE_S} s: {what}; owned: {owned}")
+                raise DidNotConvergeError(f"{self.name}: not within {PATIENCE_S} s: {what}; owned partitions: {owned}")
 
 
 def _added(before: dict[str, Work], after: dict[str, Work]) -> Work:
@@ -432,5 +432,5 @@ def _cut(hold: Hold, end_ms: int) -> Hold:
     return hold._replace(end_ms=min(hold.end_ms, end_ms))
 
 
-def _spans(found: Iterable[Double]) -> list[Span]:
-    return [Span(double.start_ms, double.end_ms) for double in found]
+def _spans(found: Iterable[Double]) -> list[Period]:
+    return [Period(double.start_ms, double.end_ms) for double in found]

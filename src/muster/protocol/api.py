@@ -61,7 +61,7 @@ class ApiKey(IntEnum):
 LATEST_TIMESTAMP = -1
 """In ListOffsets: the offset after the last record."""
 EARLIEST_TIMESTAMP = -2
-"""In ListOffsets: the offset of the first record that is still there."""
+"""In ListOffsets: the offset of the first record that still exists."""
 
 
 class CoordinatorType(IntEnum):
@@ -117,14 +117,14 @@ def newest_common(message: type[Message], broker_range: tuple[int, int] | None, 
         UnsupportedVersionError: there is none.
     """
     if broker_range is None:
-        raise UnsupportedVersionError(f"the broker does not speak {message.__name__}")
+        raise UnsupportedVersionError(f"the broker does not support {message.__name__}")
     first, last = broker_range
     oldest = message.MIN_VERSION if message.OLDEST_VERSION is None else message.OLDEST_VERSION
     version = min(last, message.MAX_VERSION if newest is None else newest)
     if version < max(first, oldest):
-        spoken = f"{oldest} to {message.MAX_VERSION}"
+        supported = f"{oldest} to {message.MAX_VERSION}"
         raise UnsupportedVersionError(
-            f"the broker speaks {message.__name__} v{first} to v{last}, this client v{spoken}: none in common"
+            f"the broker supports {message.__name__} v{first} to v{last}, this client v{supported}: none in common"
         )
     return version
 

@@ -17,13 +17,13 @@ from muster.protocol.primitives import UNLIMITED, Buffer, Message
 
 M = TypeVar("M", bound=Message)
 Encode = Callable[..., None]
-"""(message, append, elements that may come)"""
+"""(message, append, limit of array elements)"""
 Decode = Callable[..., tuple[Any, int]]
-"""(buffer, position, elements that may come) -> message, position after it"""
+"""(buffer, position, limit of array elements) -> message, position after it"""
 
 
 class _Codecs(dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable[..., Any]]]):
-    """The functions of each message and version: compiled when they are first looked for."""
+    """The functions of each message and version, compiled when they are first looked up."""
 
     def __init__(self, *, sliced: bool = False, of_bytes: bool = False) -> None:
         self._sliced = sliced
@@ -36,7 +36,7 @@ class _Codecs(dict[tuple[type[Message], int], tuple[Callable[..., Any], Callable
 
 CODECS: dict[tuple[type[Message], int], tuple[Encode, Decode]] = _Codecs(of_bytes=True)
 """How each message is encoded in each version, and decoded from `bytes`."""
-with suppress(ModuleNotFoundError):  # there in a compiled build only (tools/typed_codecs.py)
+with suppress(ModuleNotFoundError):  # only a compiled build has this module (tools/typed_codecs.py)
     CODECS.update(import_module("muster.protocol.ready_codecs").CODECS)
 _OF_BUFFERS: dict[tuple[type[Message], int], tuple[Encode, Decode]] = _Codecs()
 _SLICED = _Codecs(sliced=True)
@@ -47,7 +47,11 @@ _BROKEN = (struct_error, IndexError, UnicodeDecodeError, OverflowError)
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The bytes of a message in a version. A request that the version cannot carry whole is refused."""
+    """The bytes of a message in a version.
+
+    Raises:
+        UnsupportedVersionError: the version lacks a field of the request that is set and must not be dropped.
+    """
     return b"".join(encode_parts(message, version))
 
 
@@ -63,7 +67,7 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0, most_e
 
     Raises:
         ProtocolError: the bytes are not such a message.
-        TooManyElementsError: its arrays have more than `most_elements` in all. They were not built.
+        TooManyElementsError: its arrays have more than `most_elements` elements in total. They were not built.
         UnsupportedVersionError: there is no such version.
     """
     try:

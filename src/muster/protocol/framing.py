@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Response)
 
 
 def check_length(length: int, max_frame_bytes: int) -> None:
-    """Refuse a frame length that is negative or above the bound."""
+    """Raises ProtocolError for a frame length that is negative or above the limit."""
     if length < 0:
         raise ProtocolError(f"invalid frame length {length}; does the peer speak Kafka's protocol?")
     if length > max_frame_bytes:
@@ -80,8 +80,8 @@ def skip_tags(frame: Buffer, position: int) -> int:
     """The position after a header's tagged fields.
 
     Raises:
-        IndexError: they are cut short.
-        ProtocolError: more of them than any header has.
+        IndexError: they are truncated.
+        ProtocolError: there are more than any header has.
     """
     count, position = read_uvarint(frame, position)
     if count > _MOST_TAGS:

@@ -5,8 +5,8 @@ an offset commit (Kafka before 0.9 wrote 0), 2 is a group of the classic protoco
 version, an int16 too, or is null: a tombstone, which removes the key's state.
 
 The other kinds (of consumer groups of KIP-848, share and streams groups) are in `record_kinds.py`. The coordinator
-does not look into them: to `decode_coordinated` they are an `UnknownRecord`, as is what a newer Kafka writes. Their
-bytes stay as they are, and broken ones stop nothing. Readers of the whole topic use `decode_record`.
+does not decode them: `decode_coordinated` returns an `UnknownRecord` for them, as for records of a newer Kafka. Their
+bytes are kept unchanged, and broken ones do no harm. Readers of the whole topic use `decode_record`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class GroupMetadataRecord(NamedTuple):
 
 
 def most_bytes(record: GroupMetadataRecord) -> int:
-    """No less than what a group's record takes as bytes, without encoding it: a few calls, however many members."""
+    """An upper bound of the encoded size of a group's record, without encoding it: a few calls, however many
+    members."""
     group = record.value
     if group is None:
         return 0

@@ -67,7 +67,7 @@ class Request(Message, Generic[R]):
 
 
 EMPTY: list[Any] = []
-"""Stands for "a new empty list" as a default. Never changed."""
+"""The default value that means "a new empty list". Never modified."""
 
 UVARINT = [bytes((n,)) for n in range(128)]
 
@@ -109,13 +109,13 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def null_error(name: str) -> ProtocolError:
-    """A null where the protocol has none."""
+    """The error for a null that the protocol does not allow."""
     return ProtocolError(f"{name} is null, or its length is negative")
 
 
 def count_error(name: str) -> ProtocolError:
-    """An array that says it has more elements than there are bytes."""
-    return ProtocolError(f"{name} says that it has more elements than the message has bytes")
+    """The error for an array that declares more elements than the message can hold."""
+    return ProtocolError(f"{name} declares more elements than the message has bytes")
 
 
 MOST_STRING_BYTES = 32_767
@@ -126,10 +126,10 @@ def string_length(length: int) -> bytes:
     """The length of a compact string, one more than its bytes, where it takes more than one byte.
 
     Raises:
-        ValueError: Kafka would refuse the string, and close the connection without a word.
+        ValueError: the string is too long. Kafka would close the connection without an error.
     """
     if length - 1 > MOST_STRING_BYTES:
-        raise ValueError(f"a text has {length - 1} bytes; {MOST_STRING_BYTES} can be sent")
+        raise ValueError(f"a string of {length - 1} bytes is too long: the limit is {MOST_STRING_BYTES}")
     return uvarint(length)
 
 
@@ -149,12 +149,12 @@ def unusual_string(buffer: Buffer, position: int, first: int, name: str, nullabl
 
 
 class TooManyElementsError(ProtocolError):
-    """A message has more elements of arrays than it may have here."""
+    """The arrays of a message have more elements than the reader allows."""
 
 
 def too_many_elements() -> TooManyElementsError:
-    """More elements than may come."""
-    return TooManyElementsError("there are more elements than such a message may have")
+    """The error for more array elements than the reader allows."""
+    return TooManyElementsError("the arrays of the message have more elements than are allowed")
 
 
 UNLIMITED = 1 << 62

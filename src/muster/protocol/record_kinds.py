@@ -15,7 +15,7 @@ from muster.protocol.primitives import Buffer
 
 
 class RecordKind(IntEnum):
-    """What the first two bytes of a record's key say: Kafka's CoordinatorRecordType."""
+    """The kind in the first two bytes of a record's key: Kafka's CoordinatorRecordType."""
 
     LEGACY_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
@@ -42,7 +42,7 @@ class RecordKind(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As Kafka's schemas say it: `ConsumerGroupMetadata`."""
+        """The name in Kafka's schemas: `ConsumerGroupMetadata`."""
         return "".join(map(str.capitalize, self.name.split("_")))
 
 

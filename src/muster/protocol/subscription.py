@@ -87,20 +87,21 @@ def decode_subscription(data: bytes) -> Subscription:
     )
 
 
-def owned_before(said: Subscription) -> tuple[list[TopicPartition], int]:
-    """What a member owned when it joined and in which generation (-1: unknown), wherever its subscription has it.
+def owned_before(subscription: Subscription) -> tuple[list[TopicPartition], int]:
+    """The partitions that a member owned when it joined, and their generation (-1: unknown), wherever its subscription
+    has them.
 
     Versions 1 and 2 of the subscription have fields for that. Before, sticky assignors put it in the user data, and
     still do: Java's cooperative one the generation alone, its eager one and those of librdkafka an array of
     (topic, partitions) and, since version 1 of that, the generation.
     """
-    owned, generation_id = said.owned_partitions, said.generation_id
-    if generation_id != UNKNOWN_GENERATION_ID or not said.user_data:
+    owned, generation_id, user_data = subscription.owned_partitions, subscription.generation_id, subscription.user_data
+    if generation_id != UNKNOWN_GENERATION_ID or not user_data:
         return owned, generation_id
-    if len(said.user_data) == _INT32.size:
-        return owned, int(_INT32.unpack(said.user_data)[0])
+    if len(user_data) == _INT32.size:
+        return owned, int(_INT32.unpack(user_data)[0])
     try:
-        previous, generation_id = _previous_assignment(said.user_data)
+        previous, generation_id = _previous_assignment(user_data)
     except (struct_error, ValueError):
         return owned, UNKNOWN_GENERATION_ID  # of an assignor that is not known here
     return owned or previous, generation_id
@@ -131,7 +132,7 @@ def subscribed_topics(data: bytes) -> list[str]:
     """The topics of a subscription of any version, all of which begin like version 0; the rest is ignored.
 
     Raises:
-        ProtocolError: the bytes are cut short, or not in this format.
+        ProtocolError: the bytes are truncated, or not in this format.
     """
     _version(data)
     return codec.decode(ConsumerProtocolSubscription, 0, data, 2).topics
@@ -177,7 +178,7 @@ def _version(data: bytes) -> int:
     try:
         (version,) = unpack_from(">h", data)
     except struct_error:
-        raise ProtocolError("the consumer protocol's version is cut short") from None
+        raise ProtocolError("the version of the consumer protocol is truncated") from None
     if version < 0:
         raise ProtocolError(f"the consumer protocol has no version {version}")
     return min(int(version), NEWEST_VERSION)

@@ -4,8 +4,8 @@ A record's key begins with an int16, the kind of the record, which is 0; the mes
 begins with its own version, an int16 too, or is null: a tombstone, which removes the transactional id.
 
 Kafka 4.2 leaves some of a transaction's fields out of its records, and so forgets them when a partition moves: the
-previous and next producer ids (KAFKA-20310) and the last epoch (KAFKA-20357). Here they are written; Kafka reads the
-first two, and passes over the last.
+previous and next producer ids (KAFKA-20310) and the last epoch (KAFKA-20357). muster writes them; Kafka reads the first
+two, and ignores the last.
 """
 
 from __future__ import annotations

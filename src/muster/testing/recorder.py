@@ -15,6 +15,7 @@ from muster.broker.clock import now_ms
 from muster.coordinator.groups import effects
 from muster.errors import ErrorCode, MusterError
 from muster.log import LogError, PartitionLog
+from muster.protocol.api import READ_COMMITTED
 from muster.protocol.primitives import Response, Struct
 from muster.protocol.records.aborted import AbortedTransactions
 from muster.protocol.records.record_batch import Record, iter_headers, read_records
@@ -22,7 +23,6 @@ from muster.testing import recording
 from muster.testing.facts import Facts
 from muster.testing.rules import Rule
 
-READ_COMMITTED = 1
 _READ_BYTES = 1 << 20
 _OF_MEMBERS: dict[type[effects.GroupEvent], str] = {
     effects.MemberJoined: "joined",

@@ -1,9 +1,9 @@
 """Faults as data: which requests a rule matches, at which of them it strikes, and what it does. Pure.
 
-A `FaultPlan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once. Every
-rule counts the requests that it matches, from when it was added; if several are due to strike at a request, the one
-that was added first does. With `probability`, each client has its own random generator, seeded with the plan's seed,
-the rule's name and the client id: neither another client's requests nor another rule affect its draws.
+A `FaultPlan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once.
+Every rule counts the requests that it matches, from when it was added; if several are due to strike at a request, the
+one that was added first does. With `probability`, each client has its own random generator, seeded with the plan's
+seed, the rule's name and the client id: neither another client's requests nor another rule affect its draws.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ async def test_a_watch_tells_one_change_before_any_answer_that_shows_it(zookeepe
     async with opened(address) as (session, told), opened(address) as (writer, _):
         await session.ask(zk.Exists("/a", watch=True))
         await writer.ask(zk.Create("/a"))
-        await told.event(zk.Watched(zk.Change.CREATED, "/a"))
+        await told.event(zk.Watched(zk.ZnodeChange.CREATED, "/a"))
         told.events.clear()
         for version in range(200):
             watched = await session.ask(zk.GetData("/a", watch=True))
@@ -157,17 +157,17 @@ async def test_a_watch_tells_one_change_before_any_answer_that_shows_it(zookeepe
             while (await session.ask(zk.GetData("/a")))[1].version == version:
                 pass
             assert len(told.events) == version + 1, "the answer has overtaken the event"
-        assert set(told.events) == {zk.Watched(zk.Change.DATA, "/a")}
+        assert set(told.events) == {zk.Watched(zk.ZnodeChange.DATA, "/a")}
         told.events.clear()
         await writer.ask(zk.Create("/a/b"))
         await session.ask(zk.Exists("/a", watch=True))
         await session.ask(zk.GetData("/a", watch=True))
-        assert told.events == [zk.Watched(zk.Change.CHILDREN, "/a")]
+        assert told.events == [zk.Watched(zk.ZnodeChange.CHILDREN, "/a")]
         await writer.ask(zk.Delete("/a/b"))
         await session.ask(zk.GetChildren("/a", watch=True))
         await writer.ask(zk.Delete("/a"))
         await session.ask(zk.Sync("/"))
-        assert told.events[1:] == [zk.Watched(zk.Change.DELETED, "/a")], "told once"
+        assert told.events[1:] == [zk.Watched(zk.ZnodeChange.DELETED, "/a")], "told once"
 
 
 async def test_more_requests_than_kazoo_takes_wait_their_turn_and_the_loop_goes_on(
@@ -221,7 +221,7 @@ async def test_a_frozen_server_is_doubted_before_anyone_says_so_and_what_was_ask
         connected = await told.event(zk.SessionEvent.CONNECTED, doubted)
         between = [event for event in told.events[doubted:connected] if isinstance(event, zk.SessionEvent)]
         assert between in ([zk.SessionEvent.DOUBTED], [zk.SessionEvent.DOUBTED, zk.SessionEvent.EXPIRED])
-        assert told.events.count(zk.Watched(zk.Change.LOST, "/mine")) == 1
+        assert told.events.count(zk.Watched(zk.ZnodeChange.LOST, "/mine")) == 1
         assert (zk.SessionEvent.EXPIRED in between) == (session.session_id != first)
 
 
@@ -240,11 +240,11 @@ async def test_a_server_killed_and_started_again_on_its_data_keeps_the_session(o
         await session.ask(zk.GetData("/mine", watch=True))
         await session.ask(zk.GetChildren("/mine", watch=True))
         own_zookeeper.kill()
-        await told.event(zk.Watched(zk.Change.LOST, "/mine"))
+        await told.event(zk.Watched(zk.ZnodeChange.LOST, "/mine"))
         assert told.events == [
             zk.SessionEvent.CONNECTED,
             zk.SessionEvent.SUSPENDED,
-            zk.Watched(zk.Change.LOST, "/mine"),
+            zk.Watched(zk.ZnodeChange.LOST, "/mine"),
         ]
         with pytest.raises(zk.ConnectionLossError):
             await session.ask(zk.Exists("/mine"))
@@ -391,14 +391,14 @@ async def test_a_process_that_stood_still_learns_that_its_session_has_ended(own_
         command = [sys.executable, "-c", script]
         process = await asyncio.to_thread(subprocess.Popen[str], command, stdout=subprocess.PIPE, text=True)
         try:
-            await told.event(zk.Watched(zk.Change.CREATED, "/frozen"))
+            await told.event(zk.Watched(zk.ZnodeChange.CREATED, "/frozen"))
             assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "created\n"
             if await session.ask(
                 zk.Exists("/frozen", watch=True)
             ):  # else the machine was too slow for it to live so long
                 process.send_signal(signal.SIGSTOP)
-                await told.event(zk.Watched(zk.Change.DELETED, "/frozen"))
+                await told.event(zk.Watched(zk.ZnodeChange.DELETED, "/frozen"))
             process.send_signal(signal.SIGCONT)
             names, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
         finally:
@@ -424,7 +424,7 @@ async def test_closing_ends_the_session_at_once_with_what_is_under_way_and_leave
         await session.close()
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {ClosedError}
-        await seen.event(zk.Watched(zk.Change.DELETED, "/mine"))
+        await seen.event(zk.Watched(zk.ZnodeChange.DELETED, "/mine"))
         with pytest.raises(ClosedError):
             await session.ask(zk.Exists("/"))
         # And while ZooKeeper is silent.
@@ -461,10 +461,10 @@ async def test_closing_what_is_ending_already_waits_for_that_alone(
 
 async def test_where_nothing_answers_the_start_fails_with_one_sentence(own_zookeeper: ZooKeeperServer) -> None:
     before = set(threading.enumerate())
-    with pytest.raises(zk.ConnectionLossError, match=r"no ZooKeeper answers at 127.0.0.1:1 within 2000 ms: .*refused"):
+    with pytest.raises(zk.ConnectionLossError, match=r"no ZooKeeper answered at 127.0.0.1:1 within 2000 ms: .*refused"):
         await ZooKeeperSession("127.0.0.1:1").start(2_000)
     own_zookeeper.freeze()
-    with pytest.raises(zk.ConnectionLossError, match=r"no ZooKeeper answers at 127.0.0.1:\d+ within 300 ms: no answer"):
+    with pytest.raises(zk.ConnectionLossError, match=r"no ZooKeeper answered at 127.0.0.1:\d+ within 300 ms: no answer"):
         await ZooKeeperSession(own_zookeeper.address, timeout_ms=LONG_MS).start(300)
     await asyncio.to_thread(no_thread_left, before)
 
@@ -505,13 +505,13 @@ async def test_another_server_of_the_list_is_found(zookeeper: ZooKeeperServer) -
 
 async def test_a_chroot_is_created_where_asked_and_missed_otherwise(zookeeper: ZooKeeperServer) -> None:
     address = f"{zookeeper.chroot()}/deep/er"
-    with pytest.raises(zk.NoNodeError, match=r"there is no /test-.*/deep/er in the ZooKeeper at"):
+    with pytest.raises(zk.NoNodeError, match=r"the chroot /test-.*/deep/er does not exist in the ZooKeeper at"):
         await ZooKeeperSession(address).start(PATIENCE_S * 1000)
     async with opened(address) as (session, told):
         assert await session.ask(zk.GetChildren("/", watch=True)) == []
         async with opened(zookeeper.address) as (other, _):
             await other.ask(zk.Create(address.removeprefix(zookeeper.address) + "/a"))
-        await told.event(zk.Watched(zk.Change.CHILDREN, "/"))
+        await told.event(zk.Watched(zk.ZnodeChange.CHILDREN, "/"))
     async with ZooKeeperSession(address) as session:
         assert await session.ask(zk.GetChildren("/")) == ["a"]
 

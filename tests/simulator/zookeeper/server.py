@@ -77,7 +77,7 @@ class ZooKeeperCounts:
     """`cnt_readlatency`; a Sync is one, too."""
     writes: int = 0
     """`cnt_updatelatency`: also refused ones, and the beginnings and ends of sessions."""
-    watches_fired: Counter[zk.Change] = field(default_factory=Counter)
+    watches_fired: Counter[zk.ZnodeChange] = field(default_factory=Counter)
     """`sum_node_created_watch_count` and so on. Two watches of one session on a znode that is deleted are two, though
     it is told once."""
 

@@ -177,7 +177,7 @@ class SimSession:
             return
         if isinstance(what, zk.Operation | zk.Multi):
             try:
-                zk.check(what)
+                zk.check_request(what)
             except MusterError as error:
                 self._later(0, reply, error)
                 return
@@ -308,7 +308,7 @@ class SimSession:
             return
         self._tell(zk.SessionEvent.SUSPENDED)
         for path in dict.fromkeys(path for _, path in watches):
-            self._tell(zk.Watched(zk.Change.LOST, path))
+            self._tell(zk.Watched(zk.ZnodeChange.LOST, path))
         for request, reply, _ in asked.values():
             reply(zk.ConnectionLossError(getattr(request.what, "path", "")))
 

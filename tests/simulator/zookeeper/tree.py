@@ -50,7 +50,7 @@ class Trigger(NamedTuple):
 
     kinds: tuple[str, ...]
     path: str
-    change: zk.Change
+    change: zk.ZnodeChange
 
 
 def parent_of(path: str) -> str:
@@ -196,10 +196,12 @@ def triggers(change: Changed) -> tuple[Trigger, ...]:
     path = change.path
     match change:
         case Created():
-            return Trigger((DATA,), path, zk.Change.CREATED), Trigger((CHILD,), parent_of(path), zk.Change.CHILDREN)
+            return Trigger((DATA,), path, zk.ZnodeChange.CREATED), Trigger(
+                (CHILD,), parent_of(path), zk.ZnodeChange.CHILDREN
+            )
         case Removed():
-            return Trigger((DATA, CHILD), path, zk.Change.DELETED), Trigger(
-                (CHILD,), parent_of(path), zk.Change.CHILDREN
+            return Trigger((DATA, CHILD), path, zk.ZnodeChange.DELETED), Trigger(
+                (CHILD,), parent_of(path), zk.ZnodeChange.CHILDREN
             )
         case Written():
-            return (Trigger((DATA,), path, zk.Change.DATA),)
+            return (Trigger((DATA,), path, zk.ZnodeChange.DATA),)

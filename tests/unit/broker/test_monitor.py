@@ -298,6 +298,24 @@ async def test_a_loop_that_is_busy_is_said_to_be(watched: Watched, monkeypatch: 
         assert (status, text) == (503, "it is busy: no answer within 0.02 s\n")
 
 
+async def test_work_that_fails_after_its_caller_has_given_up(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.02)
+    unexpected: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unexpected.append(context))
+
+    def fail(done: object) -> None:
+        raise ValueError("too late")
+
+    asking: asyncio.Future[None] = loop.run_in_executor(None, watched.monitor._on_loop, fail)
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop is busy
+    with pytest.raises(module.BusyError):
+        await asking
+    await asyncio.sleep(0)
+    assert not unexpected
+
+
 async def test_transactions_are_counted(watched: Watched) -> None:
     coordinator = watched.broker.transactions
     assert coordinator is not None

@@ -121,7 +121,7 @@ async def test_a_broker_that_closes_when_asked_is_taken_for_an_old_one_if_the_us
     async with server.running(), client(server.bootstrap, broker_version_fallback="0.8") as made:
         await made.know(1)
         assert known_versions[:2] == [(1, "ApiVersionsRequest", 4), (2, "MetadataRequest", 0)]
-        assert "does not speak" in failed(await made.ask(m.HeartbeatRequest(), 1), FailureKind.UNSUPPORTED_VERSION)
+        assert "does not support" in failed(await made.ask(m.HeartbeatRequest(), 1), FailureKind.UNSUPPORTED_VERSION)
 
 
 async def test_without_the_setting_it_is_a_failure_like_any_other():

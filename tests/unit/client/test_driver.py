@@ -94,7 +94,7 @@ async def test_a_request_that_no_common_version_carries_is_refused_and_the_rest_
         del server.versions[16]
         server.versions[12] = (90, 91)
         text = failed(await made.ask(m.ListGroupsRequest()), FailureKind.UNSUPPORTED_VERSION)
-        assert "does not speak ListGroupsRequest" in text
+        assert "does not support ListGroupsRequest" in text
         text = failed(await made.ask(m.HeartbeatRequest()), FailureKind.UNSUPPORTED_VERSION)
         assert "v90" in text
         await made.know(1)

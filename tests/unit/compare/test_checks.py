@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from muster.compare.rules.checks import Check, is_well, judge
-from muster.compare.rules.counters import Counters
+from muster.compare.rules.checks import ResultCheck, is_well, judge
+from muster.compare.rules.counters import ZooKeeperCounters
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.results import Results, SchemeRun, StepResult, Work, from_json, to_json
 from muster.compare.rules.workload import Kind
@@ -111,16 +111,16 @@ def test_tries_that_failed_may_cost_what_they_cost() -> None:
     results = sample(Scheme.WATCHERS)
     step = results.runs[0].steps[2]
     allowed = step.counted.reads
-    step.counted = Counters(allowed + 16, step.counted.writes + 4, 2, 100)
+    step.counted = ZooKeeperCounters(allowed + 16, step.counted.writes + 4, 2, 100)
     assert wrong(results) == ["reads of a change"]
     step.work = Work(3, 4, 5)  # one try more, five owners in the way: 3 + 4 + 3 and 5
     assert wrong(results) == []
 
 
-def disturbed(results: Results) -> list[Check]:
+def disturbed(results: Results) -> list[ResultCheck]:
     for step in results.runs[0].steps:
         step.expired = 1
-        step.counted = Counters(9_999, 9_999, 9_999, 9_999)
+        step.counted = ZooKeeperCounters(9_999, 9_999, 9_999, 9_999)
         step.twice = step.doubled = 5
     return judge(results)
 
@@ -145,7 +145,7 @@ def test_a_commit_that_was_never_tried_is_not_taken_for_a_refused_one(outcomes: 
 
 def test_one_disturbed_step_does_not_hide_another() -> None:
     results = sample(Scheme.MEMBERS)
-    results.runs[0].steps[0] = replace(results.runs[0].steps[0], expired=1, counted=Counters(9, 9, 9, 9))
+    results.runs[0].steps[0] = replace(results.runs[0].steps[0], expired=1, counted=ZooKeeperCounters(9, 9, 9, 9))
     assert wrong(results) == []
     count(reads=1)(results.runs[0])
     assert wrong(results) == ["ZooKeeper's reads of a change"]

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.compare.rules.counters import Counters, parse_mntr, read_counters
+from muster.compare.rules.counters import ZooKeeperCounters, parse_mntr, read_counters
 from muster.compare.rules.formulas import (
     TITLES,
     Range,
     Scheme,
+    formula_texts,
     notifications_curve,
     reads_curve,
     reads_of_change,
     reads_range,
     requests_curve,
-    said,
     start_notifications,
     start_reads_curve,
     start_rebalances,
@@ -41,7 +41,7 @@ MNTR = {
 
 
 def test_counters_leave_pings_out() -> None:
-    assert read_counters(MNTR) == Counters(reads=42, writes=12, watches=8, packets=1_000)
+    assert read_counters(MNTR) == ZooKeeperCounters(reads=42, writes=12, watches=8, packets=1_000)
     with pytest.raises(MusterError, match=r"3\.6"):
         read_counters({"packets_received": 5.0})
 
@@ -52,10 +52,10 @@ def test_the_answer_of_mntr_is_parsed() -> None:
 
 
 def test_a_server_that_was_started_again_counts_from_zero() -> None:
-    before = Counters(40, 12, 8, 1_000)
-    assert Counters(41, 15, 8, 1_010).since(before) == Counters(1, 3, 0, 10)
-    assert Counters(3, 2, 1, 20).since(before) == Counters(3, 2, 1, 20)
-    assert Counters(1, 2, 3, 4) + Counters(1, 1, 1, 1) == Counters(2, 3, 4, 5)
+    before = ZooKeeperCounters(40, 12, 8, 1_000)
+    assert ZooKeeperCounters(41, 15, 8, 1_010).since(before) == ZooKeeperCounters(1, 3, 0, 10)
+    assert ZooKeeperCounters(3, 2, 1, 20).since(before) == ZooKeeperCounters(3, 2, 1, 20)
+    assert ZooKeeperCounters(1, 2, 3, 4) + ZooKeeperCounters(1, 1, 1, 1) == ZooKeeperCounters(2, 3, 4, 5)
 
 
 @given(st.integers(1, 300))
@@ -103,6 +103,6 @@ def test_what_later_schemes_cost_does_not_grow() -> None:
 def test_every_scheme_has_words() -> None:
     for scheme in Scheme:
         assert scheme in TITLES
-        assert said(scheme).keys() == {"reads", "writes", "notifications", "requests"}
+        assert formula_texts(scheme).keys() == {"reads", "writes", "notifications", "requests"}
     assert str(Range(3, 3)) == "3"
     assert str(Range(3, 4_000)) == "3 to 4,000"

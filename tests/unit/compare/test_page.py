@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from muster.compare.curves import Growth, growth_chart, sampled
+from muster.compare.curves import GrowthLine, growth_chart, sampled
 from muster.compare.page import FIGURES, render
 from muster.compare.rules.checks import judge
 from muster.compare.rules.formulas import TITLES, Scheme
@@ -123,10 +123,10 @@ def test_formulas_are_sampled_evenly_from_one_on() -> None:
 
 def test_nought_stands_on_the_axis_and_labels_do_not_cover_each_other() -> None:
     lines = [
-        Growth("many", 0, [(5, 60)], [(1, 10), (1_000, 1_000_000)]),
-        Growth("one", 1, [(5, 1)], [(1, 1), (1_000, 1)]),
-        Growth("none", 2, [(5, 0)], [(1, 0), (1_000, 0)]),
-        Growth("none either", 3, [(5, 0)], [(1, 0), (1_000, 0)]),
+        GrowthLine("many", 0, [(5, 60)], [(1, 10), (1_000, 1_000_000)]),
+        GrowthLine("one", 1, [(5, 1)], [(1, 1), (1_000, 1)]),
+        GrowthLine("none", 2, [(5, 0)], [(1, 0), (1_000, 0)]),
+        GrowthLine("none either", 3, [(5, 0)], [(1, 0), (1_000, 0)]),
     ]
     chart = growth_chart("Reads", lines, "members")
     svg = ElementTree.fromstring(chart)

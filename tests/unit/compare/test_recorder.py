@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from muster.compare.rules.recorder import (
     Awake,
-    Books,
     Double,
     Frozen,
     Gone,
     Handled,
-    Members,
+    HandledRecords,
     Offsets,
     OwnershipEvent,
+    OwnershipState,
     Owns,
-    Span,
+    Period,
     awake,
     doubles,
     holds,
@@ -92,7 +92,7 @@ def test_ownership_is_as_each_millisecond_says(events: list[OwnershipEvent], one
         by_hold = {(hold.member, hold.partition) for hold in held if hold.start_ms <= at < hold.end_ms}
         assert by_hold == {(member, p) for member, owned in model.believed[at].items() for p in owned}
     reading = awake(held, naps(events, END))
-    during = Span(min(one, other), max(one, other))
+    during = Period(min(one, other), max(one, other))
     without = sum(
         not model.owners(at, partition)
         for at in range(during.start_ms, during.end_ms)
@@ -106,7 +106,7 @@ def test_ownership_is_as_each_millisecond_says(events: list[OwnershipEvent], one
             owners = model.owners(at, partition)
             assert here == ([owners] if len(owners) > 1 else [])
     doubled = sum(any(len(model.owners(at, p)) > 1 for p in range(PARTITIONS)) for at in range(END))
-    assert union_ms(Span(d.start_ms, d.end_ms) for d in found) == doubled
+    assert union_ms(Period(d.start_ms, d.end_ms) for d in found) == doubled
 
 
 @given(stories())
@@ -132,14 +132,14 @@ def test_no_two_doubles_of_the_same_owners_touch(events: list[OwnershipEvent]) -
     ],
 )
 def test_when_partitions_are_shared(owned: dict[str, tuple[int, ...]], members: str, shared: bool) -> None:
-    group = Members()
+    group = OwnershipState()
     for at, (member, partitions) in enumerate(owned.items()):
         group.take(owns(at, member, *partitions))
     assert group.shared(members, PARTITIONS) is shared
 
 
 def test_shared_counts_those_that_are_awake_and_have_spoken_since() -> None:
-    group = Members()
+    group = OwnershipState()
     for event in (owns(1, "a", 0, 1), owns(2, "b", 2), owns(3, "c", 0), Frozen(4, "c")):
         group.take(event)
     assert group.shared("ab", 3)
@@ -171,13 +171,13 @@ def test_offsets_are_a_set(runs: list[tuple[int, int]]) -> None:
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 4), st.sampled_from("ab")), max_size=20)
 )
 def test_books_count_each_record_that_is_handled_again(runs: list[tuple[int, int, int, str]]) -> None:
-    books, counts = Books(), Counter[tuple[int, int]]()
+    books, counts = HandledRecords(), Counter[tuple[int, int]]()
     for at, (partition, first, more, member) in enumerate(runs):
         books.take(Handled(at, member, partition, first, first + more))
         counts.update((partition, offset) for offset in range(first, first + more + 1))
     assert books.distinct == len(counts)
-    assert books.twice_during(Span(0, len(runs))) == sum(counts.values()) - len(counts)
-    assert sum(books.twice_during(Span(at, at + 1)) for at in range(len(runs))) == sum(n for _, _, n in books.twice)
+    assert books.twice_during(Period(0, len(runs))) == sum(counts.values()) - len(counts)
+    assert sum(books.twice_during(Period(at, at + 1)) for at in range(len(runs))) == sum(n for _, _, n in books.twice)
     ends = dict.fromkeys(range(2), 25)
     assert books.lost(ends) == 50 - len(counts)
     assert books.reached({})

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 from muster.compare import trial
-from muster.compare.rules.counters import Counters
+from muster.compare.rules.counters import ZooKeeperCounters
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.recorder import Owns
 from muster.compare.servers import Servers
-from muster.compare.trial import Options, Trial
+from muster.compare.trial import Trial, TrialOptions
 
 
 class CountedServers(Servers):
     """What ZooKeeper has counted whenever it is asked."""
 
-    def __init__(self, counted: Iterator[Counters]) -> None:
+    def __init__(self, counted: Iterator[ZooKeeperCounters]) -> None:
         super().__init__("127.0.0.1:1", "127.0.0.1:1", 1)
         self.asked = 0
         self._counted = counted
 
-    async def counters(self) -> Counters:
+    async def counters(self) -> ZooKeeperCounters:
         self.asked += 1
         return next(self._counted)
 
@@ -33,17 +33,23 @@ class CountedServers(Servers):
 @pytest.mark.parametrize(
     ("counted", "asked"),
     [
-        (repeat(Counters(7, 3, 2, 50)), 2),
-        ((Counters(7, 3, 2, packets) for packets in count()), 2),  # pings
-        (chain([Counters(7), Counters(8), Counters(8, 1), Counters(8, 1, 1)], repeat(Counters(8, 1, 1))), 5),
+        (repeat(ZooKeeperCounters(7, 3, 2, 50)), 2),
+        ((ZooKeeperCounters(7, 3, 2, packets) for packets in count()), 2),  # pings
+        (
+            chain(
+                [ZooKeeperCounters(7), ZooKeeperCounters(8), ZooKeeperCounters(8, 1), ZooKeeperCounters(8, 1, 1)],
+                repeat(ZooKeeperCounters(8, 1, 1)),
+            ),
+            5,
+        ),
     ],
 )
 async def test_the_first_step_waits_until_zookeeper_rests(
-    counted: Iterator[Counters], asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counted: Iterator[ZooKeeperCounters], asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "QUIET_MS", 1)
     servers = CountedServers(counted)
-    await Trial(Scheme.MEMBERS, 2, servers, Options(tmp_path, "t"), lambda _: None)._rest()
+    await Trial(Scheme.MEMBERS, 2, servers, TrialOptions(tmp_path, "t"), lambda _: None)._rest()
     assert servers.asked == asked
 
 
@@ -52,8 +58,8 @@ async def test_a_zookeeper_that_others_use_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(trial, "QUIET_MS", 1)
     monkeypatch.setattr(trial, "REST_MS", 20)
-    servers = CountedServers(Counters(reads) for reads in count())
-    await Trial(Scheme.MEMBERS, 2, servers, Options(tmp_path, "t"), lambda _: None)._rest()
+    servers = CountedServers(ZooKeeperCounters(reads) for reads in count())
+    await Trial(Scheme.MEMBERS, 2, servers, TrialOptions(tmp_path, "t"), lambda _: None)._rest()
     assert servers.asked >= 2
 
 
@@ -61,8 +67,8 @@ class NoticedLate:
     """Brokers of which one stops and starts, and two members, the second of which notices that later than the first."""
 
     def __init__(self, folder: Path) -> None:
-        options = Options(folder, "t", partitions=2, watch_brokers=True)
-        self.trial = Trial(Scheme.WATCHERS, 2, CountedServers(repeat(Counters())), options, lambda _: None)
+        options = TrialOptions(folder, "t", partitions=2, watch_brokers=True)
+        self.trial = Trial(Scheme.WATCHERS, 2, CountedServers(repeat(ZooKeeperCounters())), options, lambda _: None)
         self.trial._active = ["m1", "m2"]
         self.shares = {"m1": frozenset([0]), "m2": frozenset([1])}
         self.seen: list[str] = []

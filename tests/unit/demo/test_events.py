@@ -17,7 +17,7 @@ from muster.demo.data.events import (
     WEATHER_STREAM,
     Delays,
     Event,
-    Fault,
+    FlightFault,
     Truth,
     events,
     in_order,
@@ -54,7 +54,7 @@ def test_the_clock_never_goes_back(sent: list[Event]) -> None:
 def test_late_flights_are_late_by_far_and_others_are_not(sent: list[Event]) -> None:
     """The pipeline decides by `seen_at`, so no flight may be near the border."""
     slack = timedelta(days=1)
-    late = [event.at - hour_of(event) for event in sent if event.fault is Fault.LATE]
+    late = [event.at - hour_of(event) for event in sent if event.fault is FlightFault.LATE]
     good = [event.at - hour_of(event) for event in sent if event.stream == FLIGHTS_STREAM and event.fault is None]
     assert len(late) == SOME // LATE_EVERY
     assert min(late) > ALLOWED_LATENESS + slack
@@ -63,18 +63,18 @@ def test_late_flights_are_late_by_far_and_others_are_not(sent: list[Event]) -> N
 
 
 def test_damaged_flights_are_of_three_kinds_and_still_have_their_ids(sent: list[Event]) -> None:
-    damaged = [event for event in sent if event.fault not in (None, Fault.LATE)]
+    damaged = [event for event in sent if event.fault not in (None, FlightFault.LATE)]
     assert len(damaged) == SOME // DAMAGED_EVERY
     for event in damaged:
         match event.fault:
-            case Fault.NOT_JSON:
+            case FlightFault.NOT_JSON:
                 with pytest.raises(ValueError, match=r"delimiter|Unterminated|Expecting"):
                     json.loads(event.value)
-            case Fault.NO_HOUR:
+            case FlightFault.NO_HOUR:
                 assert json.loads(event.value)["time_hour"] is None
-            case Fault.UNKNOWN:
+            case FlightFault.UNKNOWN:
                 assert json.loads(event.value)["carrier"] == "??"
-    assert {event.fault for event in damaged} == {Fault.NOT_JSON, Fault.NO_HOUR, Fault.UNKNOWN}
+    assert {event.fault for event in damaged} == {FlightFault.NOT_JSON, FlightFault.NO_HOUR, FlightFault.UNKNOWN}
 
 
 def test_the_weather_of_an_hour_comes_before_the_flights_that_leave_in_it(sent: list[Event]) -> None:
@@ -120,7 +120,7 @@ def flight(minute: int) -> Flight:
 
 def test_flights_that_are_still_held_back_at_the_end_come_then() -> None:
     found = list(in_order((flight(0) for _ in range(LATE_EVERY)), []))
-    assert [event.fault for event in found] == [None] * (LATE_EVERY - 1) + [Fault.LATE]
+    assert [event.fault for event in found] == [None] * (LATE_EVERY - 1) + [FlightFault.LATE]
     assert found[-1].at - found[-2].at == HELD_BACK
 
 

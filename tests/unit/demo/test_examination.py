@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from muster.demo.run.examination import CAUSES, Expected, Row, differences, findings, read_rows
-from muster.demo.run.plan import Deed, Step
+from muster.demo.run.plan import CompletedStep, DemoStep
 from muster.history.model import Cause
 
 AT_MS = 1_790_000_100_000
-EXPECTED = Expected(Deed(Step.KILL, AT_MS, AT_MS + 10_000), "delays", Cause.SESSION_EXPIRED)
+EXPECTED = Expected(CompletedStep(DemoStep.KILL, AT_MS, AT_MS + 10_000), "delays", Cause.SESSION_EXPIRED)
 
 
 def row(cause: Cause, at_ms: int = AT_MS + 5_000, group: str = "delays") -> Row:
@@ -59,7 +59,7 @@ def test_a_step_is_found_by_its_cause_in_its_time_and_group(
 
 
 def test_every_step_that_takes_a_member_away_or_adds_one_has_a_cause() -> None:
-    assert CAUSES.keys() == set(Step) - {Step.RESTART, Step.EXECUTOR}
+    assert CAUSES.keys() == set(DemoStep) - {DemoStep.RESTART, DemoStep.EXECUTOR}
 
 
 def test_a_rebalance_that_one_of_the_two_has_not_or_explains_otherwise_is_a_difference() -> None:

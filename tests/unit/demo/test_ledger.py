@@ -9,10 +9,10 @@ import pytest
 
 from muster.demo.judge.ledger import (
     BatchRead,
-    Ending,
+    DuplicateWindow,
     Judgement,
     Ownership,
-    Window,
+    OwnershipEnd,
     judge,
     read_claims,
     read_member,
@@ -49,15 +49,15 @@ def verdict(end: int, *files: tuple[list[str], bool], claims: list[BatchRead] | 
 def test_a_file_tells_what_was_handled_and_how_much_of_it_is_safe() -> None:
     file = lines(assigned(0, 1), record(0, 0), record(0, 1), committed(0, 2), record(0, 2), revoked(0), record(1, 0))
     zero, one = read_member("m", file)
-    assert zero == Ownership("m", 0, [0, 1, 2], committed=2, ending=Ending.REVOKED)
-    assert one == Ownership("m", 1, [0], ending=Ending.OPEN)
+    assert zero == Ownership("m", 0, [0, 1, 2], committed=2, ending=OwnershipEnd.REVOKED)
+    assert one == Ownership("m", 1, [0], ending=OwnershipEnd.OPEN)
 
 
 @pytest.mark.parametrize("torn", ['{"topic": "fl', '{"topic": "flights", "partition": 0, "offset": 1, "value": {}}'])
 def test_the_torn_last_line_of_a_killed_member_is_dropped(torn: str) -> None:
     file = [*lines(assigned(0), record(0, 0)), torn]
     [own] = read_member("m", file, killed=True)
-    assert (own.offsets, own.ending) == ([0], Ending.KILLED)
+    assert (own.offsets, own.ending) == ([0], OwnershipEnd.KILLED)
     with pytest.raises(ValueError, match="truncated line"):
         read_member("m", file)
 
@@ -82,7 +82,7 @@ def member(story: str) -> tuple[list[str], bool]:
     return lines(*entries), story.endswith(" killed")
 
 
-KILLED, DOWN = Window.KILLED, Window.BROKER_DOWN
+KILLED, DOWN = DuplicateWindow.KILLED, DuplicateWindow.BROKER_DOWN
 STORIES: dict[str, tuple[int, list[str], dict[str, Any]]] = {
     "each record is handled once": (3, ["0 1 +2 revoked", "2 +3"], {"produced": 3, "handled": 3, "distinct": 3}),
     "an ownership is told twice": (2, ["0 again 1"], {}),
@@ -123,7 +123,7 @@ def test_only_the_last_batch_before_a_loss_may_come_again() -> None:
     heir = lines(assigned(0), record(0, 2), record(0, 3))
     judgement = verdict(4, (heir, False), claims=claims)
     assert judgement.ok
-    assert judgement.duplicates[Window.SPARK_BATCH] == 2
+    assert judgement.duplicates[DuplicateWindow.SPARK_BATCH] == 2
     earlier = lines(assigned(0), record(0, 1), record(0, 2), record(0, 3))
     assert verdict(4, (earlier, False), claims=claims).unexplained == [(0, 1)]
 
@@ -137,7 +137,7 @@ def test_what_two_batches_claim_counts_twice_and_going_back_is_told() -> None:
     claims = [BatchRead(0, 0, 0, 2), BatchRead(1, 0, 2, 6), BatchRead(2, 0, 1, 6)]
     judgement = verdict(6, claims=claims)
     assert (judgement.handled, judgement.distinct) == (11, 6)
-    assert judgement.duplicates[Window.SPARK_BATCH] == 5
+    assert judgement.duplicates[DuplicateWindow.SPARK_BATCH] == 5
     assert judgement.disorder == ["Spark went back from 2 to 1 in partition 0"]
 
 

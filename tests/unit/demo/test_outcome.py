@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, Fault
+from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, FlightFault
 from muster.demo.judge.outcome import WEATHER, by_weather, compare, figures, kind_of_weather
 from muster.demo.run.examination import Examination
-from muster.demo.run.job import DemoRun, Options
+from muster.demo.run.job import DemoOptions, DemoRun
 from muster.demo.show.story import Story
 from muster.history.report import Report
 
@@ -30,7 +30,7 @@ def sent() -> list[Event]:
     weather = Event(AT, WEATHER_STREAM, "JFK", "{}", row={"station": "JFK", "hour": HOUR, **SKY})
     rows = [{"origin": "JFK", "carrier": "AA", "time_hour": HOUR, "dep_delay": delay} for delay in DELAYS]
     good = [Event(AT, FLIGHTS_STREAM, "N1", value(number), number, None, row) for number, row in enumerate(rows)]
-    return [weather, *good, Event(AT, FLIGHTS_STREAM, "N1", value(4), 4, Fault.LATE, {})]
+    return [weather, *good, Event(AT, FLIGHTS_STREAM, "N1", value(4), 4, FlightFault.LATE, {})]
 
 
 def value(number: int) -> str:
@@ -45,7 +45,7 @@ class World:
     """The files of a run in which all is right: Spark had partition 0, with flights 0, 2 and 4, python-1 the other."""
 
     def __init__(self, out: Path) -> None:
-        self.run = DemoRun(Options(out, out / "broker"), Story("delays", has_events=True))
+        self.run = DemoRun(DemoOptions(out, out / "broker"), Story("delays", has_events=True))
         self.run.examination = Examination(Report("the broker", None, 0), (), 0, ())
         list(self.run.truth.watch(sent()))
         self.run.sent, self.run.ends = 5, {0: 3, 1: 2}

@@ -7,20 +7,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.demo.run.plan import Pace
+from muster.demo.run.plan import FeedPace
 from muster.demo.show.report import NOT_KNOWN, ShownRebalance
 from muster.demo.show.story import Snapshot, Story
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.integers(0, 4), st.integers(0, 4))
 def test_the_pace_never_falls_back(one: float, other: float, done: int, more: int) -> None:
-    pace = Pace(events=1_000, duration_s=60, steps=4)
+    pace = FeedPace(events=1_000, duration_s=60, steps=4)
     early, late = sorted((one, other))
     assert 0 <= pace.allowed(early, min(done, more)) <= pace.allowed(late, max(done, more)) <= 1_000
 
 
 def test_data_is_left_while_a_step_is_not_done_and_all_is_sent_after_the_last() -> None:
-    pace = Pace(events=1_000, duration_s=60, steps=4)
+    pace = FeedPace(events=1_000, duration_s=60, steps=4)
     for done in range(4):
         assert pace.allowed(1e6, done) < 1_000
         assert pace.allowed(90, done) > pace.allowed(60, done) or done == 3
@@ -28,7 +28,7 @@ def test_data_is_left_while_a_step_is_not_done_and_all_is_sent_after_the_last() 
 
 
 def test_data_flows_at_its_pace_until_the_next_steps_share_and_slowly_above_it() -> None:
-    pace = Pace(events=1_000, duration_s=100, steps=4)
+    pace = FeedPace(events=1_000, duration_s=100, steps=4)
     assert [pace.share_of(step) for step in range(2)] == [0.1, 0.275]
     assert [pace.allowed(share, 0) for share in (10, 20, 27, 47.5, 67.5)] == [100, 200, 270, 285, 295]
 

@@ -101,6 +101,6 @@ async def test_a_program_without_its_jvm_says_so(tmp_path: Path) -> None:
     try:
         failed = json.loads(await process.read_line(PATIENCE_S))
         assert failed["event"] == "failed"
-        assert "cannot ask Spark about its queries" in failed["error"]
+        assert "cannot get the progress of the queries from Spark" in failed["error"]
     finally:
         await process.kill()

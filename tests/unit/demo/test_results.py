@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.demo.data.events import Delays, Fault, Truth
+from muster.demo.data.events import Delays, FlightFault, Truth
 from muster.demo.judge import results
 
 DAY = date(2013, 1, 1)
@@ -18,7 +18,7 @@ def truth() -> Truth:
     return Truth(
         flights=5,
         windows={(DAY, "JFK", "AA"): Delays(2, 2, 10), (DAY, "EWR", "UA"): Delays(1, 0, 0)},
-        dead={3: Fault.LATE, 4: Fault.NOT_JSON},
+        dead={3: FlightFault.LATE, 4: FlightFault.NOT_JSON},
         weather={HOUR: (5.0, 0.0, None), ("JFK", "2013-01-01T06:00:00Z"): (0.0, 0.1, 3.0)},
         good={0: (HOUR, 7), 1: (HOUR, None), 2: (HOUR, 3), 4: (("EWR", "2013-01-01T05:00:00Z"), 1)},
     )

@@ -46,11 +46,11 @@ def test_a_server_behind_shows_what_was_and_its_own_sessions_writes_wait_for_it(
     assert not synced.is_done
     assert not own.is_done
     assert not behind.is_done, "a read behind a write sees it"
-    assert zk.Watched(zk.Change.DATA, "/a") not in events
+    assert zk.Watched(zk.ZnodeChange.DATA, "/a") not in events
     zookeeper.release(1)
     zookeeper.clock.advance(1_000)
     assert (own.result.version, behind.result[0]) == (2, b"newest")
-    assert events == [zk.SessionEvent.CONNECTED, zk.Watched(zk.Change.DATA, "/a")]
+    assert events == [zk.SessionEvent.CONNECTED, zk.Watched(zk.ZnodeChange.DATA, "/a")]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -104,7 +104,7 @@ def test_a_frozen_client_loses_its_session_and_what_was_ephemeral_and_learns_it_
     assert not frozen.is_live
     zookeeper.clock.advance(700)
     assert zookeeper.tree.find("/mine") is None
-    assert seen == [zk.SessionEvent.CONNECTED, zk.Watched(zk.Change.DELETED, "/mine")]
+    assert seen == [zk.SessionEvent.CONNECTED, zk.Watched(zk.ZnodeChange.DELETED, "/mine")]
     assert events == [zk.SessionEvent.CONNECTED], "nothing reaches a process that stands still"
     frozen.thaw()
     zookeeper.clock.advance(2_000)
@@ -129,7 +129,7 @@ def test_a_session_outlives_its_server_but_its_watches_do_not():
     assert session.session_id == session_id
     assert zookeeper.server_of(session) is zookeeper.servers[1]
     connected, suspended = zk.SessionEvent.CONNECTED, zk.SessionEvent.SUSPENDED
-    assert events == [connected, suspended, zk.Watched(zk.Change.LOST, "/mine"), connected]
+    assert events == [connected, suspended, zk.Watched(zk.ZnodeChange.LOST, "/mine"), connected]
     zookeeper.do(session, zk.Delete("/mine"))
     assert events[4:] == []
 

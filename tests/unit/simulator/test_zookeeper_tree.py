@@ -37,8 +37,8 @@ def test_a_check_refuses_what_comes_with_it() -> None:
 
 def test_both_kinds_of_watches_fire_when_a_znode_goes() -> None:
     assert triggers(Removed("/a/b")) == (
-        Trigger((DATA, CHILD), "/a/b", zk.Change.DELETED),
-        Trigger((CHILD,), "/a", zk.Change.CHILDREN),
+        Trigger((DATA, CHILD), "/a/b", zk.ZnodeChange.DELETED),
+        Trigger((CHILD,), "/a", zk.ZnodeChange.CHILDREN),
     )
 
 

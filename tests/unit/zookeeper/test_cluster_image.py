@@ -97,7 +97,7 @@ def test_nothing_is_watched_of_a_topic_that_is_gone_until_it_comes_again(world, 
         assert {path for path in world.zookeeper.servers[0].watched - before if "/t" in path} == set()
 
 
-@pytest.mark.parametrize("change", [zk.Change.LOST, zk.Change.DATA, zk.Change.CREATED])
+@pytest.mark.parametrize("change", [zk.ZnodeChange.LOST, zk.ZnodeChange.DATA, zk.ZnodeChange.CREATED])
 @pytest.mark.parametrize("path", ["/muster/slots/5/owner", "/muster/coordinators", "/consumers/g/ids"])
 def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, change):
     world.run(create_topic("5", TopicRegistration({0: [1]}, "id"), {}))
@@ -128,7 +128,7 @@ def test_a_change_that_is_reported_before_the_answer_to_a_first_reading_is_not_l
                 outcome = error
             if what == zk.GetData(topic_path("t"), watch=True) and named.encode() != world.data(topic_path("t")):
                 world.do(zk.SetData(topic_path("t"), named.encode()), "other")
-                assert world.clock.run_until(lambda: zk.Watched(zk.Change.DATA, topic_path("t")) in told, 1_000)
+                assert world.clock.run_until(lambda: zk.Watched(zk.ZnodeChange.DATA, topic_path("t")) in told, 1_000)
 
     until_the_end()
     assert image.is_current

@@ -414,8 +414,8 @@ def test_events_of_others_that_share_the_session_are_none_of_its_own():
     image = ClusterImage()
     image._dirty.clear()
     for path in ("/brokers/topics/t/partitions", "/brokers/seqid", "/muster/slots/0/owner", "/config/changes", "/"):
-        assert not image.changed(zk.Watched(zk.Change.CHILDREN, path))
-    assert image.changed(zk.Watched(zk.Change.DATA, "/brokers/topics/t/partitions/0/state"))
+        assert not image.changed(zk.Watched(zk.ZnodeChange.CHILDREN, path))
+    assert image.changed(zk.Watched(zk.ZnodeChange.DATA, "/brokers/topics/t/partitions/0/state"))
 
 
 def test_a_broker_does_not_take_control_of_a_zookeeper_that_was_emptied(world):

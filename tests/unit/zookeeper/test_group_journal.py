@@ -15,13 +15,13 @@ from muster.protocol.messages import GroupMetadataKey, GroupMetadataValue, Offse
 from muster.protocol.records.record_batch import BatchBuilder
 from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.znodes import SLOTS, slot_epoch_path
-from muster.zookeeper.cluster import group_store, kept_znode
+from muster.zookeeper.cluster import cached_znode, group_store
 from muster.zookeeper.cluster.group_store import GroupJournal, GroupStore
 from muster.zookeeper.cluster.group_znodes import groups_path, read_znode
 from tests.simulator.zookeeper.tree import Tree
 
 EPOCH = 1
-OURS = 1
+MUSTER_MARK = 1
 
 
 class Znodes:
@@ -72,7 +72,7 @@ class Znodes:
             case zk.Multi() | zk.Create() | zk.SetData():
                 self._zxid += 1
                 writes = what.writes if isinstance(what, zk.Multi) else (what,)
-                return self.tree.transact(writes, OURS, self._zxid)[1]
+                return self.tree.transact(writes, MUSTER_MARK, self._zxid)[1]
         return None
 
     def records(self) -> dict[Any, Any]:
@@ -132,7 +132,7 @@ def test_what_is_changed_again_while_it_waits_is_durable_with_the_last_change():
 
 
 def test_of_what_goes_in_several_multis_nothing_is_durable_before_the_last(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 1)
+    monkeypatch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", 1)
     monkeypatch.setattr(group_store, "WRITES_OF_A_MULTI", 2)
     znodes = Znodes()
     journal, _ = loaded(znodes)
@@ -145,7 +145,7 @@ def test_of_what_goes_in_several_multis_nothing_is_durable_before_the_last(monke
 
 
 def test_a_znode_whose_offsets_have_gone_leaves_its_number_to_the_next(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 2)
+    monkeypatch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", 2)
     znodes = Znodes()
     journal, _ = loaded(znodes)
     for records in (
@@ -165,7 +165,7 @@ def test_a_znode_whose_offsets_have_gone_leaves_its_number_to_the_next(monkeypat
 def test_what_is_durable_is_there(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Whatever is written, and whenever the multis are carried out: of each record ZooKeeper has the last value that is
     durable, or a later one. In the end a journal that is read has all."""
-    monkeypatch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", 2)
+    monkeypatch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", 2)
     monkeypatch.setattr(group_store, "WRITES_OF_A_MULTI", 3)
     rng, znodes = Random(seed), Znodes()
     journal, _ = loaded(znodes)

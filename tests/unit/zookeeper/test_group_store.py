@@ -19,9 +19,9 @@ from muster.protocol.records.record_batch import BatchBuilder
 from muster.zookeeper.base import operations as zk
 from muster.zookeeper.base.znodes import GROUPS, slot_epoch_path
 from muster.zookeeper.cluster import group_store, slot_plans
+from muster.zookeeper.cluster.cached_znode import MAX_OFFSET_METADATA, OFFSETS_OF_A_ZNODE
 from muster.zookeeper.cluster.group_store import READ_AHEAD, READERS, GroupStore
 from muster.zookeeper.cluster.group_znodes import read_znode
-from muster.zookeeper.cluster.kept_znode import MAX_OFFSET_METADATA, OFFSETS_OF_A_ZNODE
 from tests.support.slot_world import SESSION_MS, START_MS, SlotWorld, commit_request, runner
 
 ALPHABET = "".join(map(chr, range(33, 127)))

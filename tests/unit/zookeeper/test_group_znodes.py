@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import BatchBuilder, read_header
-from muster.zookeeper.base.operations import GetData, check
+from muster.zookeeper.base.operations import GetData, check_request
 from muster.zookeeper.base.znode_json import Unreadable
 from muster.zookeeper.cluster import group_znodes
 from muster.zookeeper.cluster.group_znodes import (
@@ -51,7 +51,7 @@ def test_names(group_id, name):
 @given(st.text(), st.text())
 def test_each_group_has_a_name_of_its_own_that_zookeeper_takes(one, other):
     assert (group_name(one) == group_name(other)) is (one == other)
-    check(GetData(f"{groups_path(63)}/{offsets_name(group_name(one), 99)}"))
+    check_request(GetData(f"{groups_path(63)}/{offsets_name(group_name(one), 99)}"))
     assert read_name(group_name(one)) == (group_name(one), None, None)
     assert read_name(offsets_name(group_name(one), 7)) == (group_name(one), 7, None)
 

@@ -19,7 +19,7 @@ from muster.zookeeper.server_assigned.states import (
     COORDINATOR_TRANSITIONS,
     TRANSITIONS,
     CoordinatorState,
-    Happening,
+    ServerAssignedEvent,
     ServerAssignedState,
 )
 from tests.support.draft_solo import P0, P1, SESSION_MS, Solo, any_answer
@@ -465,7 +465,7 @@ def test_every_state_is_reached_and_left_but_the_last() -> None:
     reached = {S.OUTSIDE, *TRANSITIONS.values()}
     assert reached == set(S)
     assert {state for state, _ in TRANSITIONS} == set(S)
-    assert {happening for _, happening in TRANSITIONS} == set(Happening)
+    assert {happening for _, happening in TRANSITIONS} == set(ServerAssignedEvent)
     assert {state for state, _ in COORDINATOR_TRANSITIONS} == set(CoordinatorState)
     assert set(COORDINATOR_TRANSITIONS.values()) == set(CoordinatorState)
 

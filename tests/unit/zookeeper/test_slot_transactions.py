@@ -16,10 +16,10 @@ from muster.errors import ErrorCode, KafkaError
 from muster.log.producers.producer_state import PartitionProducers
 from muster.protocol.group_records import decode_coordinated, encode_record
 from muster.protocol.records.control_records import TxnMarker
-from muster.zookeeper.cluster import group_store, kept_znode
+from muster.zookeeper.cluster import cached_znode, group_store
 from muster.zookeeper.cluster.group_store import GroupJournal, GroupStore
 from muster.zookeeper.cluster.group_znodes import (
-    Pending,
+    PendingOffsets,
     encode_pending,
     groups_path,
     pending_name,
@@ -144,7 +144,7 @@ ACTS = st.builds(
 @given(st.lists(ACTS, max_size=25), st.integers(1, 3), st.integers(1, 4))
 def test_what_is_read_is_what_was_decided(acts: list[Act], of_a_znode: int, of_a_multi: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", of_a_znode)
+        patch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", of_a_znode)
         patch.setattr(group_store, "WRITES_OF_A_MULTI", of_a_multi)
         znodes = Znodes()
         slot = Slot(znodes)
@@ -163,7 +163,7 @@ def test_a_coordinator_that_ends_within_a_marker_leaves_a_transaction_that_the_n
 ) -> None:
     """The marker is one multi or several; the coordinator of the transaction has had no answer, and sends it again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_znode, "OFFSETS_OF_A_ZNODE", of_a_znode)
+        patch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", of_a_znode)
         patch.setattr(group_store, "WRITES_OF_A_MULTI", of_a_multi)
         znodes = Znodes()
         slot = Slot(znodes)
@@ -294,10 +294,10 @@ def test_names_and_contents() -> None:
     records: list[tuple[bytes, bytes | None, int]] = [
         (bytes([n]), None if n % 2 else b"v" * n, n * 10**12) for n in range(9)
     ]
-    assert read_pending("p", encode_pending(records, 5, 2**60, 7)) == Pending(2**60, 7, records)
+    assert read_pending("p", encode_pending(records, 5, 2**60, 7)) == PendingOffsets(2**60, 7, records)
     large: list[tuple[bytes, bytes | None, int]] = [(b"%d" % n, b"v" * 3_000, n) for n in range(50)]
     assert len(encode_pending(large, 5, 1, 0)) < 10_000
-    assert read_pending("p", encode_pending(large, 5, 1, 0)) == Pending(1, 0, large)
+    assert read_pending("p", encode_pending(large, 5, 1, 0)) == PendingOffsets(1, 0, large)
 
 
 def test_what_is_not_needed_is_not_kept() -> None:

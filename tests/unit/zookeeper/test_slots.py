@@ -286,7 +286,7 @@ def test_a_slot_that_another_session_has_is_served_no_more():
     world.zookeeper.settle()
     taken = zk.Create(slot_owner_path(0), SlotOwner(2, 2).encode(), ephemeral=True)
     world.zookeeper.do(other, zk.Multi(zk.Delete(slot_owner_path(0)), taken, zk.SetData(slot_epoch_path(0), b"2")))
-    keeper.on_event(zk.Watched(zk.Change.DELETED, slot_owner_path(0)))
+    keeper.on_event(zk.Watched(zk.ZnodeChange.DELETED, slot_owner_path(0)))
     world.zookeeper.carry_out(session, keeper.turn(HERE))
     assert (lost, keeper.held, keeper.owner(0)) == ([0], {}, 2)
 

@@ -10,10 +10,10 @@ from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes
 from muster.zookeeper.base.operations import Ask, Create, Delete, Exists, GetChildren, GetData, SetData
-from muster.zookeeper.watchers.asks import Level, RebalanceFailedError, StartFetching, Tell
+from muster.zookeeper.watchers.asks import Level, Notify, RebalanceFailedError, StartFetching
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings, new_consumer_id
-from muster.zookeeper.watchers.states import TRANSITIONS, Happening, WatcherState
+from muster.zookeeper.watchers.states import TRANSITIONS, WatcherEvent, WatcherState
 from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator.zookeeper import SimSession
 from tests.support.watcher_world import Hand, World, alone, changed, registered, told
@@ -348,7 +348,7 @@ def test_a_try_that_zookeeper_refuses_leaves_no_claim_behind() -> None:
     world.clock.advance(3_000)
     assert first.member.state is WatcherState.BACKING_OFF
     assert world.owners() == {}
-    assert "roundrobin needs members that all read the same topics" in told(first)[-1]
+    assert "with roundrobin all members must read the same topics" in told(first)[-1]
     second.leave()
     world.rest(first, after_ms=9_000)
     assert len(world.owners()) == 4
@@ -360,7 +360,7 @@ def test_the_same_consumer_id_twice_waits_for_the_first_to_go() -> None:
     second = world.join("a")
     world.clock.advance(13_000)
     assert second.member.state is WatcherState.REGISTERING
-    assert told(second)[:2] == ["another session has the id g_a; tried again in 6000 ms"] * 2
+    assert told(second)[:2] == ["another session has the id g_a; trying again in 6000 ms"] * 2
     assert first.reads == {TopicPartition("t", n) for n in range(4)}
     first.leave()
     world.rest(second, after_ms=7_000)
@@ -453,7 +453,7 @@ def test_committed_offsets_are_where_reading_begins(data: bytes | None, offset: 
     assert started.partitions[TopicPartition("t", 0)].offset == offset
     assert started.assignment == {TopicPartition("t", 0): "g_a-0"}
     assert [broker.node.port for broker in started.brokers if broker.node] == [9092]
-    assert len([what for what in hand.asked if isinstance(what, Tell) and what.level is Level.ERROR]) == levels
+    assert len([what for what in hand.asked if isinstance(what, Notify) and what.level is Level.ERROR]) == levels
 
 
 def test_a_commit_writes_what_has_moved_and_says_what_is_not_owned() -> None:
@@ -526,7 +526,7 @@ def test_the_next_owner_begins_where_the_last_one_committed() -> None:
 def test_every_state_is_reached_and_every_happening_moves() -> None:
     assert {state for state, _ in TRANSITIONS} == set(WatcherState)
     assert set(TRANSITIONS.values()) == set(WatcherState)
-    assert {happening for _, happening in TRANSITIONS} == set(Happening)
+    assert {happening for _, happening in TRANSITIONS} == set(WatcherEvent)
     reached = {WatcherState.UNREGISTERED}
     while more := {to for (state, _), to in TRANSITIONS.items() if state in reached} - reached:
         reached |= more

@@ -21,7 +21,7 @@ from muster.zookeeper.base.znodes import (
     GroupPaths,
     MemberRegistration,
     PartitionState,
-    Pattern,
+    SubscriptionPattern,
     TopicRegistration,
 )
 
@@ -153,15 +153,15 @@ def test_the_settings_of_a_topic_are_as_kafka_writes_them() -> None:
 
 MEMBERS = [
     (
-        MemberRegistration(Pattern.WHITE_LIST, {"t1": 1}, 1795229792532),
+        MemberRegistration(SubscriptionPattern.WHITE_LIST, {"t1": 1}, 1795229792532),
         b'{"version":1,"subscription":{"t1":1},"pattern":"white_list","timestamp":"1795229792532"}',
     ),
     (
-        MemberRegistration(Pattern.STATIC, {"t1": 2, "t2": 1}, 1795229792532),
+        MemberRegistration(SubscriptionPattern.STATIC, {"t1": 2, "t2": 1}, 1795229792532),
         b'{"version":1,"subscription":{"t1":2,"t2":1},"pattern":"static","timestamp":"1795229792532"}',
     ),
     (
-        MemberRegistration(Pattern.BLACK_LIST, {'a\\.b|"/\x7f': 3}, 1),
+        MemberRegistration(SubscriptionPattern.BLACK_LIST, {'a\\.b|"/\x7f': 3}, 1),
         b'{"version":1,"subscription":{"a\\\\.b|\\"\\/\\u007f":3},"pattern":"black_list","timestamp":"1"}',
     ),
 ]
@@ -195,7 +195,7 @@ def test_a_member_that_would_stop_every_java_consumer_is_recognized() -> None:
 
 @given(st.integers(0, 1 << 40), st.dictionaries(st.text("ab.-_9", min_size=1), st.integers(1, 9), max_size=5))
 def test_what_a_member_writes_no_java_consumer_chokes_on(now: int, topics: dict[str, int]) -> None:
-    value = MemberRegistration(Pattern.STATIC, topics, now)
+    value = MemberRegistration(SubscriptionPattern.STATIC, topics, now)
     assert znodes.read_member("/i", value.encode()) == value
 
 

@@ -34,8 +34,8 @@ from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.zookeeper.base.operations import Plan, SessionEvent, Watched, ZooKeeperError
 from muster.zookeeper.base.znodes import CoordinatorRegistration, Endpoint
+from muster.zookeeper.cluster.cached_znode import MAX_OFFSET_METADATA
 from muster.zookeeper.cluster.group_store import GroupStore
-from muster.zookeeper.cluster.kept_znode import MAX_OFFSET_METADATA
 from muster.zookeeper.cluster.slots import SLOT_COUNT, SlotKeeper
 
 log = logging.getLogger("muster.broker")
@@ -209,7 +209,7 @@ class ZooKeeperCoordination(Coordination):
 
     def _check_kept(self) -> None:
         self._kept_timer = None
-        if self.keeper.look_at_kept():
+        if self.keeper.release_kept():
             self._wake.set()
         elif self.keeper.kept:
             self._kept_timer = self._loop.call_later(KEPT_PAUSE_S, self._check_kept)

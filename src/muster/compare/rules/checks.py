@@ -24,7 +24,7 @@ from muster.compare.rules.workload import CHANGES, Kind
 _Wanted = Callable[[SchemeRun, StepResult], tuple[int, Range]]
 
 
-class Check(NamedTuple):
+class ResultCheck(NamedTuple):
     """One thing that must hold. `ok` is None where it could not be judged."""
 
     scheme: Scheme
@@ -39,7 +39,7 @@ class Check(NamedTuple):
         return f"{TITLES[self.scheme]}, {self.size} members: {self.name}"
 
 
-def judge(results: Results) -> list[Check]:
+def judge(results: Results) -> list[ResultCheck]:
     """All checks, in the order of the runs."""
     checks = [check for run in results.runs for check in _of_run(run)]
     if results.differing is not None:
@@ -47,7 +47,7 @@ def judge(results: Results) -> list[Check]:
     return checks
 
 
-def _of_differing(run: SchemeRun) -> Iterator[Check]:
+def _of_differing(run: SchemeRun) -> Iterator[ResultCheck]:
     """The flaws must show. Members that see different members fail to rebalance although all sessions are alive; a
     member continues although ZooKeeper has ended its session, because its server does not know."""
     yield _check(run, "no record is lost while a server lags", run.lost == 0, f"{run.handled:,} of {run.produced:,}")
@@ -59,7 +59,7 @@ def _of_differing(run: SchemeRun) -> Iterator[Check]:
     yield _shown(run, "two members read the same partitions while a server lags", bool(run.doubles), doubled)
 
 
-def _shown(run: SchemeRun, name: str, shown: bool, seen: str) -> Check:
+def _shown(run: SchemeRun, name: str, shown: bool, seen: str) -> ResultCheck:
     """A flaw that must show, unless sessions ended unexpectedly: their members had to register and rebalance, so the
     step could not show it."""
     expired = sum(step.expired for step in run.steps)
@@ -67,12 +67,12 @@ def _shown(run: SchemeRun, name: str, shown: bool, seen: str) -> Check:
     return _check(run, name, ok, f"{seen}; {expired:,} sessions expired unexpectedly" if ok is None else seen)
 
 
-def is_well(checks: Iterable[Check]) -> bool:
+def is_well(checks: Iterable[ResultCheck]) -> bool:
     """Whether nothing is wrong."""
     return all(check.ok is not False for check in checks)
 
 
-def _of_run(run: SchemeRun) -> Iterator[Check]:
+def _of_run(run: SchemeRun) -> Iterator[ResultCheck]:
     yield _check(run, "no record is lost", run.lost == 0, f"{run.handled:,} of {run.produced:,} handled")
     if run.scheme.watches:
         yield _start_rebalances(run)
@@ -95,11 +95,11 @@ def _of_run(run: SchemeRun) -> Iterator[Check]:
         yield _nothing_twice(run)
 
 
-def _check(run: SchemeRun, name: str, ok: bool | None, seen: str) -> Check:
-    return Check(run.scheme, run.size, name, ok, seen)
+def _check(run: SchemeRun, name: str, ok: bool | None, seen: str) -> ResultCheck:
+    return ResultCheck(run.scheme, run.size, name, ok, seen)
 
 
-def _nothing_twice(run: SchemeRun) -> Check:
+def _nothing_twice(run: SchemeRun) -> ResultCheck:
     """Members give a partition up in a poll, after all records are processed and committed.
 
     Those of schemes 1 and 2 do not wait for a poll: records that they are processing are handled twice.
@@ -110,28 +110,28 @@ def _nothing_twice(run: SchemeRun) -> Check:
     return _check(run, "no record is handled twice when members join and leave", not again if steps else None, seen)
 
 
-def _one_reader(run: SchemeRun) -> Check:
-    """A member has said what it gives up before the next one is given it: by its znode, its JoinGroup, its SyncGroup.
-    Kafka 0.8.2.2's own consumer says in its log what it reads, and that it has left when its JVM has ended."""
+def _one_reader(run: SchemeRun) -> ResultCheck:
+    """A member reports what it gives up before the next member can get it: by its znode, JoinGroup or SyncGroup. Kafka
+    0.8.2.2's own consumer is not checked: it logs what it reads, and has left only once its JVM has ended."""
     steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
     double = {str(step.step): step.doubled for step in steps if step.doubled}
     seen = ", ".join(f"{step}: {count:,}" for step, count in double.items()) or "none"
     return _check(run, "no partition has two readers when members join and leave", not double if steps else None, seen)
 
 
-def _start_rebalances(run: SchemeRun) -> Check:
+def _start_rebalances(run: SchemeRun) -> ResultCheck:
     wanted = start_rebalances(run.size)
     counted = sum(step.work.rebalances for step in run.start)
     return _of_start(run, "rebalances of the start are N(N+1)/2", counted, wanted)
 
 
-def _start_notifications(run: SchemeRun) -> Check:
+def _start_notifications(run: SchemeRun) -> ResultCheck:
     wanted = start_notifications(run.size)
     counted = sum(step.counted.watches for step in run.start)
     return _of_start(run, "notifications of the start are N(N−1)/2", counted, wanted)
 
 
-def _of_start(run: SchemeRun, name: str, counted: int, wanted: int) -> Check:
+def _of_start(run: SchemeRun, name: str, counted: int, wanted: int) -> ResultCheck:
     ok = counted == wanted if all(step.as_meant for step in run.start) else None
     return _check(run, name, ok, f"{counted:,} of {wanted:,}")
 
@@ -155,7 +155,7 @@ def _coordinator_writes_wanted(run: SchemeRun, step: StepResult) -> tuple[int, R
     return step.counted.writes, Range(1, 1 + step.work.requests.get("OffsetCommit", 0) + folders)
 
 
-def _each(run: SchemeRun, name: str, wanted: _Wanted) -> Check:
+def _each(run: SchemeRun, name: str, wanted: _Wanted) -> ResultCheck:
     """Whether each join and leave that went as meant counts what the formula says."""
     steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
     wrong = []
@@ -169,8 +169,8 @@ def _each(run: SchemeRun, name: str, wanted: _Wanted) -> Check:
     return _check(run, name, not wrong if steps else None, seen)
 
 
-def _brokers_watched(run: SchemeRun, name: str, *, watched: bool) -> Check:
-    """At its going and again at its coming back every member rebalances, or none does."""
+def _brokers_watched(run: SchemeRun, name: str, *, watched: bool) -> ResultCheck:
+    """Every member rebalances when the broker stops and again when it restarts, or no member does."""
     steps = [step for step in run.of_kind(Kind.BROKER) if step.as_meant]
     counted = sum(step.work.rebalances for step in steps)
     members = sum(step.size for step in steps)
@@ -178,16 +178,16 @@ def _brokers_watched(run: SchemeRun, name: str, *, watched: bool) -> Check:
     return _check(run, name, ok if steps else None, f"{counted:,} rebalances of {members} members")
 
 
-def _unfenced(run: SchemeRun) -> Check:
-    """The flaw must show: a commit of scheme 1 names no generation, so its session alone may keep it from counting."""
+def _unfenced(run: SchemeRun) -> ResultCheck:
+    """The flaw must show: a commit of scheme 1 names no generation, so only an expired session can prevent it."""
     outcomes = [outcome for step in run.of_kind(Kind.FREEZE) for outcome in step.stale_commits if outcome != "none"]
     ok = any(outcome in (SENT_AGAIN, "accepted") for outcome in outcomes) if outcomes else None
     name = "a resumed member can commit to partitions that it has lost, from its next session"
     return _check(run, name, ok, ", ".join(outcomes) or "nothing to commit")
 
 
-def _fenced(run: SchemeRun) -> Check:
-    """The commit of a member that was taken for dead must be refused."""
+def _fenced(run: SchemeRun) -> ResultCheck:
+    """The commit of a member that was considered dead must be refused."""
     accepted = sum(step.stale_commits.get("accepted", 0) for step in run.of_kind(Kind.FREEZE))
     refused = sum(step.stale_commits.get("refused", 0) for step in run.of_kind(Kind.FREEZE))
     ok = accepted == 0 if accepted + refused else None  # one that had handled nothing has nothing to commit

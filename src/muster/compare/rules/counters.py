@@ -16,7 +16,7 @@ _READS = "_read_per_namespace"
 _WATCHES = ("created", "changed", "deleted", "children")
 
 
-class Counters(NamedTuple):
+class ZooKeeperCounters(NamedTuple):
     """Counts since the server's start, or between two moments."""
 
     reads: int = 0
@@ -28,16 +28,16 @@ class Counters(NamedTuple):
     packets: int = 0
     """All that clients have sent, pings too."""
 
-    def since(self, before: Counters) -> Counters:
+    def since(self, before: ZooKeeperCounters) -> ZooKeeperCounters:
         """What has been added; a server that was started again has counted from zero."""
         if self.packets < before.packets:
             return self
-        return Counters(*(now - then for now, then in zip(self, before, strict=True)))
+        return ZooKeeperCounters(*(now - then for now, then in zip(self, before, strict=True)))
 
-    def __add__(self, other: object) -> Counters:
-        if not isinstance(other, Counters):
+    def __add__(self, other: object) -> ZooKeeperCounters:
+        if not isinstance(other, ZooKeeperCounters):
             return NotImplemented
-        return Counters(*(one + more for one, more in zip(self, other, strict=True)))
+        return ZooKeeperCounters(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 def parse_mntr(answer: str) -> dict[str, float]:
@@ -50,7 +50,7 @@ def parse_mntr(answer: str) -> dict[str, float]:
     return found
 
 
-def read_counters(mntr: Mapping[str, float]) -> Counters:
+def read_counters(mntr: Mapping[str, float]) -> ZooKeeperCounters:
     """Take them from the lines of `mntr`, whose names come without their prefix `zk_`.
 
     Raises:
@@ -60,4 +60,6 @@ def read_counters(mntr: Mapping[str, float]) -> Counters:
         raise MusterError("this ZooKeeper does not count reads and writes: `mntr` of 3.6 or newer does, if allowed")
     reads = sum(count for name, count in mntr.items() if name.startswith("cnt_") and name.endswith(_READS))
     watches = sum(mntr.get(f"sum_node_{kind}_watch_count", 0) for kind in _WATCHES)
-    return Counters(int(reads), int(mntr["cnt_updatelatency"]), int(watches), int(mntr.get("packets_received", 0)))
+    return ZooKeeperCounters(
+        int(reads), int(mntr["cnt_updatelatency"]), int(watches), int(mntr.get("packets_received", 0))
+    )

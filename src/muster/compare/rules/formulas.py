@@ -141,7 +141,7 @@ def start_reads_curve(scheme: Scheme, partitions: int, brokers: int) -> Curve:
     return lambda members: sum(change(size) for size in range(1, members + 1))
 
 
-def said(scheme: Scheme) -> dict[str, str]:
+def formula_texts(scheme: Scheme) -> dict[str, str]:
     """The formulas for one change, for people: N members, P partitions, B brokers."""
     if scheme.watches:
         writes, reads = "2P + 2, and up to P offsets", "N² + (6 + B)·N + P"

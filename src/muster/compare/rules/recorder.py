@@ -1,9 +1,9 @@
 """Which member read which partition when: the events that members report, and what is computed from them.
 
-Theory. A member says what it reads whenever that changes, by its own belief: what it had until it learned better, too.
-So two members can hold a partition at one moment, and that is what is looked for. A member that is stopped reads
-nothing, whatever it believes; its partitions have no owner then, unless another member has taken over. All times are
-milliseconds of one clock, which all processes of the machine share.
+Theory. A member reports what it reads whenever that changes, by its own belief, which may be out of date. So two
+members can hold a partition at the same time, and the recorder looks for that. A frozen member reads nothing, whatever
+it believes; its partitions have no owner then, unless another member has taken over. All times are milliseconds of one
+clock, which all processes of the machine share.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Hold(NamedTuple):
     end_ms: int
 
 
-class Span(NamedTuple):
+class Period(NamedTuple):
     """A stretch of time."""
 
     start_ms: int
@@ -87,25 +87,25 @@ class Double(NamedTuple):
     end_ms: int
 
 
-class Members:
+class OwnershipState:
     """The group as its members see it now: takes their events one by one."""
 
     def __init__(self) -> None:
         self.owned: dict[str, frozenset[int]] = {}
         self.frozen: set[str] = set()
-        self.told: dict[str, int] = {}
-        """When each member said last what it reads."""
+        self.reported_at: dict[str, int] = {}
+        """When each member last reported what it reads."""
 
     def take(self, event: OwnershipEvent) -> None:
         """Take an event into account."""
         match event:
             case Owns():
                 self.owned[event.member] = event.partitions
-                self.told[event.member] = event.at_ms
+                self.reported_at[event.member] = event.at_ms
             case Gone():
                 self.owned.pop(event.member, None)
                 self.frozen.discard(event.member)
-                self.told.pop(event.member, None)
+                self.reported_at.pop(event.member, None)
             case Frozen():
                 self.frozen.add(event.member)
             case Awake():
@@ -114,12 +114,12 @@ class Members:
     def shared(self, members: Iterable[str], partitions: int, since_ms: int | None = None) -> bool:
         """Whether these members, and no others that are awake, share all partitions evenly, one owner each.
 
-        With `since_ms` each of them must have said so since.
+        With `since_ms` each of them must have reported since then.
         """
         expected = set(members)
         if self.owned.keys() - self.frozen != expected:
             return False
-        if since_ms is not None and any(self.told[member] < since_ms for member in expected):
+        if since_ms is not None and any(self.reported_at[member] < since_ms for member in expected):
             return False
         counts = sorted(len(self.owned[member]) for member in expected)
         held = [partition for member in expected for partition in self.owned[member]]
@@ -144,21 +144,21 @@ def holds(events: Iterable[OwnershipEvent], end_ms: int) -> list[Hold]:
     return [hold for hold in found if hold.start_ms < hold.end_ms]
 
 
-def naps(events: Iterable[OwnershipEvent], end_ms: int) -> dict[str, list[Span]]:
+def naps(events: Iterable[OwnershipEvent], end_ms: int) -> dict[str, list[Period]]:
     """The times in which each member was paused."""
-    found: dict[str, list[Span]] = defaultdict(list)
+    found: dict[str, list[Period]] = defaultdict(list)
     asleep: dict[str, int] = {}
     for event in sorted(events, key=lambda event: event.at_ms):
         if isinstance(event, Frozen):
             asleep.setdefault(event.member, event.at_ms)
         elif isinstance(event, Awake | Gone) and event.member in asleep:
-            found[event.member].append(Span(asleep.pop(event.member), event.at_ms))
+            found[event.member].append(Period(asleep.pop(event.member), event.at_ms))
     for member, start in asleep.items():
-        found[member].append(Span(start, end_ms))
+        found[member].append(Period(start, end_ms))
     return dict(found)
 
 
-def awake(held: Iterable[Hold], asleep: dict[str, list[Span]]) -> list[Hold]:
+def awake(held: Iterable[Hold], asleep: dict[str, list[Period]]) -> list[Hold]:
     """The parts of the holds in which their members were not paused."""
     found = []
     for hold in held:
@@ -171,7 +171,7 @@ def awake(held: Iterable[Hold], asleep: dict[str, list[Span]]) -> list[Hold]:
     return [hold for hold in found if hold.start_ms < hold.end_ms]
 
 
-def ownerless_ms(held: Iterable[Hold], partitions: int, during: Span) -> int:
+def ownerless_ms(held: Iterable[Hold], partitions: int, during: Period) -> int:
     """How long no member read a partition, summed over the partitions."""
     covered = 0
     for stretches in _by_partition(held).values():
@@ -196,7 +196,7 @@ def doubles(held: Iterable[Hold]) -> list[Double]:
     return sorted(found, key=lambda double: double.start_ms)
 
 
-def union_ms(spans: Iterable[Span]) -> int:
+def union_ms(spans: Iterable[Period]) -> int:
     """How long one of them or more lasted."""
     return sum(span.length_ms for span in _union(spans))
 
@@ -207,10 +207,10 @@ class Offsets:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
-        """Of each run, in order: behind its last offset. Runs do not touch."""
+        """The offset after the last one of each run, in order. Runs do not touch."""
 
     def add(self, first: int, last: int) -> int:
-        """Add a run; how many of it were there before."""
+        """Add a run. Returns how many of its offsets were in the set before."""
         end = last + 1
         begin = bisect_right(self._ends, first - 1)
         stop = bisect_right(self._starts, end)
@@ -226,11 +226,11 @@ class Offsets:
         return sum(self._ends) - sum(self._starts)
 
     def until(self) -> int:
-        """How far all of them are there, from 0 on."""
+        """The first offset, from 0 on, that is not in the set."""
         return self._ends[0] if self._starts and self._starts[0] <= 0 else 0
 
 
-class Books:
+class HandledRecords:
     """What was handled, and how much of it again."""
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class Books:
         """How many records before these offsets were never handled."""
         return sum(ends.values()) - self.distinct
 
-    def twice_during(self, during: Span) -> int:
+    def twice_during(self, during: Period) -> int:
         """How many were handled again in that time."""
         return sum(count for at, _, count in self.twice if during.start_ms <= at < during.end_ms)
 
@@ -269,16 +269,16 @@ def _by_partition(held: Iterable[Hold]) -> dict[int, list[Hold]]:
     return found
 
 
-def _clip(held: Sequence[Hold], during: Span) -> list[Span]:
-    spans = [Span(max(hold.start_ms, during.start_ms), min(hold.end_ms, during.end_ms)) for hold in held]
+def _clip(held: Sequence[Hold], during: Period) -> list[Period]:
+    spans = [Period(max(hold.start_ms, during.start_ms), min(hold.end_ms, during.end_ms)) for hold in held]
     return [span for span in spans if span.length_ms > 0]
 
 
-def _union(spans: Iterable[Span]) -> list[Span]:
-    found: list[Span] = []
+def _union(spans: Iterable[Period]) -> list[Period]:
+    found: list[Period] = []
     for span in sorted(spans):
         if found and span.start_ms <= found[-1].end_ms:
-            found[-1] = Span(found[-1].start_ms, max(found[-1].end_ms, span.end_ms))
+            found[-1] = Period(found[-1].start_ms, max(found[-1].end_ms, span.end_ms))
         else:
             found.append(span)
     return found

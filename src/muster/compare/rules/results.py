@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from muster.compare.rules.counters import Counters
+from muster.compare.rules.counters import ZooKeeperCounters
 from muster.compare.rules.formulas import Scheme
-from muster.compare.rules.recorder import Double, Hold, Span
+from muster.compare.rules.recorder import Double, Hold, Period
 from muster.compare.rules.workload import Kind, WorkloadStep
 
 
@@ -73,7 +73,7 @@ class StepResult:
     settled_ms: int
     """When the last owner of a partition changed, with all partitions shared from then on."""
     end_ms: int
-    counted: Counters = field(default_factory=Counters)
+    counted: ZooKeeperCounters = field(default_factory=ZooKeeperCounters)
     work: Work = field(default_factory=Work)
     twice: int = 0
     """Records that were handled again."""
@@ -115,9 +115,9 @@ class SchemeRun:
     brokers: int
     steps: list[StepResult] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
-    naps: dict[str, list[Span]] = field(default_factory=dict)
+    naps: dict[str, list[Period]] = field(default_factory=dict)
     doubles: list[Double] = field(default_factory=list)
-    outages: list[tuple[str, Span]] = field(default_factory=list)
+    outages: list[tuple[str, Period]] = field(default_factory=list)
     """When a broker or ZooKeeper was down."""
     produced: int = 0
     handled: int = 0
@@ -185,13 +185,17 @@ def _run(found: Mapping[str, Any]) -> SchemeRun:
         "scheme": Scheme(found["scheme"]),
         "steps": [_step(step) for step in found["steps"]],
         "holds": [Hold(*hold) for hold in found["holds"]],
-        "naps": {member: [Span(*span) for span in spans] for member, spans in found["naps"].items()},
+        "naps": {member: [Period(*span) for span in spans] for member, spans in found["naps"].items()},
         "doubles": [Double(each[0], tuple(each[1]), each[2], each[3]) for each in found["doubles"]],
-        "outages": [(what, Span(*span)) for what, span in found["outages"]],
+        "outages": [(what, Period(*span)) for what, span in found["outages"]],
     }
     return SchemeRun(**{**found, **lists})
 
 
 def _step(found: Mapping[str, Any]) -> StepResult:
-    values = {"kind": Kind(found["kind"]), "counted": Counters(*found["counted"]), "work": Work(**found["work"])}
+    values = {
+        "kind": Kind(found["kind"]),
+        "counted": ZooKeeperCounters(*found["counted"]),
+        "work": Work(**found["work"]),
+    }
     return StepResult(**{**found, **values})

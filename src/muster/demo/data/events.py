@@ -35,7 +35,7 @@ UNKNOWN_CARRIER = "??"
 _STANDARD_TIME = timedelta(hours=5)
 
 
-class Fault(StrEnum):
+class FlightFault(StrEnum):
     """Why a flight becomes a dead letter."""
 
     NOT_JSON = "not JSON"
@@ -44,7 +44,7 @@ class Fault(StrEnum):
     LATE = "late"
 
 
-_DAMAGES = (Fault.NOT_JSON, Fault.NO_HOUR, Fault.UNKNOWN)
+_DAMAGES = (FlightFault.NOT_JSON, FlightFault.NO_HOUR, FlightFault.UNKNOWN)
 
 
 Cell = Value | float
@@ -59,7 +59,7 @@ class Event:
     key: str
     value: str
     id: int = -1
-    fault: Fault | None = None
+    fault: FlightFault | None = None
     row: Mapping[str, Cell] = field(default_factory=dict)
 
 
@@ -102,12 +102,12 @@ def _on_time(place: int, number: int, at: datetime, flight: Flight) -> Event:
     row: dict[str, Value] = {"id": place, "seen_at": _text(at), **flight.row}
     if number % DAMAGED_EVERY == DAMAGED_EVERY - 1:
         fault = _DAMAGES[number // DAMAGED_EVERY % len(_DAMAGES)]
-        if fault is Fault.NO_HOUR:
+        if fault is FlightFault.NO_HOUR:
             row["time_hour"] = None
-        elif fault is Fault.UNKNOWN:
+        elif fault is FlightFault.UNKNOWN:
             row["carrier"] = UNKNOWN_CARRIER
     value = json.dumps(row, separators=(",", ":"))
-    if fault is Fault.NOT_JSON:
+    if fault is FlightFault.NOT_JSON:
         value = value[: len(value) // 2]
     return Event(at, FLIGHTS_STREAM, flight.key, value, place, fault, row)
 
@@ -115,7 +115,7 @@ def _on_time(place: int, number: int, at: datetime, flight: Flight) -> Event:
 def _late(place: int, at: datetime, flight: Flight) -> Event:
     row: dict[str, Value] = {"id": place, "seen_at": _text(at), **flight.row}
     value = json.dumps(row, separators=(",", ":"))
-    return Event(at, FLIGHTS_STREAM, flight.key, value, place, Fault.LATE, row)
+    return Event(at, FLIGHTS_STREAM, flight.key, value, place, FlightFault.LATE, row)
 
 
 def departed_at(row: dict[str, Value]) -> datetime:
@@ -148,7 +148,7 @@ def _text(at: datetime) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ the truth
 
-Window = tuple[date, str, str]
+DayWindow = tuple[date, str, str]
 """Day (UTC), origin, carrier."""
 Hour = tuple[str, str]
 """An airport and an hour, as the records have it."""
@@ -188,8 +188,8 @@ class Truth:
     flights: int = 0
     hours: int = 0
     """Weather records."""
-    windows: dict[Window, Delays] = field(default_factory=dict)
-    dead: dict[int, Fault] = field(default_factory=dict)
+    windows: dict[DayWindow, Delays] = field(default_factory=dict)
+    dead: dict[int, FlightFault] = field(default_factory=dict)
     weather: dict[Hour, tuple[Cell, ...]] = field(default_factory=dict)
     good: dict[int, tuple[Hour, Cell]] = field(default_factory=dict)
     """For each flight that is neither late nor damaged its origin with its hour, and its delay."""

@@ -15,7 +15,7 @@ HEARTBEAT_INTERVAL_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class DemoNames:
     """The topics. `groups` are those of the pipeline."""
 
     flights: str
@@ -24,7 +24,7 @@ class Names:
     dead: str
 
     @classmethod
-    def of(cls, topic: str) -> Names:
+    def of(cls, topic: str) -> DemoNames:
         """All topics are named after the topic of flights."""
         return cls(topic, f"{topic}-weather", f"{topic}-by-day", f"{topic}-dead")
 

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Ending(StrEnum):
+class OwnershipEnd(StrEnum):
     """How an ownership ended."""
 
     OPEN = "open"
@@ -33,7 +33,7 @@ class Ending(StrEnum):
     KILLED = "killed"
 
 
-class Window(StrEnum):
+class DuplicateWindow(StrEnum):
     """Where a duplicate may come from."""
 
     KILLED = "handled by the killed member since its last commit"
@@ -54,15 +54,15 @@ class Ownership:
     offsets: list[int] = field(default_factory=list)
     committed: int = -1
     commit_failed: bool = False
-    ending: Ending = Ending.OPEN
+    ending: OwnershipEnd = OwnershipEnd.OPEN
 
-    def in_window(self, offset: int) -> Window | None:
+    def in_window(self, offset: int) -> DuplicateWindow | None:
         """The window that allows another member to handle this offset again; None if there is none."""
         if offset < self.committed:
             return None
-        if self.ending is Ending.KILLED:
-            return Window.KILLED
-        return Window.BROKER_DOWN if self.commit_failed else None
+        if self.ending is OwnershipEnd.KILLED:
+            return DuplicateWindow.KILLED
+        return DuplicateWindow.BROKER_DOWN if self.commit_failed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Judgement:
     handled: int
     distinct: int
     lost: list[tuple[int, int]]
-    duplicates: dict[Window, int]
+    duplicates: dict[DuplicateWindow, int]
     unexplained: list[tuple[int, int]]
     disorder: list[str]
 
@@ -114,7 +114,7 @@ def read_member(member: str, lines: Iterable[str], *, killed: bool = False) -> l
         else:
             _note(open_now, closed, member, entry)
     for ownership in open_now.values():
-        ownership.ending = Ending.KILLED if killed else Ending.OPEN
+        ownership.ending = OwnershipEnd.KILLED if killed else OwnershipEnd.OPEN
         closed.append(ownership)
     return closed
 
@@ -148,7 +148,7 @@ def _note(open_now: dict[int, Ownership], closed: list[Ownership], member: str, 
         case "revoked" | "lost" as how:
             for partition in open_now.keys() & set(entry["partitions"]):
                 ownership = open_now.pop(partition)
-                ownership.ending = Ending(how)
+                ownership.ending = OwnershipEnd(how)
                 closed.append(ownership)
         case "committed" | "commit_failed" as how:
             for partition in open_now.keys() & set(map(int, entry["offsets"])):
@@ -197,7 +197,7 @@ def judge(
     """Compare what was handled with what was produced.
 
     Args:
-        ends: for each partition the offset behind its last record; the first is 0.
+        ends: for each partition the offset after its last record; the first offset is 0.
         ownerships: what the Python members' files say.
         claims: the batches of the Spark query.
         spark_rows: for each partition the offsets of the rows in Spark's output, in any order.
@@ -222,10 +222,10 @@ def judge(
 
 def _excuse(
     times: Counter[tuple[int, int]], ownerships: Sequence[Ownership], batches: Mapping[int, Sequence[BatchRead]]
-) -> tuple[dict[Window, int], list[tuple[int, int]]]:
+) -> tuple[dict[DuplicateWindow, int], list[tuple[int, int]]]:
     """Find the window of each repetition: a record is handled once, each further time needs an excuse."""
     repeated = {key for key, count in times.items() if count > 1}
-    excuses: dict[tuple[int, int], list[Window]] = defaultdict(list)
+    excuses: dict[tuple[int, int], list[DuplicateWindow]] = defaultdict(list)
     for ownership in ownerships:
         for offset in ownership.offsets:
             key = (ownership.partition, offset)
@@ -236,15 +236,15 @@ def _excuse(
         for claim in claims:
             for offset in range(claim.start, claim.end):
                 if (partition, offset) in repeated:
-                    excuses[partition, offset].append(Window.SPARK_BATCH)
-    counted: Counter[Window] = Counter()
+                    excuses[partition, offset].append(DuplicateWindow.SPARK_BATCH)
+    counted: Counter[DuplicateWindow] = Counter()
     unexplained: list[tuple[int, int]] = []
     for key in repeated:
         again = times[key] - 1
         used = excuses[key][:again]
         counted.update(used)
         unexplained += [key] * (again - len(used))
-    return {window: counted[window] for window in Window}, unexplained
+    return {window: counted[window] for window in DuplicateWindow}, unexplained
 
 
 def _disorder(ownerships: Sequence[Ownership]) -> list[str]:

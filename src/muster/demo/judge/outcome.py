@@ -149,7 +149,7 @@ def _causes(run: DemoRun) -> Figure:
     """How many of the steps were found in the history of the groups, each with its cause."""
     assert run.examination is not None
     found = run.examination.found
-    wrong = [f"{each.expected.deed.step}: {each}" for each in found if not each.ok]
+    wrong = [f"{each.expected.completed.step}: {each}" for each in found if not each.ok]
     right = f"{sum(each.ok for each in found)} of {len(found)}"
     return Figure(right, not wrong, "; ".join(wrong) or ", ".join(map(str, found)))
 
@@ -234,7 +234,7 @@ def last_line(run: DemoRun, outcome: Outcome, ok: bool) -> dict[str, Any]:
             {"generation": r.generation, "duration_ms": r.duration_ms, "cause": r.cause} for r in run.story.rebalances
         ],
         "causes_found": [
-            {"step": each.expected.deed.step.name.lower(), "cause": each.expected.cause, "found": each.ok}
+            {"step": each.expected.completed.step.name.lower(), "cause": each.expected.cause, "found": each.ok}
             for each in (run.examination.found if run.examination else ())
         ],
         "batches": {query: run.course.count(query) for query in sorted(run.course.batches)},

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from muster.demo.data.events import WEATHER, Delays, Truth, Window
+from muster.demo.data.events import WEATHER, DayWindow, Delays, Truth
 
 _ID = re.compile(r'\{"id":(\d+),')
 
@@ -56,7 +56,7 @@ def sent(values: Mapping[tuple[int, int], str], flights: int) -> Compared:
 
 def windows(rows: Iterable[Mapping[str, Any]], truth: Truth) -> Compared:
     """The table, or the last values of the compacted topic: each window once, with the flights of its day."""
-    found: dict[Window, Delays] = {}
+    found: dict[DayWindow, Delays] = {}
     repeated, wrong = 0, []
     for row in rows:
         window = date.fromisoformat(row["day"]), row["origin"], row["carrier"]

@@ -17,14 +17,14 @@ _OWN = ("bootstrap.servers", "client.id")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ClusterAccess:
     """How to reach the brokers."""
 
     bootstrap: str
     file: str | None = None
 
     @classmethod
-    def given(cls, bootstrap: str | None, file: str | None) -> Way | None:
+    def given(cls, bootstrap: str | None, file: str | None) -> ClusterAccess | None:
         """The access that the command line describes; None means that the demo starts a broker.
 
         Raises:
@@ -38,9 +38,9 @@ class Way:
         bootstrap = bootstrap or found.get("bootstrap.servers")
         if bootstrap is None:
             raise ConfigError(f"{file} has no bootstrap.servers: name a broker with --bootstrap")
-        way = cls(bootstrap, file)
-        ClientConfig.of(way.settings())
-        return way
+        access = cls(bootstrap, file)
+        ClientConfig.of(access.settings())
+        return access
 
     def settings(self) -> dict[str, str]:
         """The settings of any client, by Kafka's names."""
@@ -59,7 +59,7 @@ class Way:
         return ["--bootstrap", self.bootstrap, *(() if self.file is None else ("--client-settings", self.file))]
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Way:
+    def of(cls, arguments: argparse.Namespace) -> ClusterAccess:
         """Read what `arguments` wrote."""
         return cls(arguments.bootstrap, arguments.client_settings)
 

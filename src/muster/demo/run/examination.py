@@ -15,18 +15,18 @@ from pathlib import Path
 
 from muster.client.admin.admin import Admin
 from muster.client.config import AdminConfig
-from muster.demo.run.cluster_access import Way
-from muster.demo.run.plan import Deed, Step
+from muster.demo.run.cluster_access import ClusterAccess
+from muster.demo.run.plan import CompletedStep, DemoStep
 from muster.history import doctor
 from muster.history.model import Cause, Rebalance
 from muster.history.report import Report
 from muster.history.sources.live import ReaderConfig
 
 CAUSES = {
-    Step.JOIN: Cause.JOINED,
-    Step.KILL: Cause.SESSION_EXPIRED,
-    Step.DRIVER: Cause.SESSION_EXPIRED,
-    Step.LEAVE: Cause.LEFT,
+    DemoStep.JOIN: Cause.JOINED,
+    DemoStep.KILL: Cause.SESSION_EXPIRED,
+    DemoStep.DRIVER: Cause.SESSION_EXPIRED,
+    DemoStep.LEAVE: Cause.LEFT,
 }
 """The cause of each step. A killed executor and a restarted broker cause no rebalance: members survive them."""
 
@@ -35,7 +35,7 @@ CAUSES = {
 class Expected:
     """A step, and the cause expected in a group."""
 
-    deed: Deed
+    completed: CompletedStep
     group: str
     cause: Cause
 
@@ -55,7 +55,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StepFinding:
     """What was found for one step: the inferred causes, and those that the broker reported."""
 
     expected: Expected
@@ -78,18 +78,18 @@ class Examination:
     """The doctor's report on all groups, what was found for each step, and whether Spark and the doctor agree."""
 
     report: Report
-    found: tuple[Found, ...]
+    found: tuple[StepFinding, ...]
     rebalances: int
     """Rebalances of all groups in Spark's tables."""
     disagreements: tuple[str, ...]
 
 
-def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Expected]) -> Examination:
+def examine(access: ClusterAccess, groups: Sequence[str], tables: Path, expected: Iterable[Expected]) -> Examination:
     """Read the groups' history from the cluster, and compare it with `tables`, the rebalances that Spark's job wrote as
     lines of JSON."""
-    config = ReaderConfig.of(way.settings(), client_id="muster-demo")
+    config = ReaderConfig.of(access.settings(), client_id="muster-demo")
     with Admin(asdict(config.narrowed(AdminConfig))) as admin:
-        seen = doctor.read_cluster(admin, config, doctor.Selection(list(groups)), None, _unheard)
+        seen = doctor.read_cluster(admin, config, doctor.Selection(list(groups)), None, _ignore)
     report, inferred = seen.report(), seen.report(with_events=False)
     spark = read_rows(tables.read_text(encoding="utf-8").splitlines())
     reported = [row for row in spark if row.source == "events"]
@@ -97,7 +97,7 @@ def examine(way: Way, groups: Sequence[str], tables: Path, expected: Iterable[Ex
     return Examination(report, tuple(found), len(spark), tuple(differences(spark, map(_row, report.rebalances))))
 
 
-def _unheard(_sentence: str) -> None:
+def _ignore(_sentence: str) -> None:
     """The demo shows a summary; what could not be read is in the report's warnings."""
 
 
@@ -114,16 +114,19 @@ def read_rows(lines: Iterable[str]) -> list[Row]:
     return [Row(row["group"], row["generation"], row["at_ms"], row["cause"], row["source"]) for row in found]
 
 
-def findings(expected: Iterable[Expected], inferred: Sequence[Row], reported: Sequence[Row]) -> list[Found]:
+def findings(expected: Iterable[Expected], inferred: Sequence[Row], reported: Sequence[Row]) -> list[StepFinding]:
     """Each step with an expected cause, and the causes of its group's rebalances during the step."""
     return [
-        Found(each, _during(each, inferred), tuple(row.cause for row in _during(each, reported))) for each in expected
+        StepFinding(each, _during(each, inferred), tuple(row.cause for row in _during(each, reported)))
+        for each in expected
     ]
 
 
 def _during(expected: Expected, rebalances: Sequence[Row]) -> tuple[Row, ...]:
-    deed = expected.deed
-    return tuple(row for row in rebalances if row.group == expected.group and deed.start_ms <= row.at_ms <= deed.end_ms)
+    completed = expected.completed
+    return tuple(
+        row for row in rebalances if row.group == expected.group and completed.start_ms <= row.at_ms <= completed.end_ms
+    )
 
 
 def differences(spark: Iterable[Row], doctor: Iterable[Row]) -> list[str]:

@@ -22,21 +22,21 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from muster.demo.data.names import KEYS, SPARK
-from muster.demo.run.cluster_access import Way
+from muster.demo.run.cluster_access import ClusterAccess
 from muster.demo.run.pipeline import SETTINGS, read_topic
 from muster.demo.run.program import Program, Reporter
 from muster.spark import history, session
 from muster.spark.upsert import latest
 
 
-def start_feed(spark: SparkSession, way: Way, out: Path) -> StreamingQuery:
+def start_feed(spark: SparkSession, access: ClusterAccess, out: Path) -> StreamingQuery:
     """Records from the files in OUT/incoming, in the order of their files."""
     files = (
         spark.readStream.schema("topic STRING, key STRING, value STRING")
         .option("maxFilesPerTrigger", 1)
         .json(str(out / "incoming"))
     )
-    writer = files.writeStream.format("muster").options(**way.options())
+    writer = files.writeStream.format("muster").options(**access.options())
     started: StreamingQuery = (
         writer.option("checkpointLocation", str(out / "checkpoints" / "feed"))
         .queryName("feed")
@@ -46,10 +46,10 @@ def start_feed(spark: SparkSession, way: Way, out: Path) -> StreamingQuery:
     return started
 
 
-def start_shared(spark: SparkSession, way: Way, out: Path, group: str, topic: str) -> StreamingQuery:
+def start_shared(spark: SparkSession, access: ClusterAccess, out: Path, group: str, topic: str) -> StreamingQuery:
     """A member of the group that writes what it handles."""
     checkpoint = str(out / "checkpoints" / "shared")
-    source = read_topic(spark, way, topic, group, SPARK, checkpoint)
+    source = read_topic(spark, access, topic, group, SPARK, checkpoint)
     handled = source.select("partition", "offset", f.col("value").cast("string").alias("value"))
     started: StreamingQuery = (
         handled.writeStream.format("parquet")
@@ -62,7 +62,7 @@ def start_shared(spark: SparkSession, way: Way, out: Path, group: str, topic: st
     return started
 
 
-def collect(spark: SparkSession, way: Way, out: Path, groups: Sequence[str]) -> None:
+def collect(spark: SparkSession, access: ClusterAccess, out: Path, groups: Sequence[str]) -> None:
     """Write to OUT/collected, as lines of JSON, what the judgement reads: the table, the joined flights, what the
     shared query has handled, and each rebalance of the groups."""
     _write(spark.read.schema("partition INT, offset LONG, value STRING").parquet(str(out / "shared")), out, "shared")
@@ -70,9 +70,9 @@ def collect(spark: SparkSession, way: Way, out: Path, groups: Sequence[str]) -> 
     joined = spark.read.parquet(str(out / "weather")).select("id", "dep_delay", "precip", "wind_speed", "visib")
     _write(joined, out, "weather")
     options: dict[str, Any] = {
-        name.replace(".", "_"): value for name, value in way.options().items() if "bootstrap" not in name
+        name.replace(".", "_"): value for name, value in access.options().items() if "bootstrap" not in name
     }
-    with history.tables(spark, bootstrap=way.bootstrap, groups=groups, **options) as found:
+    with history.tables(spark, bootstrap=access.bootstrap, groups=groups, **options) as found:
         rows = found.rebalances.select("group", "generation", "at_ms", "cause", "confidence", "source")
         _write(rows, out, "rebalances")
 
@@ -88,7 +88,7 @@ def _write(rows: DataFrame, out: Path, name: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run both queries until the command to stop."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.run.feed")
-    Way.add_to(parser)
+    ClusterAccess.add_to(parser)
     for name in ("group", "topic", "out", "master"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
@@ -99,9 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(program: Program, arguments: argparse.Namespace) -> None:
     """Start both queries, and obey the demo's commands."""
-    way, out = Way.of(arguments), Path(arguments.out)
+    access, out = ClusterAccess.of(arguments), Path(arguments.out)
     spark = session("muster demo: feed", arguments.master, **SETTINGS)
-    queries = [start_shared(spark, way, out, arguments.group, arguments.topic), start_feed(spark, way, out)]
+    queries = [start_shared(spark, access, out, arguments.group, arguments.topic), start_feed(spark, access, out)]
     reporter = Reporter(queries, program.say)
     program.say({"event": "ready"})
     for command in program.commands():
@@ -112,7 +112,7 @@ def run(program: Program, arguments: argparse.Namespace) -> None:
                     query.stop()
                 program.say({"event": "stopped"})
             case "collect":
-                collect(spark, way, out, command["groups"])
+                collect(spark, access, out, command["groups"])
                 program.say({"event": "collected"})
     spark.stop()
 

@@ -18,27 +18,27 @@ from muster.client.net.driver import wall_clock_ms
 from muster.demo.course import Course, Outage
 from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, Truth, events
 from muster.demo.data.flights import FLIGHTS, QUICK_FLIGHTS
-from muster.demo.data.names import SPARK, Names
-from muster.demo.data.slices import MOST, Slices
-from muster.demo.run.cluster_access import Way
+from muster.demo.data.incoming_files import MOST, IncomingFiles
+from muster.demo.data.names import SPARK, DemoNames
+from muster.demo.run.cluster_access import ClusterAccess
 from muster.demo.run.examination import CAUSES, Examination, Expected, examine
-from muster.demo.run.plan import Deed, Pace, Step
+from muster.demo.run.plan import CompletedStep, DemoStep, FeedPace
 from muster.demo.run.processes import EmbeddedBroker, Process
-from muster.demo.run.watch import Look, Watcher, tail_events
+from muster.demo.run.watch import GroupsSnapshot, Watcher, tail_events
 from muster.demo.show.story import Story
-from muster.demo.show.view import View
+from muster.demo.show.view import ProgressView
 from muster.errors import MusterError
 from muster.model import TopicPartition
 
 PIPELINE = "pipeline"
 READER = "reader"
 
-Steps = list[tuple[Step, Callable[[], Awaitable[None]]]]
+Steps = list[tuple[DemoStep, Callable[[], Awaitable[None]]]]
 """The steps, in order, each with the function that does it."""
 
 _START_TIMEOUT_S = 300
 _STALL_TIMEOUT_S = 240
-_SLICE_EVERY_S = 0.5
+_FILE_EVERY_S = 0.5
 _FILES_AHEAD = 2
 _LEAST = 250
 """Minimum flights of one file: a batch of the feed takes as long for a few as for a thousand."""
@@ -49,13 +49,13 @@ class DemoError(MusterError):
 
 
 @dataclass(slots=True)
-class Options:
-    """What the command line says. Without `way` the demo starts a broker."""
+class DemoOptions:
+    """The options of the command line. Without `access` the demo starts a broker."""
 
     out: Path
     data_dir: Path
     quick: bool = False
-    way: Way | None = None
+    access: ClusterAccess | None = None
     master: str = "local[2,4]"
     group: str = "delays"
     topic: str = "flights"
@@ -71,16 +71,16 @@ class Options:
         return 24.0 if self.quick else 120.0
 
     @property
-    def names(self) -> Names:
+    def names(self) -> DemoNames:
         """The topics and groups."""
-        return Names.of(self.topic)
+        return DemoNames.of(self.topic)
 
 
 @dataclass
 class DemoRun:
     """What a run leaves for the judgement and the report."""
 
-    options: Options
+    options: DemoOptions
     story: Story
     course: Course = field(default_factory=Course)
     member_files: dict[str, Path] = field(default_factory=dict)
@@ -90,11 +90,11 @@ class DemoRun:
     sent: int = 0
     """Flights."""
     truth: Truth = field(default_factory=Truth)
-    """What must come of them, collected before anything is done with them."""
+    """The expected results, computed before the flights are sent."""
     hours: int = 0
     """Weather records."""
     wall_time_s: float = 0.0
-    deeds: list[Deed] = field(default_factory=list)
+    completed_steps: list[CompletedStep] = field(default_factory=list)
     examination: Examination | None = None
 
     @property
@@ -117,19 +117,19 @@ class DemoRun:
 class Job:
     """Runs the demo. `run` returns when everything is handled and all processes have ended; it always ends them."""
 
-    def __init__(self, options: Options, view: View) -> None:
+    def __init__(self, options: DemoOptions, view: ProgressView) -> None:
         self._options = options
         self._view = view
         self._members: dict[str, Process] = {}
         self._broker: EmbeddedBroker | None = None
-        self._way = options.way or Way("")
+        self._access = options.access or ClusterAccess("")
         self._steps_done = 0
         self._stack = AsyncExitStack()
         self._driver_is_back: asyncio.Task[None] | None = None
         self._failed: DemoError | None = None
         """A query of a Spark program has ended with an error."""
         self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.run_record = DemoRun(options, Story(options.group, has_events=options.way is None))
+        self.run_record = DemoRun(options, Story(options.group, has_events=options.access is None))
 
     @property
     def _story(self) -> Story:
@@ -145,10 +145,10 @@ class Job:
         async with self._stack:
             await self._start_broker()
             await self._create_topics()
-            watcher = Watcher(self._way, self._options.group, self._partitions())
+            watcher = Watcher(self._access, self._options.group, self._partitions())
             async with asyncio.TaskGroup() as tasks:
                 background = [
-                    tasks.create_task(watcher.run(self._on_look)),
+                    tasks.create_task(watcher.run(self._on_snapshots)),
                     tasks.create_task(self._watch_processes()),
                 ]
                 if self._broker is not None:
@@ -156,7 +156,7 @@ class Job:
                 await self._start_members()
                 async with asyncio.TaskGroup() as work:
                     steps = self._steps()
-                    pace = Pace(self._options.events, self._options.duration_s, len(steps))
+                    pace = FeedPace(self._options.events, self._options.duration_s, len(steps))
                     work.create_task(self._feed(pace))
                     work.create_task(self._do_steps(pace, steps))
                 await self._wait_until_handled()
@@ -170,18 +170,18 @@ class Job:
     # --- what is started ---------------------------------------------------------------------------------------------
 
     async def _start_broker(self) -> None:
-        if self._options.way is None:
+        if self._options.access is None:
             self._broker = EmbeddedBroker(self._options.data_dir, self._options.out / "logs")
             self._stack.push_async_callback(self._broker.stop)
             await self._broker.start()
-            self._way = Way(self._broker.bootstrap)
-        self._view.note(f"broker at {self._way.bootstrap}")
+            self._access = ClusterAccess(self._broker.bootstrap)
+        self._view.note(f"broker at {self._access.bootstrap}")
 
     async def _create_topics(self) -> None:
         names = self._options.names
         compacted = {names.windows: {"cleanup.policy": "compact"}}
         topics = [NewTopic(topic, count, -1, compacted.get(topic, {})) for topic, count in names.partitions.items()]
-        async with AsyncAdmin(self._way.settings(), client_id="muster-demo") as admin:
+        async with AsyncAdmin(self._access.settings(), client_id="muster-demo") as admin:
             there = {listing.name for listing in await admin.list_topics()}
             for topic in topics:
                 if topic.name in there:
@@ -193,7 +193,7 @@ class Job:
     async def _start_members(self) -> None:
         self._view.note("starting Spark twice: a program that feeds the topics, and the pipeline")
         (self.run_record.spark_out).mkdir()
-        self._slices = Slices(
+        self._incoming = IncomingFiles(
             self.run_record.spark_out / "incoming",
             {FLIGHTS_STREAM: self._options.names.flights, WEATHER_STREAM: self._options.names.weather},
         )
@@ -208,13 +208,13 @@ class Job:
         file = self._options.out / f"{name}.jsonl"
         if name != READER:
             self.run_record.member_files[name] = file
-        arguments = [*self._way.arguments(), "--group", group or self._options.group]
+        arguments = [*self._access.arguments(), "--group", group or self._options.group]
         arguments += ["--topics", ",".join(topics or (self._options.topic,)), "--name", name, "--file", str(file)]
         await self._start_process(name, name, ["-m", "muster.demo.run.member", *arguments])
 
     async def _start_spark(self, name: str) -> None:
         """Start one of the two Spark programs; returns when its queries run."""
-        arguments = [*self._way.arguments(), "--topic", self._options.topic, "--out", str(self.run_record.spark_out)]
+        arguments = [*self._access.arguments(), "--topic", self._options.topic, "--out", str(self.run_record.spark_out)]
         arguments += ["--master", self._options.master]
         if name == SPARK:
             arguments += ["--group", self._options.group]
@@ -274,9 +274,9 @@ class Job:
             for group, read in topics.items()
         }
 
-    def _on_look(self, look: Look) -> None:
-        self._story.on_snapshot(look.shared)
-        self._course.on_lags(look.shared.at_ms, look.lags)
+    def _on_snapshots(self, snapshot: GroupsSnapshot) -> None:
+        self._story.on_snapshot(snapshot.shared)
+        self._course.on_lags(snapshot.shared.at_ms, snapshot.lags)
         self._view.progress(self._story, self._course, self.run_record.sent, self._options.events)
 
     def _on_event(self, event: dict[str, Any]) -> None:
@@ -316,7 +316,7 @@ class Job:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    async def _feed(self, pace: Pace) -> None:
+    async def _feed(self, pace: FeedPace) -> None:
         """Write records to files at the given pace: the flights that are due, with the weather before them."""
         started, run = time.monotonic(), self.run_record
         rest = run.truth.watch(events(self._options.events))
@@ -324,38 +324,38 @@ class Job:
             due = min(pace.allowed(time.monotonic() - started, self._steps_done) - run.sent, MOST)
             if due >= min(_LEAST, self._options.events - run.sent) and self._feed_keeps_up():
                 some = await asyncio.to_thread(_take, rest, due)
-                await asyncio.to_thread(self._slices.write, some)
+                await asyncio.to_thread(self._incoming.write, some)
                 flights = sum(each.stream == FLIGHTS_STREAM for each in some)
                 run.sent += flights
                 run.hours += len(some) - flights
-            await asyncio.sleep(_SLICE_EVERY_S)
+            await asyncio.sleep(_FILE_EVERY_S)
         self._view.note(f"all {run.sent:,} flights are on their way, with {run.hours:,} hours of weather")
 
     def _feed_keeps_up(self) -> bool:
         """Whether the feed, which reads one file per batch, has at most a few left. Fewer files means larger ones."""
-        return self._slices.files - self._course.count("feed") <= _FILES_AHEAD
+        return self._incoming.files - self._course.count("feed") <= _FILES_AHEAD
 
     def _steps(self) -> Steps:
         steps: Steps = [
-            (Step.JOIN, self._join),
-            (Step.DRIVER, self._kill_driver),
-            (Step.KILL, self._kill),
-            (Step.LEAVE, self._leave),
-            (Step.EXECUTOR, self._kill_executor),
+            (DemoStep.JOIN, self._join),
+            (DemoStep.DRIVER, self._kill_driver),
+            (DemoStep.KILL, self._kill),
+            (DemoStep.LEAVE, self._leave),
+            (DemoStep.EXECUTOR, self._kill_executor),
         ]
         if self._broker is not None:
-            steps.append((Step.RESTART, self._restart))
+            steps.append((DemoStep.RESTART, self._restart))
         return steps
 
-    async def _do_steps(self, pace: Pace, steps: Steps) -> None:
+    async def _do_steps(self, pace: FeedPace, steps: Steps) -> None:
         for number, (step, act) in enumerate(steps):
             while self.run_record.sent < pace.share_of(number) * self._options.events:
                 await asyncio.sleep(0.05)
             self._view.note(f"→ {step}")
             began = wall_clock_ms()
             await act()
-            if step is not Step.DRIVER:  # which continues during the next steps
-                self.run_record.deeds.append(Deed(step, began, wall_clock_ms()))
+            if step is not DemoStep.DRIVER:  # which continues during the next steps
+                self.run_record.completed_steps.append(CompletedStep(step, began, wall_clock_ms()))
             self._steps_done += 1
 
     async def _join(self) -> None:
@@ -380,7 +380,7 @@ class Job:
         await self._batches_of_pipeline()
         back = wall_clock_ms()
         self._course.outages.append(Outage(down, back, "the pipeline's driver killed and started again"))
-        self.run_record.deeds.append(Deed(Step.DRIVER, down, back))
+        self.run_record.completed_steps.append(CompletedStep(DemoStep.DRIVER, down, back))
 
     async def _kill_executor(self) -> None:
         assert self._driver_is_back is not None
@@ -455,16 +455,18 @@ class Job:
         self._view.note("the doctor reads the same history")
         run = self.run_record
         run.examination = await asyncio.to_thread(
-            examine, self._way, run.groups, run.collected / "rebalances.jsonl", self._expected()
+            examine, self._access, run.groups, run.collected / "rebalances.jsonl", self._expected()
         )
 
     def _expected(self) -> list[Expected]:
         """What the history must show of the steps: in the shared group, and in those of the pipeline's queries."""
         shared, pipeline = self._options.group, self._options.names.group("windows")
         return [
-            Expected(deed, shared if deed.step is not Step.DRIVER else pipeline, CAUSES[deed.step])
-            for deed in sorted(self.run_record.deeds, key=lambda deed: list(Step).index(deed.step))
-            if deed.step in CAUSES
+            Expected(completed, shared if completed.step is not DemoStep.DRIVER else pipeline, CAUSES[completed.step])
+            for completed in sorted(
+                self.run_record.completed_steps, key=lambda completed: list(DemoStep).index(completed.step)
+            )
+            if completed.step in CAUSES
         ]
 
     async def _read_results(self) -> None:

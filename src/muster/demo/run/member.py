@@ -20,12 +20,12 @@ from muster.client.consumer.consumer import Consumer
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.net.driver import wall_clock_ms
 from muster.demo.data.names import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
-from muster.demo.run.cluster_access import Way
+from muster.demo.run.cluster_access import ClusterAccess
 from muster.errors import KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 
 
-class Book:
+class MemberFile:
     """The member's file. Every line is flushed to the operating system before the next step."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -58,7 +58,7 @@ class Book:
 class Listener(RebalanceListener):
     """Notes what is assigned, revoked and lost."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: MemberFile) -> None:
         self._book = book
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
@@ -79,7 +79,7 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode()
 
 
-def run(consumer: Consumer, topics: list[str], book: Book, stop: threading.Event) -> None:
+def run(consumer: Consumer, topics: list[str], book: MemberFile, stop: threading.Event) -> None:
     """Handle records until `stop` is set, then leave the group."""
     consumer.subscribe(topics, listener=Listener(book))
     while not stop.is_set():
@@ -91,7 +91,7 @@ def run(consumer: Consumer, topics: list[str], book: Book, stop: threading.Event
     consumer.close()
 
 
-def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -> None:
+def commit(consumer: Consumer, book: MemberFile, offsets: dict[TopicPartition, int]) -> None:
     """Commit what was written. A commit that is not acknowledged is noted; the partition's owner continues all the
     same."""
     numbers = {str(partition.partition): offset for partition, offset in offsets.items()}
@@ -106,7 +106,7 @@ def commit(consumer: Consumer, book: Book, offsets: dict[TopicPartition, int]) -
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one member."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.run.member")
-    Way.add_to(parser)
+    ClusterAccess.add_to(parser)
     for name in ("group", "topics", "name", "file"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     threading.Thread(target=_watch_parent, args=(stop,), daemon=True).start()
     with open(arguments.file, "w", encoding="utf-8") as stream:
         consumer = Consumer(
-            Way.of(arguments).settings(),
+            ClusterAccess.of(arguments).settings(),
             group_id=arguments.group,
             client_id=arguments.name,
             partition_assignment_strategy="cooperative-sticky",
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
         )
-        run(consumer, arguments.topics.split(","), Book(stream), stop)
+        run(consumer, arguments.topics.split(","), MemberFile(stream), stop)
     return 0
 
 

@@ -29,10 +29,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from muster.demo.data.events import ALLOWED_LATENESS, Fault
+from muster.demo.data.events import ALLOWED_LATENESS, FlightFault
 from muster.demo.data.flights import airlines, airports
-from muster.demo.data.names import HEARTBEAT_INTERVAL_MS, KEYS, SESSION_TIMEOUT_MS, Names
-from muster.demo.run.cluster_access import Way
+from muster.demo.data.names import HEARTBEAT_INTERVAL_MS, KEYS, SESSION_TIMEOUT_MS, DemoNames
+from muster.demo.run.cluster_access import ClusterAccess
 from muster.demo.run.program import Program, Reporter
 from muster.spark import session
 from muster.spark.stopping import stoppable
@@ -69,9 +69,9 @@ class Pipeline:
 
     trigger: Mapping[str, Any] = {"processingTime": "2 seconds"}
 
-    def __init__(self, spark: SparkSession, way: Way, names: Names, out: Path) -> None:
+    def __init__(self, spark: SparkSession, access: ClusterAccess, names: DemoNames, out: Path) -> None:
         self._spark = spark
-        self._way = way
+        self._access = access
         self._names = names
         self._out = out
         self._airlines = _named(spark, airlines(), "carrier", "airline")
@@ -121,10 +121,10 @@ class Pipeline:
         return self._query("check", self._to_topic(letters, self._names.dead))
 
     def _into_results(self) -> Write:
-        return into_topic(self._names.windows, KEYS, **self._way.options())
+        return into_topic(self._names.windows, KEYS, **self._access.options())
 
     def _to_topic(self, rows: DataFrame, topic: str) -> Any:
-        return rows.writeStream.format("muster").options(**self._way.options(), topic=topic)
+        return rows.writeStream.format("muster").options(**self._access.options(), topic=topic)
 
     def _flights(self, query: str) -> DataFrame:
         """Flights as a query reads them: records, columns, and `fault`, which is null for good ones."""
@@ -137,16 +137,16 @@ class Pipeline:
         )
         oldest = f.col("seen_at") - f.expr(f"INTERVAL {ALLOWED_LATENESS.days} DAYS")
         fault = (
-            f.when(f.col("damaged").isNotNull() | f.col("id").isNull(), Fault.NOT_JSON)
-            .when(f.col("time_hour").isNull() | f.col("seen_at").isNull(), Fault.NO_HOUR)
-            .when(f.col("airline").isNull(), Fault.UNKNOWN)
-            .when(f.col("time_hour") < oldest, Fault.LATE)
+            f.when(f.col("damaged").isNotNull() | f.col("id").isNull(), FlightFault.NOT_JSON)
+            .when(f.col("time_hour").isNull() | f.col("seen_at").isNull(), FlightFault.NO_HOUR)
+            .when(f.col("airline").isNull(), FlightFault.UNKNOWN)
+            .when(f.col("time_hour") < oldest, FlightFault.LATE)
         )
         return named.withColumn("fault", fault)
 
     def _source(self, group: str, topic: str) -> DataFrame:
         checkpoint = self._checkpoint(group.partition("-")[0])
-        return read_topic(self._spark, self._way, topic, self._names.group(group), group, checkpoint)
+        return read_topic(self._spark, self._access, topic, self._names.group(group), group, checkpoint)
 
     def _query(self, name: str, writer: Any) -> StreamingQuery:
         started: StreamingQuery = (
@@ -158,11 +158,13 @@ class Pipeline:
         return str(self._out / "checkpoints" / query)
 
 
-def read_topic(spark: SparkSession, way: Way, topic: str, group: str, client_id: str, checkpoint: str) -> DataFrame:
+def read_topic(
+    spark: SparkSession, access: ClusterAccess, topic: str, group: str, client_id: str, checkpoint: str
+) -> DataFrame:
     """A topic's records, read from the beginning by a member of a group."""
     return (
         spark.readStream.format("muster")
-        .options(**way.options())
+        .options(**access.options())
         .option("subscribe", topic)
         .option("group.id", group)
         .option("kafka.client.id", client_id)
@@ -209,7 +211,7 @@ def _kill_executor(keeps_jvm: Iterable[bool]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the pipeline until the command to finish."""
     parser = argparse.ArgumentParser(prog="python -m muster.demo.run.pipeline")
-    Way.add_to(parser)
+    ClusterAccess.add_to(parser)
     for name in ("topic", "out", "master"):
         parser.add_argument(f"--{name}", required=True)
     arguments = parser.parse_args(argv)
@@ -221,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(program: Program, arguments: argparse.Namespace) -> None:
     """Start the pipeline, and obey the demo's commands."""
     spark = session("muster demo: pipeline", arguments.master, **SETTINGS)
-    pipeline = Pipeline(spark, Way.of(arguments), Names.of(arguments.topic), Path(arguments.out))
+    pipeline = Pipeline(spark, ClusterAccess.of(arguments), DemoNames.of(arguments.topic), Path(arguments.out))
     queries = pipeline.start()
     reporter = Reporter(queries, program.say)
     program.say({"event": "ready"})

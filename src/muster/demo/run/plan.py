@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Step(StrEnum):
+class DemoStep(StrEnum):
     """The steps, in this order."""
 
     JOIN = "a fourth Python member joins"
@@ -22,17 +22,17 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class CompletedStep:
     """A step that was done: from its start until everything had settled again."""
 
-    step: Step
+    step: DemoStep
     start_ms: int
     end_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How many of `events` may be sent by when: over `duration_s` seconds, held back by unfinished steps."""
+class FeedPace:
+    """How many of `events` may have been sent at a time: all within `duration_s`, unless steps are unfinished."""
 
     events: int
     duration_s: float

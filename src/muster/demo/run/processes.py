@@ -68,7 +68,7 @@ class Process:
             async with asyncio.timeout(timeout_s):
                 line = await self.process.stdout.readline()
         except TimeoutError:
-            raise ProcessFailedError(f"{self.name} said nothing for {timeout_s:.0f} s; see {self.log}") from None
+            raise ProcessFailedError(f"{self.name} printed nothing for {timeout_s:.0f} s; see {self.log}") from None
         if not line:
             await self.process.wait()
             raise ProcessFailedError(f"{self.name} ended with {self.ending}; its last words:\n{self.last_words()}")
@@ -131,7 +131,7 @@ class Process:
         self._stream.close()
 
     async def stop(self, patience_s: float = 10.0) -> None:
-        """Send SIGTERM; kill it after `patience_s`, or if waiting is cancelled."""
+        """Send SIGTERM; kill the process after `patience_s`, or if waiting is cancelled."""
         self.expected_to_end = True
         try:
             if self.running:

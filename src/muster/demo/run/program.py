@@ -22,14 +22,14 @@ from muster.spark.history.short_errors import sentence
 
 Say: TypeAlias = Callable[[Mapping[str, Any]], None]
 
-LOOK_EVERY_S = 0.4
+POLL_INTERVAL_S = 0.4
 PATIENCE_S = 30.0
 """How long a program may take to end once its standard input is closed: a query may wait for a dead broker."""
 
 
 class Program:
-    """This process's side of the conversation. Create it first, before the JVM; an error that ends its block is
-    reported too."""
+    """The program's connection to the demo. Create it first, before the JVM; an error that ends its block is reported
+    too."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which decides
@@ -84,11 +84,11 @@ class Reporter:
 
     def _run(self) -> None:
         try:
-            while not self._stopped.wait(LOOK_EVERY_S):
+            while not self._stopped.wait(POLL_INTERVAL_S):
                 for query in self._queries:
                     self._look(query)
         except Exception as error:  # for example, the JVM has died
-            self._say(failed(MusterError(f"cannot ask Spark about its queries: {error!r}")))
+            self._say(failed(MusterError(f"cannot get the progress of the queries from Spark: {error!r}")))
 
     def _look(self, query: StreamingQuery) -> None:
         if (error := query.exception()) is not None:

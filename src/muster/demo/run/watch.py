@@ -12,18 +12,18 @@ from typing import Any
 
 from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.net.driver import wall_clock_ms
-from muster.demo.run.cluster_access import Way
+from muster.demo.run.cluster_access import ClusterAccess
 from muster.demo.show.story import Snapshot
 from muster.errors import KafkaError, MusterError
 from muster.history.lag import lag, total
 from muster.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP
 
-LOOK_EVERY_S = 0.4
+POLL_INTERVAL_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GroupsSnapshot:
     """A snapshot of the shared group, and the lag of every group that has committed."""
 
     shared: Snapshot
@@ -33,26 +33,26 @@ class Look:
 class Watcher:
     """Polls the cluster about some groups; an unreachable cluster is asked again."""
 
-    def __init__(self, way: Way, shared: str, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
+    def __init__(self, access: ClusterAccess, shared: str, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
         """`shared` is the group to describe in detail; `partitions` has those that each group reads."""
-        self._admin = AsyncAdmin(way.settings(), client_id="muster-demo-watch", request_timeout_ms=5_000)
+        self._admin = AsyncAdmin(access.settings(), client_id="muster-demo-watch", request_timeout_ms=5_000)
         self._shared = shared
         self._partitions = partitions
 
-    async def run(self, on_look: Callable[[Look], None]) -> None:
+    async def run(self, on_snapshots: Callable[[GroupsSnapshot], None]) -> None:
         """Poll until cancelled."""
         async with self._admin:
             while True:
                 try:
                     async with asyncio.timeout(5):
-                        look = await self.look()
+                        snapshots = await self.poll()
                 except (MusterError, TimeoutError):
                     pass  # the broker is down: try again
                 else:
-                    on_look(look)
-                await asyncio.sleep(LOOK_EVERY_S)
+                    on_snapshots(snapshots)
+                await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def look(self) -> Look:
+    async def poll(self) -> GroupsSnapshot:
         """The groups now."""
         described = (await self._admin.describe_consumer_groups([self._shared]))[self._shared]
         found = await self._admin.list_offsets_of_consumer_groups(self._partitions, raise_errors=False)
@@ -76,7 +76,7 @@ class Watcher:
             group: total(lag(offsets.get(p, 0), ends[p]) for p in self._partitions[group] if p in ends)
             for group, offsets in committed.items()
         }
-        return Look(snapshot, lags)
+        return GroupsSnapshot(snapshot, lags)
 
 
 def _offsets(found: Mapping[TopicPartition, OffsetAndMetadata | KafkaError]) -> dict[TopicPartition, int]:
@@ -88,7 +88,7 @@ async def tail_events(path: Path, on_event: Callable[[dict[str, Any]], None]) ->
     position = 0
     while True:
         position = _read_events(path, position, on_event)
-        await asyncio.sleep(LOOK_EVERY_S / 2)
+        await asyncio.sleep(POLL_INTERVAL_S / 2)
 
 
 def _read_events(path: Path, position: int, on_event: Callable[[dict[str, Any]], None]) -> int:

@@ -108,14 +108,14 @@ def _from_zero(report: DemoReport) -> DemoReport:
 def _header(report: DemoReport, title: str) -> str:
     wrong = [name for name, figure in report.figures.items() if figure.ok is False]
     verdict = (
-        f'<p class="verdict bad">✗ Not as it must be: {escape(", ".join(wrong))}</p>'
+        f'<p class="verdict bad">✗ Wrong: {escape(", ".join(wrong))}</p>'
         if wrong
-        else '<p class="verdict good">✓ Every figure that was checked is as it must be.</p>'
+        else '<p class="verdict good">✓ Every checked figure is correct.</p>'
     )
     outages = ", ".join(dict.fromkeys(outage.cause for outage in report.course.outages))
     lead = (
         f"Topic “{report.topic}” went through three streaming queries, members of consumer groups of their own, while "
-        f"a Spark query and Python processes shared group “{report.group}”. Members came, left and were killed. "
+        f"a Spark query and Python processes shared group “{report.group}”. Members joined, left and were killed. "
         f"{f'Outages on the way: {outages}. ' if outages else ''}"
         "Below: the pipeline, what came out, and how it compares with the source."
     )
@@ -137,11 +137,9 @@ def _timeline(report: DemoReport) -> str:
     shades = [Shade(outage.start_ms, outage.end_ms, outage.cause) for outage in report.outages]
     rows = [f"partition {partition}" for partition in partitions]
     title = f"Who owned each partition of {report.topic} over time"
-    hint = (
-        "A row is a partition, a colour its owner. Numbered lines are rebalances, the grey behind one how long it took."
-    )
+    hint = "A row is a partition, a colour its owner. Numbered lines are rebalances; the grey after a line is its duration."
     if any(item.cause == NOT_KNOWN for item in report.rebalances):
-        hint += " The cluster tells no causes: doctor.html, beside this page, has those that its records show."
+        hint += " The cluster does not report causes: doctor.html, next to this page, has those that its records show."
     chart = scroll(timeline(title, rows, bands, markers, shades))
     return section("Who owned what", hint, _legend(members, report.outages), chart, _rebalances(report.rebalances))
 
@@ -244,7 +242,7 @@ def _bars(rows: Iterable[DelayRow]) -> list[Bar]:
 
 
 def _figures(report: DemoReport) -> str:
-    verdicts = {True: '<span class="good">✓ as it must be</span>', False: '<span class="bad">✗ wrong</span>', None: ""}
+    verdicts = {True: '<span class="good">✓ correct</span>', False: '<span class="bad">✗ wrong</span>', None: ""}
     rows = [
         (escape(name), value(figure.value), verdicts[figure.ok], escape(figure.note))
         for name, figure in report.figures.items()

@@ -21,7 +21,7 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _NOTES = 14
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Shows the demo's progress."""
 
     def __enter__(self) -> Self: ...
@@ -35,7 +35,7 @@ class View(Protocol):
         """The groups, the queries and the data, now."""
 
 
-def open_view(console: Console) -> View:
+def open_view(console: Console) -> ProgressView:
     """The live view in a terminal, lines elsewhere."""
     return LiveView(console) if console.is_terminal else PlainView(console)
 

@@ -18,7 +18,7 @@ from muster.protocol.records.record_batch import (
     read_header,
     record_bytes,
 )
-from muster.protocol.records.record_runs import Run, pieces
+from muster.protocol.records.record_runs import RecordRun, pieces
 from muster.protocol.records.varints import read_varint, read_zigzag
 
 MAX_ERRORS = 1_000
@@ -143,7 +143,7 @@ class _Walker:
         except IndexError:
             raise CorruptRecordError("a record reaches beyond the end of its batch") from None
 
-    def _take_run(self, run: Run, first: int) -> None:
+    def _take_run(self, run: RecordRun, first: int) -> None:
         """Take in what a run says; its records are whole, and their offsets count up."""
         times = run.times
         least, most = (times, times) if isinstance(times, int) else (min(times), max(times))

@@ -510,7 +510,7 @@ def _main(arguments: list[str]) -> int:
     stale = [f for f in schema.TABLES if not (folder / f).exists() or (folder / f).read_text() != messages_source(f)]
     if arguments == ["--check"] and stale:
         print(
-            f"{stale} differ from their tables: run `python -m muster.protocol.definitions.codegen`",
+            f"{', '.join(stale)} differ from their tables: run `python -m muster.protocol.definitions.codegen`",
             file=sys.stderr,
         )
         return 1

@@ -125,7 +125,7 @@ class Message(Struct):
     key: int | None = None
     versions: Versions = ALWAYS
     older: Versions = NEVER
-    """Versions that today's Kafka no longer supports, for brokers of their time."""
+    """Versions that today's Kafka no longer supports, but older brokers do."""
     flexible: Versions = NEVER
     common: dict[str, Struct] = field(default_factory=dict)
 

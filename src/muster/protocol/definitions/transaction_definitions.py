@@ -1,7 +1,7 @@
 """The messages of transactions (KIP-98, KIP-890), as Apache Kafka 4.2 defines them, and the records of
 `__transaction_state`. `schema.py` states the grammar.
 
-Tags from 1000 on are muster's own: Kafka passes over tags that it does not know.
+Tags from 1000 on are muster's own: Kafka ignores tags that it does not know.
 """
 
 TRANSACTION_MESSAGES = """

@@ -1,4 +1,4 @@
-"""Which batches read_committed passes over (KIP-98): one filter for every decoder of fetched batches."""
+"""The filter for batches of aborted transactions, for every reader with read_committed (KIP-98)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def drops(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
-        """Whether the batch must be passed over. To be called once for each batch, in order."""
+        """Whether the batch must be skipped. Call it once for each batch, in order."""
         if not header.has_producer_id:
             return False
         while self._waiting and self._waiting[-1][1] <= header.last_offset:

@@ -35,7 +35,7 @@ MAX_DECOMPRESSED_SIZE = 128 * 1024 * 1024
 
 
 class BatchTooLargeError(CorruptRecordError):
-    """A batch would decompress to more than the caller allows. Whether its rest is sound is not known."""
+    """A batch would decompress to more than the caller allows. Whether it is otherwise valid is not known."""
 
 
 class Compression(IntEnum):
@@ -271,6 +271,6 @@ def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
         size = _I32.unpack_from(view, position)[0]
         position += 4
         if not 0 < size <= len(view) - position:
-            raise CorruptRecordError(f"a snappy block says {size} bytes, {len(view) - position} are left")
+            raise CorruptRecordError(f"a snappy block declares {size} bytes, but {len(view) - position} are left")
         yield view[position : position + size]
         position += size

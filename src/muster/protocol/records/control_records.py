@@ -45,7 +45,7 @@ def end_marker(marker: TxnMarker, timestamp: int) -> bytearray:
 
 
 def read_marker(buffer: Buffer, position: int, header: BatchHeader) -> TxnMarker | None:
-    """The marker in a control batch. None: it is empty since a compaction, or of a type that ends no transaction.
+    """The marker in a control batch; None if compaction has emptied the batch, or its type does not end a transaction.
     Raises CorruptRecordError."""
     kind, value = _first(buffer, position, header)
     if kind not in (_ABORT, _COMMIT) or value is None or len(value) < _VALUE.size:

@@ -47,7 +47,7 @@ _FARTHEST = (1 << 31) - 1
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
 
-class Message(NamedTuple):
+class LegacyMessage(NamedTuple):
     """One message of a set, with its absolute offset."""
 
     offset: int
@@ -61,7 +61,7 @@ class Message(NamedTuple):
 class _Entry(NamedTuple):
     magic: int
     attributes: int
-    message: Message
+    message: LegacyMessage
 
 
 def to_batches(records: Buffer, max_size: int = MAX_DECOMPRESSED_SIZE) -> tuple[bytes, CorruptRecordError | None]:
@@ -96,7 +96,7 @@ def _whole(view: memoryview, position: int) -> int | None:
     return size if size <= len(view) - position else None
 
 
-def _messages(entry: memoryview, max_size: int) -> list[Message]:
+def _messages(entry: memoryview, max_size: int) -> list[LegacyMessage]:
     """The messages of one entry: itself, or what it wraps."""
     outer = _read(entry)
     codec = outer.attributes & _CODEC_MASK
@@ -117,7 +117,7 @@ def _messages(entry: memoryview, max_size: int) -> list[Message]:
     return messages
 
 
-def _check_offsets(last: int, messages: list[Message]) -> int:
+def _check_offsets(last: int, messages: list[LegacyMessage]) -> int:
     """Check that offsets increase, which the CRC does not cover; returns the last one."""
     for message in messages:
         if message.offset <= last:
@@ -163,7 +163,7 @@ def _read(entry: memoryview) -> _Entry:
     if position != len(entry):
         raise CorruptRecordError(f"the message at offset {offset} has bytes after its value")
     log_append = bool(magic and attributes & _LOG_APPEND_FLAG)
-    return _Entry(magic, attributes, Message(offset, timestamp, key, value, log_append))
+    return _Entry(magic, attributes, LegacyMessage(offset, timestamp, key, value, log_append))
 
 
 def _bytes(entry: memoryview, position: int, offset: int) -> tuple[bytes | None, int]:
@@ -182,10 +182,10 @@ def _corrupt(outer: _Entry, what: str) -> CorruptRecordError:
     return CorruptRecordError(f"the compressed message at offset {outer.message.offset} {what}")
 
 
-def _batches(messages: list[Message]) -> Iterator[bytearray]:
+def _batches(messages: list[LegacyMessage]) -> Iterator[bytearray]:
     """Batches of these messages: one, unless the broker's time (LogAppendTime) differs between them, which a batch
     has only once, or their offsets are too far apart for a batch."""
-    run: list[Message] = []
+    run: list[LegacyMessage] = []
     for message in messages:
         if run and (_time_of_all(run[0]) != _time_of_all(message) or message.offset - run[0].offset > _FARTHEST):
             yield _batch(run)
@@ -194,11 +194,11 @@ def _batches(messages: list[Message]) -> Iterator[bytearray]:
     yield _batch(run)
 
 
-def _time_of_all(message: Message) -> int | None:
+def _time_of_all(message: LegacyMessage) -> int | None:
     return message.timestamp if message.log_append_time else None
 
 
-def _batch(messages: list[Message]) -> bytearray:
+def _batch(messages: list[LegacyMessage]) -> bytearray:
     first = messages[0].offset
     builder = BatchBuilder()
     for message in messages:

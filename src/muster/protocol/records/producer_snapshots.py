@@ -56,7 +56,7 @@ def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
         if version != 1:
             raise CorruptSnapshotError(f"a producer snapshot of unknown version {version}")
         if crc32c(data[_VERSION.size :]) != crc:
-            raise CorruptSnapshotError("a producer snapshot's CRC does not hold")
+            raise CorruptSnapshotError("the CRC of a producer snapshot does not match")
         [count] = _COUNT.unpack_from(data, _VERSION.size)
         first = _VERSION.size + _COUNT.size
         return [SnapshotEntry(*_ENTRY.unpack_from(data, first + at * _ENTRY.size)) for at in range(count)]

@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Protocol
 
 from muster.errors import CorruptRecordError
-from muster.protocol.records.record_runs import WORTH_IT, Run, pieces
+from muster.protocol.records.record_runs import WORTH_IT, RecordRun, pieces
 from muster.protocol.records.varints import read_varint, read_zigzag, signed
 
 RecordHeaders = list[tuple[str, bytes | None]]
@@ -49,7 +49,7 @@ class Decoded(Protocol):
 def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> None:
     """Fill blank objects with the records of a batch. Raises IndexError if the data end too early."""
 
-    def take_run(run: Run, first: int) -> None:
+    def take_run(run: RecordRun, first: int) -> None:
         _fill(run, header, records[first : first + run.records])
 
     def one_by_one(position: int, first: int, stop: int) -> int:
@@ -62,7 +62,7 @@ def decode_records(data: bytes, header: Header, records: Sequence[Decoded]) -> N
         raise CorruptRecordError(f"{len(data) - end} bytes left after the last record")
 
 
-def _fill(run: Run, header: Header, records: Sequence[Decoded]) -> None:
+def _fill(run: RecordRun, header: Header, records: Sequence[Decoded]) -> None:
     """Fill blank objects with the records of a run."""
     if header.timestamp_type:
         times: Iterable[int] = repeat(header.max_timestamp)

@@ -77,7 +77,7 @@ class _Shape(NamedTuple):
     null_value: bool
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records of one shape."""
 
     records: int
@@ -102,14 +102,14 @@ _shapes: dict[tuple[int, int], _Shape] = {}
 
 
 def pieces(
-    data: bytes, count: int, take_run: Callable[[Run, int], None], one_by_one: Callable[[int, int, int], int]
+    data: bytes, count: int, take_run: Callable[[RecordRun, int], None], one_by_one: Callable[[int, int, int], int]
 ) -> None:
     """Go through the records of a batch: each run goes to `take_run`, with the index of its first record. All others
     go to `one_by_one`, which gets a position, the index of the record there and that of the record to stop before, and
     returns the position after them.
 
-    In vain, runs are searched for less and less often, and at first among few records: the cost of a search grows with
-    the records searched, even if the run ends early.
+    While searches find nothing, they become less and less frequent, and each begins with few records: the cost of a
+    search grows with the number of records searched, even if the run ends early.
 
     Raises:
         CorruptRecordError: bytes left after the last record.
@@ -131,7 +131,7 @@ def pieces(
         raise CorruptRecordError(f"{len(data) - position} bytes left after the last record")
 
 
-def find_run(data: bytes, position: int, limit: int) -> Run | None:
+def find_run(data: bytes, position: int, limit: int) -> RecordRun | None:
     """The run of at most `limit` records that begins at `position`; None if it is too short."""
     if limit < WORTH_IT:
         return None
@@ -154,7 +154,7 @@ def find_run(data: bytes, position: int, limit: int) -> Run | None:
         return None
 
 
-def _run(data: bytes, position: int, limit: int, shape: _Shape) -> Run | None:
+def _run(data: bytes, position: int, limit: int, shape: _Shape) -> RecordRun | None:
     """The run of records of this shape; None if it is too short."""
     stride = shape.stride
     count = min(limit, (len(data) - position) // stride)
@@ -174,14 +174,14 @@ def _run(data: bytes, position: int, limit: int, shape: _Shape) -> Run | None:
         return None
     end = position + count * stride
     fields = shape.layout.iter_unpack(memoryview(data)[position:end])
-    return Run(count, end, offset, times, fields, shape.null_key, shape.null_value)
+    return RecordRun(count, end, offset, times, fields, shape.null_key, shape.null_value)
 
 
 def _offsets(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int, int]:
     """The offset of the first record, and how many records have offsets that go up by one in as many bytes each."""
     stride, begin, width = shape.stride, position + shape.offset, shape.key - shape.offset
-    offset, behind = read_varint(data, begin)
-    if behind - begin != width:
+    offset, after = read_varint(data, begin)
+    if after - begin != width:
         return 0, 0
     first = offset % _BLOCK
     for place, table in enumerate(_TABLES[min(width, 3)], begin):
@@ -189,7 +189,7 @@ def _offsets(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int
         expected = table[first : first + count]
         if column != expected:
             count = _common(column, expected)
-    for place in range(begin + 2, behind):
+    for place in range(begin + 2, after):
         column = data[place : position + count * stride : stride]
         count -= len(column.lstrip(column[:1]))
     return offset, count
@@ -208,10 +208,10 @@ def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int |
     column = data[begin : end : shape.stride]
     if width == 1 and column.isascii() and column == column[:1] * count:
         return _SIGNED[data[begin]], count
-    time, behind = read_varint(data, begin)
-    if behind - begin != width:
+    time, after = read_varint(data, begin)
+    if after - begin != width:
         return 0, 0
-    columns = [data[place : end : shape.stride] for place in range(begin, behind)]
+    columns = [data[place : end : shape.stride] for place in range(begin, after)]
     alike = min([count - len(column.lstrip(column[:1])) for column in columns])
     if alike == count or width > _WIDEST_TIME:
         return time, alike

@@ -8,13 +8,13 @@ ZooKeeper (`session.py`) or one in memory on a virtual clock (`testing/zookeeper
         data, stat = yield from ask(GetData(path))
         return stat.version
 
-Between two asks anything may happen: other sessions write, watches fire, the own session ends. So a rule trusts nothing
-that it read before, except through the version that a later write checks. A plan that is no longer wanted is closed
-with `close()`; what it asked for last may have been carried out or not.
+Between two asks anything may happen: other sessions write, watches fire, the plan's own session ends. So a rule trusts
+nothing that it read before, except through the version that a later write checks. A plan that is no longer needed is
+closed with `close()`; its last ask may or may not have been carried out.
 
-Watches are ZooKeeper's: one change, then gone. They arrive at the owner of the session as `Watched`, not in the plan. A
-client behind by some time sees the events of its own session in the order of the changes, and never reads a newer state
-before the event of a change that it watched.
+Watches are ZooKeeper's: they fire once, at the next change. They are reported to the owner of the session as `Watched`,
+not to the plan. A client that lags sees the events of its own session in the order of the changes, and never reads a
+newer state before the event of a change that it watched.
 
 Rules may have asks of their own kind (to stop fetching, to wait); what carries the plan out knows those.
 """
@@ -43,13 +43,13 @@ MAX_PACKET_BYTES = 1_048_575
 """ZooKeeper's own limit for a request, with all paths and whatever else is in it."""
 
 _FRAME_BYTES = 64
-"""More than what a request, or one part of a multi, has beside its path and data."""
+"""More than the size of a request, or of one part of a multi, without its path and data."""
 
 _PATH = re.compile("/|(?:/(?!\\.{1,2}(?:/|\\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
 
 
 class ZooKeeperError(MusterError):
-    """ZooKeeper refused an operation, or could not be asked.
+    """ZooKeeper refused an operation, or could not be reached.
 
     `path` is that of the operation; of a multi that of the part that was refused.
     """
@@ -239,7 +239,8 @@ class Check(Write[None]):
 
 
 class Multi(Ask[list[Any]]):
-    """All of the writes or none, at once; answers their answers in order, or raises the error of the first refused."""
+    """Carry out all writes or none, at once. Answered with their answers, in order; raises the error of the first
+    refused write."""
 
     __slots__ = ("writes",)
 
@@ -273,7 +274,7 @@ class Several(Ask[list[Any]]):
 
 
 class SessionId(Ask[int]):
-    """The id of the own session, as in `Stat.ephemeral_owner`; it is not asked of ZooKeeper.
+    """The id of the plan's own session, as in `Stat.ephemeral_owner`. No request is sent to ZooKeeper for it.
 
     Raises ConnectionLossError before the session has one.
     """
@@ -331,12 +332,12 @@ def next_ask(plan: Plan[Any], answer: Any) -> Ask[Any]:
     return plan.throw(answer) if isinstance(answer, Exception) else plan.send(answer)
 
 
-def check(what: Operation[Any] | Multi, chroot: str = "") -> None:
-    """Refuse what must not be sent.
+def check_request(what: Operation[Any] | Multi, chroot: str = "") -> None:
+    """Check an operation before it is sent.
 
     Raises:
-        IllegalArgumentError: a path that ZooKeeper does not take.
-        TooLargeError: too much data for one request.
+        IllegalArgumentError: a path is not valid in ZooKeeper.
+        TooLargeError: the request is too large.
     """
     writes = what.writes if isinstance(what, Multi) else (what,)
     data_bytes = packet_bytes = 0
@@ -346,20 +347,21 @@ def check(what: Operation[Any] | Multi, chroot: str = "") -> None:
         packet_bytes += len(data) + len((chroot + _checked_path(write)).encode()) + _FRAME_BYTES
     if data_bytes > MAX_DATA_BYTES or packet_bytes > MAX_PACKET_BYTES:
         first = writes[0].path
-        raise TooLargeError(first, f"{data_bytes} bytes for {first} are too many for ZooKeeper ({MAX_DATA_BYTES})")
+        raise TooLargeError(
+            first, f"{data_bytes} bytes for {first} are too many for ZooKeeper (limit {MAX_DATA_BYTES})"
+        )
 
 
 def _checked_path(operation: Operation[Any]) -> str:
     # A sequential znode may have no name but its number: "/queue/".
     path = operation.path + "0" if isinstance(operation, Create) and operation.sequential else operation.path
     if not _PATH.fullmatch(path):
-        raise IllegalArgumentError(f"not a path of ZooKeeper: {operation.path!r}")
+        raise IllegalArgumentError(f"not a valid path in ZooKeeper: {operation.path!r}")
     return path
 
 
 def ensure_path(path: str) -> Plan[None]:
-    """Create a persistent znode without data and those above it, where they are missing, whatever becomes of the
-    connection meanwhile."""
+    """Create a persistent znode without data, and its parents, if they are missing. Retried after a connection loss."""
     parts = path.strip("/").split("/")
     made = 0
     while made < len(parts):
@@ -374,10 +376,10 @@ def ensure_path(path: str) -> Plan[None]:
 
 
 def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
-    """Create an ephemeral znode of the own session, whatever becomes of the connection meanwhile.
+    """Create an ephemeral znode of this session. Retried after a connection loss.
 
-    After a connection loss it is unknown whether the znode was created: one that is there and belongs to this session
-    is the one. Raises NodeExistsError if it is another session's, and what Create raises.
+    After a connection loss it is unknown whether the znode was created: if it exists and belongs to this session, it
+    was. Raises NodeExistsError if it is another session's, and what Create raises.
     """
     while True:
         try:
@@ -405,7 +407,7 @@ def _owner_of(path: str) -> Plan[int | None]:
             return None if stat is None else stat.ephemeral_owner
 
 
-class Change(Enum):
+class ZnodeChange(Enum):
     """What a watch reports."""
 
     CREATED = "created"
@@ -419,7 +421,7 @@ class Change(Enum):
 class Watched(NamedTuple):
     """A watch has fired, or is lost; no watch of this kind is left on this path."""
 
-    change: Change
+    change: ZnodeChange
     path: str
 
 
@@ -427,7 +429,7 @@ class SessionEvent(Enum):
     """What happens to a session; its owner is notified of events in order."""
 
     CONNECTED = "connected"
-    """The session is there, or there again within its timeout: its ephemeral znodes stand."""
+    """There is a connection, or there is one again within the session's timeout: its ephemeral znodes exist."""
     SUSPENDED = "suspended"
     """The connection broke. The session may still be alive, or not: that is known when the connection is back."""
     DOUBTED = "doubted"

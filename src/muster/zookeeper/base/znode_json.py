@@ -1,4 +1,4 @@
-"""What a znode holds as JSON, read without trust: `reading` returns what it says, or `Unreadable` with the reason."""
+"""Znodes with JSON, parsed without trust: `parse_znode` returns the contents, or `Unreadable` with the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 MAX_TEXT = 10_000
-"""Characters of a text that goes into answers, where 32,767 bytes have room."""
+"""The most characters of a text that is sent to clients: their strings have at most 32,767 bytes."""
 
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")
@@ -27,12 +27,12 @@ class Unreadable(NamedTuple):
         return f"{self.path} cannot be read: {self.reason}"
 
 
-class BadError(Exception):
-    """Why a znode cannot be read; it does not leave `reading`."""
+class InvalidZnodeError(Exception):
+    """Why a znode cannot be read; `parse_znode` catches it."""
 
 
 class Json(dict[str, Any]):
-    """The object that a znode holds, read with care."""
+    """The JSON object in a znode. Its methods raise InvalidZnodeError for values that are missing or invalid."""
 
     beyond_java: str | None = None
 
@@ -42,7 +42,7 @@ class Json(dict[str, Any]):
     def texts(self, name: str) -> list[str]:
         found = self.get(name)
         if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-            raise BadError(f"{name} is not a list of strings")
+            raise InvalidZnodeError(f"{name} is not a list of strings")
         return found
 
     def integer(self, name: str) -> int:
@@ -51,13 +51,13 @@ class Json(dict[str, Any]):
     def port(self, name: str) -> int:
         found = self.integer(name)
         if not 0 <= found < 1 << 16:
-            raise BadError(f"{name} is not a valid port")
+            raise InvalidZnodeError(f"{name} is not a valid port")
         return found
 
     def mapping(self, name: str) -> dict[str, Any]:
         found = self.get(name)
         if not isinstance(found, dict):
-            raise BadError(f"{name} is not a JSON object")
+            raise InvalidZnodeError(f"{name} is not a JSON object")
         return found
 
     def time(self, name: str) -> int:
@@ -67,21 +67,21 @@ class Json(dict[str, Any]):
 
 
 def text_of(name: str, found: Any) -> str:
-    """Text that an answer to a client can hold."""
+    """The value, if it is text that can be sent to clients."""
     if not isinstance(found, str) or len(found) > MAX_TEXT or _NO_TEXT.search(found):
-        raise BadError(f"{name} is not text")
+        raise InvalidZnodeError(f"{name} is not text")
     return found
 
 
 def integer(name: str, found: Any) -> int:
     if type(found) is not int or not -INT32 <= found < INT32:
-        raise BadError(f"{name} is not a 32-bit integer")
+        raise InvalidZnodeError(f"{name} is not a 32-bit integer")
     return found
 
 
 def integers(name: str, found: Any) -> list[int]:
     if not isinstance(found, list):
-        raise BadError(f"{name} is not a list")
+        raise InvalidZnodeError(f"{name} is not a list")
     return [integer(name, number) for number in found]
 
 
@@ -89,38 +89,38 @@ def encode(values: Mapping[str, Any]) -> bytes:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def reading(path: str, data: bytes | None, read: Callable[[Json], T]) -> T | Unreadable:
+def parse_znode(path: str, data: bytes | None, read: Callable[[Json], T]) -> T | Unreadable:
     """The result of `read` for the object in the data."""
     beyond: list[str] = []
 
     def number(text: str) -> float:
         value = int(text)
         if not -INT32 <= value < INT32:
-            beyond.append(f"{shown(text)} is beyond Java's int")
+            beyond.append(f"{quoted(text)} is beyond Java's int")
         return value
 
     def fraction(text: str) -> float:
-        beyond.append(f"{shown(text)} is not an integer")
+        beyond.append(f"{quoted(text)} is not an integer")
         return float(text)
 
     try:
         if data is None:
-            raise BadError("it has no data")
+            raise InvalidZnodeError("it has no data")
         found = json.loads(data.decode(), parse_int=number, parse_float=fraction, parse_constant=_no_constant)
         if not isinstance(found, dict):
-            raise BadError("it is not a JSON object")
+            raise InvalidZnodeError("it is not a JSON object")
         values = Json(found)
         values.beyond_java = beyond[0] if beyond else None
         return read(values)
-    except BadError as error:
+    except InvalidZnodeError as error:
         return Unreadable(path, str(error))
     except (ValueError, RecursionError):  # not JSON, not UTF-8, a number of thousands of digits, or nested too deep
         return Unreadable(path, "it is not valid JSON")
 
 
 def _no_constant(name: str) -> float:
-    raise BadError(f"{name} is not valid JSON")
+    raise InvalidZnodeError(f"{name} is not valid JSON")
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:40] + "…")

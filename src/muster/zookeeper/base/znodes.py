@@ -21,13 +21,13 @@ from muster.model import Node
 from muster.zookeeper.base.znode_json import (
     DECIMAL,
     INT32,
-    BadError,
+    InvalidZnodeError,
     Json,
     Unreadable,
     encode,
     integers,
-    reading,
-    shown,
+    parse_znode,
+    quoted,
     text_of,
 )
 
@@ -59,15 +59,15 @@ _ENDPOINT = re.compile(r"([a-zA-Z0-9_.-]+)://\[?([0-9a-zA-Z_.:%-]{0,255})\]?:(-?
 
 
 def check_name(kind: str, name: str) -> str:
-    """The name, if it may stand in a path.
+    """The name, if it may be part of a path.
 
     Kafka 0.8 allows the same characters in `group.id`, `client.id` and names of topics.
 
     Raises:
-        ConfigError: it may not; the message names the kind of thing.
+        ConfigError: it may not; the message begins with `kind`.
     """
     if not _NAME.match(name):
-        raise ConfigError(f"{kind} is {name!r}; in ZooKeeper it may have only letters, digits, '.', '_' and '-'")
+        raise ConfigError(f"{kind} is {name!r}; in ZooKeeper it may contain only letters, digits, '.', '_' and '-'")
     return name
 
 
@@ -135,7 +135,7 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """What a broker says of itself in `/brokers/ids`."""
+    """What a broker registers in `/brokers/ids`."""
 
     broker_id: int
     endpoints: tuple[Endpoint, ...]
@@ -146,19 +146,19 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     jmx_port: int = -1
     draft_listener: Endpoint | None = None
-    """Where it speaks as Kafka's drafts had it. Ours alone, and not among the others: a consumer of Kafka 0.9 fails on
-    the name of a listener that it does not know, but all of Kafka pass over keys that they do not know."""
+    """The listener for the protocol of Kafka's drafts. Only muster's brokers have one. It is not among the endpoints,
+    because a consumer of Kafka 0.9 fails at an unknown listener name; all releases of Kafka ignore unknown keys."""
     offline: frozenset[tuple[str, int]] = frozenset()
-    """The partitions that it cannot open, by topic id and number: it cannot lead them. Ours alone. A topic that is
-    created again has another id, so what is said of the former one does not hold for it."""
+    """The partitions that the broker cannot open and so cannot lead, by topic id and number. Only muster's brokers have
+    this. A topic that is created again has another id, so its partitions are not meant."""
 
     @property
     def plaintext(self) -> Endpoint | None:
-        """The first listener without encryption to which one can connect: the only one that consumers of 0.8 know."""
+        """The first listener without encryption that can be connected to: the only kind that consumers of 0.8 know."""
         return self.endpoint("PLAINTEXT")
 
     def endpoint(self, security_protocol: str) -> Endpoint | None:
-        """The first listener of a security protocol to which one can connect."""
+        """The first listener of a security protocol that can be connected to."""
         fit = (endpoint for endpoint in self.endpoints if endpoint.security_protocol == security_protocol)
         return next((found for found in fit if found.host and 0 < found.port < 1 << 16), None)
 
@@ -217,18 +217,18 @@ _BROKER_KEYS: dict[int, tuple[str, ...]] = {
 
 def read_broker(name: str, data: bytes | None) -> BrokerRegistration | Unreadable:
     """What the child `name` of `/brokers/ids` says, in any version."""
-    return reading(f"{BROKER_IDS}/{name}", data, lambda found: _broker(name, found))
+    return parse_znode(f"{BROKER_IDS}/{name}", data, lambda found: _broker(name, found))
 
 
 def _broker(name: str, found: Json) -> BrokerRegistration:
     version = found.integer("version")
     if version < 1:
-        raise BadError("its version is below 1")
+        raise InvalidZnodeError("its version is below 1")
     _check_id(name)
     if version == 1:
         host = found.text("host")
         if not _HOST.match(host):
-            raise BadError(f"{shown(host)} is not a host name")
+            raise InvalidZnodeError(f"{quoted(host)} is not a host name")
         endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, found.port("port")),)
     else:
         protocols = found.mapping("listener_security_protocol_map") if "listener_security_protocol_map" in found else {}
@@ -258,17 +258,17 @@ def _draft_listener(found: Json) -> Endpoint | None:
 
 def _check_id(name: str) -> None:
     if not _NUMBER.match(name) or int(name) >= INT32:
-        raise BadError("its name is not a broker id")
+        raise InvalidZnodeError("its name is not a broker id")
 
 
 def _endpoint(text: str, protocols: Mapping[str, Any]) -> Endpoint:
     parts = _ENDPOINT.match(text)
     if parts is None:
-        raise BadError(f"{shown(text)} is not a listener")
+        raise InvalidZnodeError(f"{quoted(text)} is not a listener")
     listener, host, port = parts.groups()
     protocol = protocols.get(listener, listener)  # before version 4 a listener is named after its protocol
     if not isinstance(protocol, str):
-        raise BadError("a security protocol is not text")
+        raise InvalidZnodeError("a security protocol is not text")
     return Endpoint(listener, host, int(port), protocol)
 
 
@@ -296,14 +296,14 @@ class TopicRegistration(NamedTuple):
 
 def read_topic(topic: str, data: bytes | None) -> TopicRegistration | Unreadable:
     """What `/brokers/topics/[topic]` says, in any version."""
-    return reading(topic_path(topic), data, _topic)
+    return parse_znode(topic_path(topic), data, _topic)
 
 
 def _topic(found: Json) -> TopicRegistration:
     partitions: dict[int, list[int]] = {}
     for name, replicas in found.mapping("partitions").items():
         if not _NUMBER.match(name) or int(name) >= INT32:
-            raise BadError(f"{shown(name)} is not a partition number")
+            raise InvalidZnodeError(f"{quoted(name)} is not a partition number")
         partitions[int(name)] = integers("replicas", replicas)
     topic_id = found.text("topic_id") if found.get("topic_id") is not None else None
     return TopicRegistration(dict(sorted(partitions.items())), topic_id, found.integer("version"))
@@ -325,7 +325,7 @@ class PartitionState(NamedTuple):
 
 def read_partition_state(topic: str, partition: int, data: bytes | None) -> PartitionState | Unreadable:
     """What a partition's `state` says."""
-    return reading(
+    return parse_znode(
         partition_state_path(topic, partition),
         data,
         lambda found: PartitionState(
@@ -344,7 +344,7 @@ def topic_config_data(settings: Mapping[str, str]) -> bytes:
 
 def read_topic_config(topic: str, data: bytes | None) -> dict[str, str] | Unreadable:
     """What `/config/topics/[topic]` says."""
-    return reading(topic_config_path(topic), data, _topic_config)
+    return parse_znode(topic_config_path(topic), data, _topic_config)
 
 
 def _topic_config(found: Json) -> dict[str, str]:
@@ -370,7 +370,7 @@ class Controller(NamedTuple):
 
 def read_controller(data: bytes | None) -> Controller | Unreadable:
     """What `/controller` says."""
-    return reading(
+    return parse_znode(
         CONTROLLER,
         data,
         lambda found: Controller(found.integer("brokerid"), found.time("timestamp"), found.integer("version")),
@@ -411,7 +411,7 @@ class CoordinatorRegistration(NamedTuple):
     host: str
     port: int
     draft_listener: Endpoint | None = None
-    """Where it speaks as Kafka's drafts had it."""
+    """The listener for the protocol of Kafka's drafts."""
 
     def encode(self) -> bytes:
         """As it is written here; no Kafka had it."""
@@ -421,14 +421,14 @@ class CoordinatorRegistration(NamedTuple):
 
 def read_coordinator(name: str, data: bytes | None) -> CoordinatorRegistration | Unreadable:
     """What the child `name` of `/muster/coordinators` says."""
-    return reading(f"{COORDINATORS}/{name}", data, lambda found: _coordinator(name, found))
+    return parse_znode(f"{COORDINATORS}/{name}", data, lambda found: _coordinator(name, found))
 
 
 def _coordinator(name: str, found: Json) -> CoordinatorRegistration:
     _check_id(name)
     host, port = found.text("host"), found.port("port")
     if not _HOST.match(host) or not port:
-        raise BadError(f"{shown(host)} port {port} is not an address")
+        raise InvalidZnodeError(f"{quoted(host)} port {port} is not an address")
     return CoordinatorRegistration(host, port, _draft_listener(found))
 
 
@@ -445,14 +445,16 @@ class SlotOwner(NamedTuple):
 
 def read_slot_owner(slot: int, data: bytes | None) -> SlotOwner | Unreadable:
     """What a slot's `owner` says."""
-    return reading(slot_owner_path(slot), data, lambda found: SlotOwner(found.integer("id"), found.integer("epoch")))
+    return parse_znode(
+        slot_owner_path(slot), data, lambda found: SlotOwner(found.integer("id"), found.integer("epoch"))
+    )
 
 
 # --- members of scheme 1 ---------------------------------------------------------------------------------------------
 
 
-class Pattern(Enum):
-    """How a member of scheme 1 says what it reads."""
+class SubscriptionPattern(Enum):
+    """How a member of scheme 1 describes its topics; Kafka calls it the pattern."""
 
     STATIC = "static"
     """Topics, each with a number of streams."""
@@ -463,9 +465,9 @@ class Pattern(Enum):
 
 
 class MemberRegistration(NamedTuple):
-    """What a member of scheme 1 says of itself in `/consumers/[group]/ids`."""
+    """What a member of scheme 1 registers in `/consumers/[group]/ids`."""
 
-    pattern: Pattern
+    pattern: SubscriptionPattern
     subscription: dict[str, int]
     """Streams by topic; of a list by its regular expression, which is then the only key."""
     timestamp_ms: int
@@ -475,7 +477,7 @@ class MemberRegistration(NamedTuple):
     def encode(self) -> bytes:
         """As Kafka 0.8.2.2 writes it. The timestamp is text: as a number it would be beyond Java's int, see the head
         of this file. That Kafka escapes a regular expression, and nothing else."""
-        escape = _plain if self.pattern is Pattern.STATIC else _escaped
+        escape = _plain if self.pattern is SubscriptionPattern.STATIC else _escaped
         streams = ",".join(f'"{escape(name)}":{count}' for name, count in self.subscription.items())
         return (
             f'{{"version":1,"subscription":{{{streams}}},"pattern":"{self.pattern.value}",'
@@ -485,20 +487,20 @@ class MemberRegistration(NamedTuple):
 
 def read_member(path: str, data: bytes | None) -> MemberRegistration | Unreadable:
     """What a member's id says; `path` is that of the znode."""
-    return reading(path, data, _member)
+    return parse_znode(path, data, _member)
 
 
 def _member(found: Json) -> MemberRegistration:
     name = found.text("pattern")
-    lists = {pattern.value: pattern for pattern in Pattern}
-    pattern = lists.get(name, Pattern.STATIC)  # as 0.8 does
+    lists = {pattern.value: pattern for pattern in SubscriptionPattern}
+    pattern = lists.get(name, SubscriptionPattern.STATIC)  # as 0.8 does
     subscription = found.mapping("subscription")
-    if pattern is not Pattern.STATIC:
+    if pattern is not SubscriptionPattern.STATIC:
         subscription = dict(list(subscription.items())[:1])
     if any(type(count) is not int or count < 1 for count in subscription.values()):
-        raise BadError("a number of streams is not an integer of at least 1")
+        raise InvalidZnodeError("a number of streams is not an integer of at least 1")
     if sum(subscription.values()) > MAX_STREAMS:
-        raise BadError(f"it has more than {MAX_STREAMS} streams")
+        raise InvalidZnodeError(f"it has more than {MAX_STREAMS} streams")
     poison = found.beyond_java
     return MemberRegistration(pattern, subscription, found.time("timestamp"), poison)
 
@@ -511,7 +513,7 @@ def read_offset(path: str, data: bytes | None) -> int | Unreadable:
 def _read_decimal(path: str, data: bytes | None) -> int | Unreadable:
     text = (data or b"").decode("latin-1")
     if not DECIMAL.match(text) or not -(1 << 63) <= int(text) < 1 << 63:
-        return Unreadable(path, f"{shown(text)} is not a 64-bit integer")
+        return Unreadable(path, f"{quoted(text)} is not a 64-bit integer")
     return int(text)
 
 

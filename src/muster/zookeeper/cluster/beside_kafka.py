@@ -29,13 +29,13 @@ from muster.zookeeper.base.operations import (
     ensure_path,
 )
 from muster.zookeeper.base.znodes import COORDINATORS, CoordinatorRegistration, broker_path, coordinator_path
-from muster.zookeeper.cluster.scheme import OURS, IdTakenError, check_cluster, cluster_id_there
+from muster.zookeeper.cluster.scheme import MUSTER_MARK, IdTakenError, check_cluster, cluster_id_there
 
 KAFKA = "/muster/kafka"
 
 
 class CoordinatorIdTakenError(IdTakenError):
-    """Of a coordinator."""
+    """Another coordinator is registered with this id."""
 
     def __init__(self, coordinator_id: int) -> None:
         super().__init__(f"another coordinator is registered with the id {coordinator_id}")
@@ -79,8 +79,10 @@ class BesideKafka:
             yield from check_cluster(self.cluster_id)
 
     def _register(self, registration: CoordinatorRegistration) -> Plan[None]:
-        if (yield from ask(Exists(OURS))) is not None:
-            raise ConfigError("this ZooKeeper has a cluster of muster brokers, which coordinate groups themselves")
+        if (yield from ask(Exists(MUSTER_MARK))) is not None:
+            raise ConfigError(
+                "this ZooKeeper has a cluster of muster's brokers, which coordinate their groups themselves"
+            )
         taken = yield from ask(Exists(broker_path(self.coordinator_id)))
         if taken is not None and not self._was_registered:
             raise ConfigError(f"a broker already has id {self.coordinator_id}: give the coordinator another id")
@@ -93,7 +95,7 @@ class BesideKafka:
         self.is_registered = self._was_registered = True
 
     def _learn_cluster(self) -> Plan[None]:
-        """Kafka's cluster; the first coordinator that sees it writes down of which it is."""
+        """Read the id of Kafka's cluster; the first coordinator that sees the cluster stores its id."""
         while True:
             try:
                 data, _ = yield from ask(GetData(KAFKA))

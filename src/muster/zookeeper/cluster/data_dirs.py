@@ -1,4 +1,4 @@
-"""Which data folder a broker of the cluster has its records in: `/muster/brokers/[id]`, written when it registers.
+"""The data folder of each broker of the cluster: `/muster/brokers/[id]`, written when the broker registers.
 
 A broker with another folder than before (an empty volume, a wrong path) would lead its partitions from offset 0, and
 its acknowledged records would be silently lost. So it is refused, until the operator names the folder to give up.
@@ -37,7 +37,7 @@ class DataDir(NamedTuple):
 
 
 def data_dir_path(broker_id: int) -> str:
-    """Where a broker's folder is named."""
+    """The znode that names a broker's folder."""
     return f"{DATA_DIRS}/{broker_id}"
 
 
@@ -55,7 +55,7 @@ def claim_data_dir(broker_id: int, mine: DataDir, given_up: str | None) -> Plan[
     """Register the broker's folder. `given_up` is the id of a folder that may be replaced.
 
     Raises:
-        ConfigError: it has another one, or has continued with a copy of this one.
+        ConfigError: the broker has another folder, or has continued with another copy of this one.
     """
     while True:
         found, version = yield from _read(broker_id)

@@ -22,7 +22,7 @@ from muster.zookeeper.base.operations import (
 )
 from muster.zookeeper.base.znode_json import Unreadable
 from muster.zookeeper.base.znodes import TRANSACTION_VERSION, read_transaction_version
-from muster.zookeeper.cluster.slots import agreed
+from muster.zookeeper.cluster.slots import agree_on
 
 TRIES = 20
 """Several brokers may change it at a time."""
@@ -34,7 +34,7 @@ def agree_on_transaction_version(level: int, oldest: int, newest: int) -> Plan[i
     Raises:
         ConfigError: this program does not know the cluster's level.
     """
-    found = yield from agreed(TRANSACTION_VERSION, b"%d" % level)
+    found = yield from agree_on(TRANSACTION_VERSION, b"%d" % level)
     if found not in [b"%d" % known for known in range(oldest, newest + 1)]:
         there = found.decode(errors="replace")
         raise ConfigError(
@@ -54,7 +54,7 @@ def change_transaction_version(present: int, change: Callable[[int], int | None]
     """
     for _ in range(TRIES):
         yield from ask(Sync(TRANSACTION_VERSION))
-        yield from agreed(TRANSACTION_VERSION, b"%d" % present)
+        yield from agree_on(TRANSACTION_VERSION, b"%d" % present)
         try:
             data, stat = yield from ask(GetData(TRANSACTION_VERSION))
             found = read_transaction_version(data)

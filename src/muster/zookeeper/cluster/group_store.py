@@ -49,6 +49,14 @@ from muster.zookeeper.base.operations import (
     Write,
 )
 from muster.zookeeper.base.znode_json import Unreadable
+from muster.zookeeper.cluster.cached_znode import (
+    CachedZnode,
+    PendingZnode,
+    group_of,
+    is_of_group,
+    is_offset,
+    offset_fits,
+)
 from muster.zookeeper.cluster.group_znodes import (
     MAX_ZNODE_BYTES,
     fits,
@@ -58,7 +66,6 @@ from muster.zookeeper.cluster.group_znodes import (
     read_znode,
     transactional_batch,
 )
-from muster.zookeeper.cluster.kept_znode import KeptZnode, PendingZnode, group_of, is_of_group, is_offset, offset_fits
 from muster.zookeeper.cluster.slot_plans import LARGE_BYTES, data_of, names_of_groups, size_of, write_all
 from muster.zookeeper.cluster.slot_transactions import NewProducers, Producers, SlotTransactions
 
@@ -78,8 +85,8 @@ class Runner(Protocol):
     """Carries out plans on one session."""
 
     def __call__(self, plan: Plan[Any], then: Callable[[Any], None], /) -> Callable[[], None]:
-        """Begin. `then` is called with the result, or the error as a value; never before this returns. What is
-        returned ends the plan where it stands: then `then` is not called."""
+        """Begin. `then` is called with the result, or the error as a value; never before this returns. The returned
+        function ends the plan early, without a call of `then`."""
 
 
 class Room:
@@ -89,7 +96,7 @@ class Room:
         self.bytes = _ROOM_OF_A_MULTI
 
     def was_too_much(self, size: int) -> None:
-        """ZooKeeper did not take so much. It may be asked with other requests meanwhile, which were smaller."""
+        """ZooKeeper did not accept a request of this size. The limit may have been lowered meanwhile."""
         self.bytes = min(self.bytes, max(size // 2, LARGE_BYTES))
 
     def fits(self, key: bytes, value: bytes) -> bool:
@@ -154,14 +161,14 @@ class GroupJournal:
         self._room = room
         self._position = 0
         self._now = 0
-        self._own: dict[str, KeptZnode] = {}
-        self._offsets: dict[str, dict[int, KeptZnode]] = {}
-        self._where: dict[bytes, KeptZnode] = {}
+        self._own: dict[str, CachedZnode] = {}
+        self._offsets: dict[str, dict[int, CachedZnode]] = {}
+        self._where: dict[bytes, CachedZnode] = {}
         """Of each offset. One that comes again before its removal is written has its former place: a group's znodes
         may go in two multis, and a crash between them must not leave an offset in two places."""
-        self._dirty: dict[str, dict[KeptZnode, int]] = {}
+        self._dirty: dict[str, dict[CachedZnode, int]] = {}
         """Pending writes by group, each with the position of the first write that caused it."""
-        self._under_way: dict[KeptZnode, tuple[int, Write[Any], set[bytes]]] = {}
+        self._under_way: dict[CachedZnode, tuple[int, Write[Any], set[bytes]]] = {}
         """The same of the multi that is under way, with the write, and the keys that it takes away."""
         self._names: deque[str] = deque()
         self._arrived: deque[Piece] = deque()
@@ -249,7 +256,7 @@ class GroupJournal:
         if named.producer_id is not None and named.number is not None:
             return self._transactions.know(named.group, name, named.number, named.producer_id, data, stat.version)
         path = f"{groups_path(self.slot)}/{name}"
-        znode = KeptZnode(named.group, name, path, stat.version, named.number is not None)
+        znode = CachedZnode(named.group, name, path, stat.version, named.number is not None)
         self._keep(znode, named.number)
         records = read_znode(path, data)
         if not isinstance(records, Unreadable) and not all(_belongs(key, znode) for key in records):
@@ -262,7 +269,7 @@ class GroupJournal:
                 self._where[key] = znode
         return Piece([(path, key, value) for key, value in records.items()])
 
-    def _keep(self, znode: KeptZnode, number: int | None) -> None:
+    def _keep(self, znode: CachedZnode, number: int | None) -> None:
         if number is None:
             self._own[znode.group] = znode
         else:
@@ -360,7 +367,7 @@ class GroupJournal:
         if znode is None:
             if value is None:
                 return
-            znode = KeptZnode(group, group, f"{groups_path(self.slot)}/{group}")
+            znode = CachedZnode(group, group, f"{groups_path(self.slot)}/{group}")
             self._keep(znode, None)
         if value is not None:
             znode.put(key, value)
@@ -383,7 +390,7 @@ class GroupJournal:
         znode.put(key, value)
         self._changed(znode)
 
-    def _with_room(self, group: str, key: bytes) -> KeptZnode:
+    def _with_room(self, group: str, key: bytes) -> CachedZnode:
         """The znode of a group's that takes a new offset: the first with room, so that there are few."""
         of_group = self._offsets.setdefault(group, {})
         for znode in of_group.values():
@@ -391,10 +398,10 @@ class GroupJournal:
                 return znode
         number = next(number for number in range(len(of_group) + 1) if number not in of_group)
         name = offsets_name(group, number)
-        znode = of_group[number] = KeptZnode(group, name, f"{groups_path(self.slot)}/{name}", is_offsets=True)
+        znode = of_group[number] = CachedZnode(group, name, f"{groups_path(self.slot)}/{name}", is_offsets=True)
         return znode
 
-    def _changed(self, znode: KeptZnode) -> None:
+    def _changed(self, znode: CachedZnode) -> None:
         self._dirty.setdefault(znode.group, {}).setdefault(znode, self._position)
 
     def _send(self) -> None:
@@ -435,7 +442,7 @@ class GroupJournal:
             self._settle(znode, gone)
         self._send()
 
-    def _settle(self, znode: KeptZnode, gone: set[bytes]) -> None:
+    def _settle(self, znode: CachedZnode, gone: set[bytes]) -> None:
         """ZooKeeper has a znode without these records. Let go of it if it is gone, unless it will be again."""
         if isinstance(znode, PendingZnode):
             self._transactions.settled(znode, gone)
@@ -460,7 +467,7 @@ class GroupJournal:
         self.durable = min(waiting) - 1 if waiting else self._position
 
 
-def _write_of(znode: KeptZnode, now: int) -> tuple[Write[Any] | None, int]:
+def _write_of(znode: CachedZnode, now: int) -> tuple[Write[Any] | None, int]:
     """What makes a znode what it should be, None if it is, and how much of a request that takes."""
     if not znode.records:
         if znode.version is None:
@@ -478,7 +485,7 @@ def _version_after(write: Write[Any]) -> int | None:
     return 0 if isinstance(write, Create) else None
 
 
-def _belongs(key: bytes, znode: KeptZnode) -> bool:
+def _belongs(key: bytes, znode: CachedZnode) -> bool:
     """Whether a record is written into this znode. What is found elsewhere is not read: it would not be written over,
     and might be read after what is newer."""
     return is_offset(key) is znode.is_offsets and is_of_group(key, znode.group)

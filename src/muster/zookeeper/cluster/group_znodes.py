@@ -81,7 +81,7 @@ def pending_name(name: str, producer_id: int, number: int) -> str:
     return f"{name}~t{producer_id}-{number}"
 
 
-class Named(NamedTuple):
+class ZnodeName(NamedTuple):
     """A znode among a slot's groups: which group's it is, and the number of the offsets' znode, None for the group's
     own. `producer_id`: that of a transaction that the offsets are part of."""
 
@@ -90,12 +90,12 @@ class Named(NamedTuple):
     producer_id: int | None = None
 
 
-def read_name(name: str) -> Named:
+def read_name(name: str) -> ZnodeName:
     """What a name says."""
     found = _OFFSETS_NAME.match(name)
     if found is None:
-        return Named(name, None)
-    return Named(found[1], int(found[3]), None if found[2] is None else int(found[2]))
+        return ZnodeName(name, None)
+    return ZnodeName(found[1], int(found[3]), None if found[2] is None else int(found[2]))
 
 
 def encode_records(records: Mapping[bytes, bytes], now: int) -> bytes:
@@ -133,7 +133,7 @@ def _all_records(data: bytes) -> Iterable[tuple[BatchHeader, Record]]:
         raise CorruptRecordError(f"of {len(data)} bytes, {end} are records")
 
 
-class Pending(NamedTuple):
+class PendingOffsets(NamedTuple):
     """What a pending znode holds: keys, values (None: superseded), places in the order of commits."""
 
     producer_id: int
@@ -165,7 +165,7 @@ def transactional_batch(
     )
 
 
-def read_pending(path: str, data: bytes | None) -> Pending | Unreadable:
+def read_pending(path: str, data: bytes | None) -> PendingOffsets | Unreadable:
     """What is in a pending znode."""
     records: list[tuple[bytes, bytes | None, int]] = []
     producer = (-1, -1)
@@ -178,7 +178,7 @@ def read_pending(path: str, data: bytes | None) -> Pending | Unreadable:
             records.append((record.key, record.value, int.from_bytes(order, "big")))
     except CorruptRecordError as error:
         return Unreadable(path, str(error))
-    return Pending(*producer, records)
+    return PendingOffsets(*producer, records)
 
 
 def fits(key: bytes, value: bytes, most: int = MAX_ZNODE_BYTES) -> bool:

@@ -80,8 +80,8 @@ from muster.zookeeper.cluster.data_dirs import DATA_DIRS, DataDir, claim_data_di
 from muster.zookeeper.cluster.deletions import DELETIONS, notes
 
 CLUSTER_ID = "/cluster/id"
-OURS = DATA_DIRS
-"""Exists in every cluster of these brokers, and in none of Apache Kafka's."""
+MUSTER_MARK = DATA_DIRS
+"""A path that exists in every cluster of muster's brokers, and in no cluster of Apache Kafka."""
 PRODUCER_IDS = "/latest_producer_id_block"
 PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/changes", DELETE_TOPICS, DELETIONS)
 """The znodes that a broker creates before it registers, with their parents; all but the last as Kafka does."""
@@ -100,7 +100,7 @@ class IdTakenError(MusterError):
 
 
 class BrokerIdTakenError(IdTakenError):
-    """Of a broker."""
+    """Another broker is registered with this id."""
 
     def __init__(self, broker_id: int) -> None:
         super().__init__(f"another broker is registered with the id {broker_id}")
@@ -191,7 +191,7 @@ def join_cluster(fresh: str) -> Plan[str]:
     # In this order: another of these brokers marks the cluster before it does anything else.
     has_controller = yield from ask(Exists(CONTROLLER_EPOCH))
     brokers = yield from _below(BROKER_IDS)
-    if (yield from ask(Exists(OURS))) is None:
+    if (yield from ask(Exists(MUSTER_MARK))) is None:
         if has_controller or brokers[:-1]:
             raise ConfigError("this ZooKeeper has an Apache Kafka cluster; give this one a chroot: HOST:PORT/CHROOT")
         if (yield from ask(Exists(SLOTS))) is not None:
@@ -199,7 +199,7 @@ def join_cluster(fresh: str) -> Plan[str]:
                 "this ZooKeeper has coordinators that run next to Apache Kafka; give this cluster a chroot: "
                 "HOST:PORT/FOLDER"
             )
-        yield from ensure_path(OURS)
+        yield from ensure_path(MUSTER_MARK)
     return (yield from cluster_id(fresh))
 
 
@@ -535,7 +535,7 @@ class ClusterMember:
             try:
                 written = yield from settle(self.term, self.image)
             except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError) as error:
-                yield from self._look_again(error.path)
+                yield from self._reread(error.path)
                 refusals += 1
                 if refusals == REFUSALS_OF_A_TURN:
                     raise
@@ -574,7 +574,7 @@ class ClusterMember:
             yield from check_cluster(self.cluster_id)
         self.term = yield from elect(self.broker_id, now)
         if self.term is None:
-            yield from self._look_again(CONTROLLER)
+            yield from self._reread(CONTROLLER)
             return False
         self.image.controller_id = self.broker_id
         return True
@@ -591,7 +591,7 @@ class ClusterMember:
             return True
         return True
 
-    def _look_again(self, path: str) -> Plan[None]:
+    def _reread(self, path: str) -> Plan[None]:
         """A write was refused because its basis is stale. After a sync nothing older than now is read."""
         if path == CONTROLLER_EPOCH:
             self.term = None

@@ -1,5 +1,4 @@
-"""Plans about the znodes of a slot: to read them, and to write them under the slot's epoch, whatever becomes of the
-connection meanwhile."""
+"""Plans that read the znodes of a slot, and write them under the slot's epoch. They retry after a connection loss."""
 
 from __future__ import annotations
 
@@ -37,11 +36,11 @@ LOST_ANSWERS = 4
 """A large multi is given up when its answer was lost this many times in a row, and was not carried out."""
 
 LARGE_BYTES = 32 * 1024
-"""What every ZooKeeper takes: a smaller request is tried until it is answered."""
+"""A size that every ZooKeeper accepts: smaller requests are retried until they are answered."""
 
 
-def surely(what: Ask[A]) -> Plan[A]:
-    """Read something whatever becomes of the connection meanwhile."""
+def retried(what: Ask[A]) -> Plan[A]:
+    """Read something; retried after a connection loss."""
     while True:
         try:
             return (yield from ask(what))
@@ -51,11 +50,11 @@ def surely(what: Ask[A]) -> Plan[A]:
 
 def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:
     """The znodes of a slot that this session has under an epoch. Raises FencedError if it no longer does."""
-    yield from surely(Sync(slot_epoch_path(slot)))
+    yield from retried(Sync(slot_epoch_path(slot)))
     yield from _check_epoch(slot, epoch)
     while True:
         try:
-            return (yield from surely(GetChildren(groups_path(slot))))
+            return (yield from retried(GetChildren(groups_path(slot))))
         except NoNodeError:  # another program has deleted the groups, and what they are below
             yield from ensure_path(groups_path(slot))
 
@@ -63,23 +62,23 @@ def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:
 def data_of(path: str) -> Plan[tuple[bytes | None, Stat] | None]:
     """What a znode has, None if it no longer exists."""
     try:
-        return (yield from surely(GetData(path)))
+        return (yield from retried(GetData(path)))
     except NoNodeError:
         return None
 
 
 def _check_epoch(slot: int, epoch: int) -> Plan[None]:
-    found = yield from surely(Exists(slot_epoch_path(slot)))
+    found = yield from retried(Exists(slot_epoch_path(slot)))
     version = -1 if found is None else found.version
     if version != epoch:
         raise FencedError(f"slot {slot} has epoch {version}, no longer {epoch}")
 
 
 def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[None]:
-    """Carry out the writes, all or none, if the slot's epoch is still this; whatever becomes of the connection.
+    """Carry out all writes or none, if this is still the slot's epoch. Retried after a connection loss.
 
     Raises:
-        FencedError: it is not. None of them was carried out, or all were before it changed.
+        FencedError: the slot has another epoch. No write was carried out, or all were before the epoch changed.
         TooLargeError: ZooKeeper closes the connection at this size.
     """
     check = Check(slot_epoch_path(slot), epoch)
@@ -112,8 +111,8 @@ def size_of(write: Write[Any]) -> int:
 
 
 def _was_carried_out(slot: int, epoch: int, write: Write[Any]) -> Plan[bool]:
-    yield from surely(Sync(write.path))
-    found = yield from surely(Exists(write.path))
+    yield from retried(Sync(write.path))
+    found = yield from retried(Exists(write.path))
     yield from _check_epoch(slot, epoch)  # read after it: only this session has written under this epoch
     return is_done(write, found)
 

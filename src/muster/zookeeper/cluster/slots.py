@@ -116,7 +116,7 @@ class SlotKeeper:
     Args:
         gained: called with a slot and the epoch under which this coordinator has it from now on.
         lost: called with a slot that it no longer has. Both are called in the order of events, and must not wait.
-        is_busy: whether a group in a slot rebalances. Call `look_at_kept` from time to time while `kept` has slots.
+        is_busy: whether a group in a slot rebalances. Call `release_kept` from time to time while `kept` has slots.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class SlotKeeper:
         self._live_is_stale = True
         self._stale = set(range(slots))
 
-    # --- what others ask ---------------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------------
 
     def owner(self, slot: int) -> int | None:
         """The coordinator that has a slot, as far as known, or None. It is this one only while it serves the
@@ -196,7 +196,7 @@ class SlotKeeper:
             self._stale.add(slot)
             self._drop(slot)
 
-    def look_at_kept(self) -> bool:
+    def release_kept(self) -> bool:
         """Release the slots that were kept until their groups had rebalanced; returns whether a turn is due."""
         at_rest = {slot for slot in self.kept if not self._is_busy(slot)}
         self._stale |= at_rest
@@ -207,7 +207,7 @@ class SlotKeeper:
             self._lost(slot)
 
     def fenced(self, slot: int, epoch: int) -> bool:
-        """The store was refused a write under an epoch; returns whether a turn is due."""
+        """A write of the store under this epoch was refused; returns whether a turn is due."""
         if self.held.get(slot) != epoch:
             return False
         self._stale.add(slot)
@@ -344,7 +344,7 @@ class SlotKeeper:
             else:
                 yield from self._give_up(slot)
         elif self.held.get(slot) != owned.epoch:
-            yield from self._have_again(slot, owned)
+            yield from self._reclaim(slot, owned)
 
     def _take(self, slot: int, session_id: int) -> Plan[None]:
         _, stat = yield from ask(GetData(slot_epoch_path(slot)))
@@ -368,7 +368,7 @@ class SlotKeeper:
         if owner.ephemeral_owner == NO_SESSION:
             yield from ask(Multi(Check(slot_epoch_path(slot), stat.version), Delete(slot_owner_path(slot))))
 
-    def _have_again(self, slot: int, owned: Owned) -> Plan[None]:
+    def _reclaim(self, slot: int, owned: Owned) -> Plan[None]:
         """`owner` is this session's, but the slot is not served: it was dropped in doubt, or the answer to the taking
         was lost. An epoch under which it was served is not used again: writes under it may still arrive."""
         self._drop(slot)
@@ -428,7 +428,7 @@ def agree_on_store(store: str) -> Plan[None]:
     Raises:
         ConfigError: the others keep them elsewhere.
     """
-    found = yield from agreed(GROUP_STORE, store.encode())
+    found = yield from agree_on(GROUP_STORE, store.encode())
     if found != store.encode():
         there = found.decode(errors="replace")
         raise ConfigError(
@@ -437,8 +437,8 @@ def agree_on_store(store: str) -> Plan[None]:
         )
 
 
-def agreed(path: str, mine: bytes) -> Plan[bytes]:
-    """What the first broker has written there: this one's, if there was nothing."""
+def agree_on(path: str, mine: bytes) -> Plan[bytes]:
+    """The value that the first broker has written to a znode, for all; `mine` if there was none."""
     while True:
         try:
             yield from ask(Create(path, mine))

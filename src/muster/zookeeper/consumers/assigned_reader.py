@@ -66,7 +66,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         """At the close: whether the last records count as processed."""
         self._forks = forks.count
 
-    # --- what the member is asked ------------------------------------------------------------------------------------
+    # --- for subclasses ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start working in the running event loop."""
@@ -116,7 +116,7 @@ class AsyncAssignedReader(forks.NotPicklable):
                 await self._gone.wait()
             return self._gone.is_set()
         self._closing, self._is_last_handled = True, handled
-        self._tell_poll()
+        self._wake_poll()
         try:
             await self._end(timeout_ms)
             if self._listening is not None and not self._is_in_listener:
@@ -261,9 +261,9 @@ class AsyncAssignedReader(forks.NotPicklable):
     def wakeup(self) -> None:
         """Make the current poll, or else the next one, raise a WakeupError. No records are lost."""
         self._woken = True
-        self._tell_poll()
+        self._wake_poll()
 
-    def _tell_poll(self) -> None:
+    def _wake_poll(self) -> None:
         self._news.set()
         if self._reader is not None and self._polling:
             self._reader.wakeup()
@@ -271,7 +271,7 @@ class AsyncAssignedReader(forks.NotPicklable):
     def _fail(self, error: Exception) -> None:
         """Make the next poll raise an error."""
         self._errors.append(error)
-        self._tell_poll()
+        self._wake_poll()
 
     # --- the listener ------------------------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         """Whether the running call was made by the listener."""
         return self._listening is not None and _listener_of.get() is self
 
-    async def _tell_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
+    async def _notify_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
         """Call a method of the listener, and wait until it has returned. The next poll raises its exception."""
         if self._listener is None or self._listening is not None:
             return  # the second: it closes the consumer

@@ -74,7 +74,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
         self._member.begin(driver.now())
         await self._loop.start()
         await self._reader.start()
-        self._watch = asyncio.create_task(self._tell_of_defect(self._loop))
+        self._watch = asyncio.create_task(self._report_defect(self._loop))
 
     @property
     def _has_begun(self) -> bool:
@@ -109,7 +109,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
         if self._watch is not None:
             await asyncio.wait([self._watch])
 
-    async def _tell_of_defect(self, loop: CoreLoop) -> None:
+    async def _report_defect(self, loop: CoreLoop) -> None:
         """If the loop stops because of an internal error, the next poll raises it."""
         with suppress(ClosedError):
             try:
@@ -132,9 +132,9 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
             raise IllegalStateError("a ServerAssignedConsumer can subscribe only once; create another one")
         names = [check_topic(topic) for topic in ([topics] if isinstance(topics, str) else topics)]
         if not names:
-            raise ConfigError("there are no topics to subscribe to")
+            raise ConfigError("subscribe() needs at least one topic")
         servers = self._config.coordinator_servers
-        self._member = ServerAssignedMember(self._config, servers, names, _Hands(self), random.getrandbits(31))
+        self._member = ServerAssignedMember(self._config, servers, names, _MemberFetching(self), random.getrandbits(31))
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that this consumer reads now."""
@@ -188,7 +188,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
 
     def _joined(self) -> tuple[ServerAssignedMember, CoreLoop]:
         if self._member is None or self._loop is None:
-            raise IllegalStateError("subscribe() before asking for offsets")
+            raise IllegalStateError("subscribe() before commit() or committed()")
         return self._member, self._loop
 
     def _until(self, loop: CoreLoop, timeout_ms: int | None) -> int:
@@ -207,8 +207,8 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
                 self._loop.attend(event, log)
 
 
-class _Hands:
-    """The consumer as its member sees it."""
+class _MemberFetching:
+    """The consumer's fetching, as its member controls it (`member.Fetching`)."""
 
     def __init__(self, consumer: AsyncServerAssignedConsumer) -> None:
         self._consumer = consumer
@@ -228,4 +228,4 @@ class _Hands:
         consumer = self._consumer
         consumer._partitions = frozenset(partitions)
         consumer._read_from(partitions)
-        consumer._tell_poll()
+        consumer._wake_poll()

@@ -32,7 +32,16 @@ from muster.zookeeper.base.znodes import BrokerRegistration
 from muster.zookeeper.consumers.assigned_reader import AsyncAssignedReader
 from muster.zookeeper.consumers.watcher_config import WatcherConfig
 from muster.zookeeper.session.session import ZooKeeperSession
-from muster.zookeeper.watchers.asks import GiveUp, Level, Pause, Reading, StartFetching, StopFetching, Tell, TimeOfDay
+from muster.zookeeper.watchers.asks import (
+    ClaimedPartition,
+    GiveUp,
+    Level,
+    Notify,
+    Pause,
+    StartFetching,
+    StopFetching,
+    TimeOfDay,
+)
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import new_consumer_id
 from muster.zookeeper.watchers.states import WatcherState
@@ -47,7 +56,7 @@ T = TypeVar("T")
 
 Topics = Mapping[str, int] | Iterable[str] | str
 
-LOOK_MS = 1_000
+BROKER_CHECK_INTERVAL_MS = 1_000
 """How often it checks whether the brokers can be reached."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
@@ -80,7 +89,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         super().__init__()
         self._member: WatcherMember | None = None
         self._session: ZooKeeperSession | None = None
-        self._readings: dict[TopicPartition, Reading] = {}
+        self._claimed: dict[TopicPartition, ClaimedPartition] = {}
         """What is read now; empty while nothing is fetched."""
         self._stopped_at: dict[TopicPartition, int] = {}
         """The positions after the processed records, when fetching was stopped."""
@@ -114,7 +123,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             return  # another task was faster
         config = self._config
         session = ZooKeeperSession(config.zookeeper_connect, timeout_ms=config.zookeeper_session_timeout_ms)
-        session.listen(self._hear)
+        session.listen(self._on_event)
         await session.start(config.zookeeper_connection_timeout_ms)
         if self._closing:
             await session.close()
@@ -140,7 +149,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             if self._watcher is not None:
                 self._watcher.cancel()
                 await asyncio.wait([self._watcher])
-            await self._say_goodbye(timeout_ms)
+            await self._shut_down_member(timeout_ms)
         finally:
             try:
                 if self._session is not None:
@@ -157,7 +166,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         if self._session is not None:
             await self._session.close()
 
-    async def _say_goodbye(self, timeout_ms: int) -> None:
+    async def _shut_down_member(self, timeout_ms: int) -> None:
         if self._session is None or self._member is None or self._defect is not None:
             return
         try:
@@ -199,7 +208,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         if self._member is not None:
             raise IllegalStateError("a WatcherConsumer can subscribe only once; create another one")
         if sum(way is not None for way in (topics, pattern, black_list)) != 1:
-            raise IllegalStateError("subscribe to topics, or with one of the two patterns, not several of them")
+            raise IllegalStateError("subscribe() takes exactly one of topics, pattern and black_list")
         if topics is None:
             subscription = WatcherSubscription.to_list(
                 pattern or black_list or "", num_streams, white=pattern is not None
@@ -213,12 +222,12 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return set(self._readings)
+        return set(self._claimed)
 
     def streams(self) -> dict[str, set[TopicPartition]]:
         """The partitions of each stream that has some now; Kafka calls a stream a thread."""
         found: dict[str, set[TopicPartition]] = {}
-        for partition, reading in self._readings.items():
+        for partition, reading in self._claimed.items():
             found.setdefault(reading.thread, set()).add(partition)
         return found
 
@@ -245,14 +254,14 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         try:
             async with asyncio.timeout(within_ms / 1000), turn:
                 positions = self._stopped_at if self._stopped_at and offsets is None else self._to_commit(offsets)
-                strange = await self._commit(positions)
+                not_owned = await self._commit(positions)
                 self._note_committed(positions)
         except TimeoutError:
             raise KafkaTimeoutError("the offsets could not be committed in time") from None
         except SessionExpiredError:
             raise CommitFailedError(ErrorCode.UNKNOWN_MEMBER_ID, "the session with ZooKeeper has expired") from None
-        if strange and offsets is not None:
-            text = f"{', '.join(map(str, strange))}: not owned by this consumer"
+        if not_owned and offsets is not None:
+            text = f"{', '.join(map(str, not_owned))}: not owned by this consumer"
             raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, text)
 
     async def _commit(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
@@ -275,7 +284,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
 
     # --- the member --------------------------------------------------------------------------------------------------
 
-    def _hear(self, event: Watched | SessionEvent) -> None:
+    def _on_event(self, event: Watched | SessionEvent) -> None:
         if isinstance(event, SessionEvent):
             self._has_session = event is SessionEvent.CONNECTED or (
                 self._has_session and event is not SessionEvent.EXPIRED
@@ -304,10 +313,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                     async with self._turn:
                         await self._auto_commit()
                 elif (
-                    self._has_session
-                    and self._readings
-                    and self._reader is not None
-                    and self._reader._driver.is_cut_off
+                    self._has_session and self._claimed and self._reader is not None and self._reader._driver.is_cut_off
                 ):
                     async with self._turn:
                         await self._find_brokers(self._reader)
@@ -320,12 +326,12 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             log.exception("%s: a consumer that watches ZooKeeper failed", self.consumer_id)
             self._defect = error if isinstance(error, MusterError) else MusterError(f"the consumer failed: {error!r}")
             self._stop_fetching()
-            self._tell_poll()
+            self._wake_poll()
             if self._session is not None:
                 await self._session.close()  # others must be able to take over its partitions
 
     async def _wait_for_work(self) -> None:
-        wait_ms = LOOK_MS
+        wait_ms = BROKER_CHECK_INTERVAL_MS
         if self._config.enable_auto_commit:
             wait_ms = min(wait_ms, self._commit_at - monotonic_ms())
         with suppress(TimeoutError):
@@ -333,7 +339,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 await self._wake.wait()
 
     async def _find_brokers(self, reader: AsyncConsumer) -> None:
-        """None of the brokers that the reader knows answers: they may be back at other addresses."""
+        """Look up the brokers again: none of those that the reader knows answers, and they may have other addresses."""
         assert self._member is not None
         try:
             brokers = await self._run(self._member.brokers())
@@ -360,14 +366,14 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 return self._stop_fetching()
             case GiveUp():
                 method = "on_partitions_lost" if what.lost else "on_partitions_revoked"
-                await self._tell_listener(method, what.partitions)
+                await self._notify_listener(method, what.partitions)
             case StartFetching():
                 await self._start_fetching(what)
             case Pause():
                 await asyncio.sleep(what.milliseconds / 1000)
             case TimeOfDay():
                 return wall_clock_ms()
-            case Tell():
+            case Notify():
                 log.log(_LEVELS[what.level], "%s: %s", self.consumer_id, what.message)
                 if what.error is not None:
                     self._fail(what.error)
@@ -376,27 +382,27 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         return None
 
     def _stop_fetching(self) -> dict[TopicPartition, int]:
-        if self._readings and self._reader is not None:
+        if self._claimed and self._reader is not None:
             self._stopped_at = self._positions_at_stop()
-            self._readings = {}
+            self._claimed = {}
             self._reader.assign([])
         return dict(self._stopped_at)
 
     async def _start_fetching(self, what: StartFetching) -> None:
         self._stopped_at = {}
-        await self._have_reader(what.brokers)
-        self._readings, self._is_held = what.partitions, self._listener is not None
-        self._tell_poll()
+        await self._ensure_reader(what.brokers)
+        self._claimed, self._is_held = what.partitions, self._listener is not None
+        self._wake_poll()
         self._read_from({partition: reading.offset for partition, reading in what.partitions.items()})
         try:
-            await self._tell_listener("on_partitions_assigned", what.partitions)
+            await self._notify_listener("on_partitions_assigned", what.partitions)
         finally:
             self._is_held = False
-            self._tell_poll()
+            self._wake_poll()
         log.info("%s: reads %s", self.consumer_id, ", ".join(map(str, sorted(what.partitions))) or "nothing")
 
-    async def _have_reader(self, brokers: list[BrokerRegistration]) -> None:
-        """Make the consumer that reads, or tell it where the brokers are now."""
+    async def _ensure_reader(self, brokers: list[BrokerRegistration]) -> None:
+        """Create the consumer that reads, or give it the brokers' current addresses."""
         if self._reader is None:
             reader = AsyncConsumer(self._config.of_reader(self.consumer_id, brokers))
             await reader.start()

@@ -21,7 +21,7 @@ from muster.client.core.sends import AnySend, Failure, send
 from muster.errors import ErrorCode, KafkaError, MusterError, error_code
 from muster.model import Node
 from muster.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
-from muster.zookeeper.server_assigned.states import COORDINATOR_TRANSITIONS, CoordinatorState, Found
+from muster.zookeeper.server_assigned.states import COORDINATOR_TRANSITIONS, CoordinatorEvent, CoordinatorState
 
 FIRST_SERVER_ID = -2
 """Servers are known by ids below 0, coordinators by their own."""
@@ -57,7 +57,7 @@ class CoordinatorSearch(KnownCoordinator):
             return []
         self._wanted, self._in_flight = False, True
         if self.node_id is None:
-            self._move(Found.ASKS)
+            self._move(CoordinatorEvent.ASKS)
         server = self._servers[self._next]
         self._next = (self._next + 1) % len(self._servers)
         return [send(server, FindCoordinatorRequest(key=self._group_id), self._on_reply, timeout_ms=self._timeout_ms)]
@@ -78,21 +78,21 @@ class CoordinatorSearch(KnownCoordinator):
                 return
             self.mark_dead(f"the group has another coordinator, {found.host}:{found.port}", now)
         if self.state is CoordinatorState.UNKNOWN:
-            self._move(Found.ASKS)
+            self._move(CoordinatorEvent.ASKS)
         self._learn(found)
-        self._move(Found.ANSWERED)
+        self._move(CoordinatorEvent.ANSWERED)
 
     def _not_found(self, error: MusterError | None, now: int) -> None:
         self._back_off(now)
         if self.state is CoordinatorState.ASKED:
-            self._move(Found.NO_ANSWER)
+            self._move(CoordinatorEvent.NO_ANSWER)
             self.error = self.error or error
 
     def mark_dead(self, cause: str, now: int) -> None:
         """As `KnownCoordinator.mark_dead`."""
         if self.node_id is not None:
-            self._move(Found.LOST)
+            self._move(CoordinatorEvent.LOST)
         super().mark_dead(cause, now)
 
-    def _move(self, found: Found) -> None:
+    def _move(self, found: CoordinatorEvent) -> None:
         self.state = COORDINATOR_TRANSITIONS[self.state, found]

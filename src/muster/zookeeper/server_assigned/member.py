@@ -46,7 +46,7 @@ from muster.protocol.draft_messages import DraftJoinGroupRequest, DraftJoinGroup
 from muster.protocol.messages import HeartbeatRequest, HeartbeatResponse, LeaveGroupRequest, LeaveGroupResponse
 from muster.zookeeper.server_assigned.coordinator_search import CoordinatorSearch
 from muster.zookeeper.server_assigned.offsets import GIVEN_UP, OUTSIDE, Committed, GroupOffsets, MemberOfGeneration
-from muster.zookeeper.server_assigned.states import TRANSITIONS, Happening, ServerAssignedState
+from muster.zookeeper.server_assigned.states import TRANSITIONS, ServerAssignedEvent, ServerAssignedState
 
 _REBALANCE = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 """The second is trunk's answer from September 2015 on, while it waited for the members."""
@@ -112,7 +112,7 @@ class ServerAssignedMember:
     def begin(self, now: int) -> None:
         """Take part in the group; or do so again, when the user has seen the error that ended it."""
         if self.state in (ServerAssignedState.OUTSIDE, ServerAssignedState.FAILED):
-            self._move(Happening.BEGINS)
+            self._move(ServerAssignedEvent.BEGINS)
             self._retry_at = now
 
     def commit(
@@ -138,7 +138,7 @@ class ServerAssignedMember:
     def leave(self, now: int, until: int, on_left: Callable[[], None]) -> None:
         """Stop, commit processed records if auto commit is on, and leave the group. `on_left` is called by `until`."""
         self._commit_at_stop(until)
-        self._move(Happening.CLOSES)
+        self._move(ServerAssignedEvent.CLOSES)
         self._leave_until, self._on_left = until, on_left
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -238,12 +238,12 @@ class ServerAssignedMember:
             TopicPartition(share.topic, number) for share in reply.assigned_partitions for number in share.partitions
         )
         self._stored = {}
-        self._move(Happening.ASSIGNED)
+        self._move(ServerAssignedEvent.ASSIGNED)
         self._heartbeat.reset(now)
         self._auto_commit_at = now + self._config.auto_commit_interval_ms
-        shown = ", ".join(map(str, sorted(self.partitions))) or "nothing"
-        text = f"generation {reply.group_generation_id} of group {self._group_id}: {reply.consumer_id} is given {shown}"
-        self.events.append(Note(INFO, text))
+        assigned = ", ".join(map(str, sorted(self.partitions))) or "nothing"
+        generation = f"generation {reply.group_generation_id} of group {self._group_id}"
+        self.events.append(Note(INFO, f"{generation}: the coordinator assigned {reply.consumer_id} {assigned}"))
         if self.partitions:
             self.offsets.fetch(sorted(self.partitions), partial(self._start, self._attempt))
         else:
@@ -311,7 +311,7 @@ class ServerAssignedMember:
         if code in _REBALANCE and self.state is ServerAssignedState.STABLE:
             self._release_until = now + self._config.session_timeout_ms // 2
             self._commit_at_stop(self._release_until)
-            self._move(Happening.REBALANCE)
+            self._move(ServerAssignedEvent.REBALANCE)
             self.events.append(Note(INFO, f"group {self._group_id} rebalances"))
             self._mind_release(now)
         elif code in _REBALANCE and self.state is ServerAssignedState.RELEASING:
@@ -331,14 +331,14 @@ class ServerAssignedMember:
             self.search.need()
 
     def _released(self, now: int) -> None:
-        self._move(Happening.RELEASED)
+        self._move(ServerAssignedEvent.RELEASED)
         self._own_nothing(self.standing.member_id, now)
         self._mind_join(now)
 
     def _forget(self, now: int) -> None:
         """The group does not know this member: it joins as a new one."""
         self._fetching.stop()
-        self._move(Happening.FORGOTTEN)
+        self._move(ServerAssignedEvent.FORGOTTEN)
         self._own_nothing("", now)
         self.events.append(Note(WARNING, f"group {self._group_id} has continued without this member; rejoining"))
 
@@ -349,15 +349,15 @@ class ServerAssignedMember:
         self._is_join_parked = False
 
     def _fail(self, error: MusterError, now: int) -> None:
-        """Stop, and tell the user."""
-        if (self.state, Happening.REFUSED) in TRANSITIONS:
+        """Stop, and report the error to the user."""
+        if (self.state, ServerAssignedEvent.REFUSED) in TRANSITIONS:
             self._fetching.stop()
-            self._move(Happening.REFUSED)
+            self._move(ServerAssignedEvent.REFUSED)
             self._own_nothing(self.standing.member_id, now)
             self.events.append(Fatal(error))
         self.offsets.give_up(error, now)
 
-    def _move(self, happening: Happening) -> None:
+    def _move(self, happening: ServerAssignedEvent) -> None:
         self.state = TRANSITIONS[self.state, happening]
 
     # --- auto commit -------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ OUTSIDE = MemberOfGeneration(-1, "")
 
 
 @dataclass(slots=True, eq=False)
-class _Commit:
+class _PendingCommit:
     positions: Mapping[TopicPartition, int]
     on_done: Callable[[MusterError | None, int], None]
     until: int
@@ -51,7 +51,7 @@ class _Commit:
 
 
 @dataclass(slots=True, eq=False)
-class _Fetch:
+class _PendingFetch:
     partitions: list[TopicPartition]
     on_done: Callable[[Committed | MusterError, int], None]
     until: int | None
@@ -72,9 +72,9 @@ class GroupOffsets:
         self._group_id = config.group_id or ""
         self._search = search
         self._seed = seed
-        self._commits: deque[_Commit] = deque()
-        self._under_way: _Commit | None = None
-        self._fetches: list[_Fetch] = []
+        self._commits: deque[_PendingCommit] = deque()
+        self._under_way: _PendingCommit | None = None
+        self._fetches: list[_PendingFetch] = []
 
     @property
     def committing(self) -> bool:
@@ -85,7 +85,7 @@ class GroupOffsets:
         self, positions: Mapping[TopicPartition, int], on_done: Callable[[MusterError | None, int], None], until: int
     ) -> None:
         """Commit under the member and generation in force. `on_done` gets the error, or None, and the time."""
-        self._commits.append(_Commit(positions, on_done, until, self.in_force, self._backoff()))
+        self._commits.append(_PendingCommit(positions, on_done, until, self.in_force, self._backoff()))
 
     def fetch(
         self,
@@ -94,7 +94,7 @@ class GroupOffsets:
         until: int | None = None,
     ) -> None:
         """Ask for committed offsets, up to `until`; a partition without one gets None."""
-        self._fetches.append(_Fetch(list(partitions), on_done, until, self._backoff()))
+        self._fetches.append(_PendingFetch(list(partitions), on_done, until, self._backoff()))
 
     def give_up(self, error: MusterError, now: int) -> None:
         """Fail everything that waits."""
@@ -144,7 +144,7 @@ class GroupOffsets:
 
     # --- commit ------------------------------------------------------------------------------------------------------
 
-    def _end(self, commit: _Commit, error: MusterError | None, now: int) -> None:
+    def _end(self, commit: _PendingCommit, error: MusterError | None, now: int) -> None:
         if self._under_way is commit:
             self._under_way = None
         self._commits.remove(commit)
@@ -168,7 +168,7 @@ class GroupOffsets:
                 self._under_way = commit
                 sends.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR))
 
-    def _on_commit(self, commit: _Commit, epoch: int, reply: OffsetCommitResponse | Failure, now: int) -> None:
+    def _on_commit(self, commit: _PendingCommit, epoch: int, reply: OffsetCommitResponse | Failure, now: int) -> None:
         if self._under_way is not commit:
             return  # it timed out, or was given up
         self._under_way = None
@@ -197,11 +197,11 @@ class GroupOffsets:
 
     # --- fetch -------------------------------------------------------------------------------------------------------
 
-    def _end_fetch(self, fetch: _Fetch, found: Committed | MusterError, now: int) -> None:
+    def _end_fetch(self, fetch: _PendingFetch, found: Committed | MusterError, now: int) -> None:
         self._fetches.remove(fetch)
         fetch.on_done(found, now)
 
-    def _send_fetch(self, fetch: _Fetch, sends: list[AnySend]) -> None:
+    def _send_fetch(self, fetch: _PendingFetch, sends: list[AnySend]) -> None:
         node_id = self._search.need()
         if node_id is not None:
             fetch.in_flight = True
@@ -209,7 +209,7 @@ class GroupOffsets:
             on_reply = partial(self._on_fetch, fetch, self._search.epoch)
             sends.append(send(node_id, request, on_reply, channel=Channel.COORDINATOR))
 
-    def _on_fetch(self, fetch: _Fetch, epoch: int, reply: OffsetFetchResponse | Failure, now: int) -> None:
+    def _on_fetch(self, fetch: _PendingFetch, epoch: int, reply: OffsetFetchResponse | Failure, now: int) -> None:
         fetch.in_flight = False
         if fetch not in self._fetches:
             return

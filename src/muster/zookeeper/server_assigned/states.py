@@ -27,7 +27,7 @@ class ServerAssignedState(Enum):
     """It leaves, or has left."""
 
 
-class Happening(Enum):
+class ServerAssignedEvent(Enum):
     """What moves a member to another state."""
 
     BEGINS = "starts, or the user has seen the error"
@@ -49,7 +49,7 @@ class CoordinatorState(Enum):
     KNOWN = "known"
 
 
-class Found(Enum):
+class CoordinatorEvent(Enum):
     """What changes this."""
 
     ASKS = "asks"
@@ -58,9 +58,9 @@ class Found(Enum):
     LOST = "NOT_COORDINATOR, no answer, or no successful heartbeat for the session timeout"
 
 
-_S, _H = ServerAssignedState, Happening
+_S, _H = ServerAssignedState, ServerAssignedEvent
 
-TRANSITIONS: Final[dict[tuple[ServerAssignedState, Happening], ServerAssignedState]] = {
+TRANSITIONS: Final[dict[tuple[ServerAssignedState, ServerAssignedEvent], ServerAssignedState]] = {
     (_S.OUTSIDE, _H.BEGINS): _S.JOINING,
     (_S.JOINING, _H.ASSIGNED): _S.STABLE,
     (_S.JOINING, _H.FORGOTTEN): _S.JOINING,
@@ -73,9 +73,9 @@ TRANSITIONS: Final[dict[tuple[ServerAssignedState, Happening], ServerAssignedSta
     **{(state, _H.CLOSES): _S.CLOSED for state in _S},
 }
 
-_C, _F = CoordinatorState, Found
+_C, _F = CoordinatorState, CoordinatorEvent
 
-COORDINATOR_TRANSITIONS: Final[dict[tuple[CoordinatorState, Found], CoordinatorState]] = {
+COORDINATOR_TRANSITIONS: Final[dict[tuple[CoordinatorState, CoordinatorEvent], CoordinatorState]] = {
     (_C.UNKNOWN, _F.ASKS): _C.ASKED,
     (_C.ASKED, _F.ANSWERED): _C.KNOWN,
     (_C.ASKED, _F.NO_ANSWER): _C.UNKNOWN,

@@ -41,7 +41,6 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from muster.errors import IllegalArgumentError
 from muster.zookeeper.base.operations import (
     BadVersionError,
-    Change,
     Check,
     ConnectionLossError,
     Create,
@@ -61,6 +60,7 @@ from muster.zookeeper.base.operations import (
     Stat,
     Sync,
     Write,
+    ZnodeChange,
     ZooKeeperError,
 )
 from muster.zookeeper.session.socket_times import Wire
@@ -76,11 +76,11 @@ ORDERLY_END_S = 2.0
 """The time for a clean end of a session; then its connection is closed."""
 
 _CHANGES = {
-    EventType.CREATED: Change.CREATED,
-    EventType.DELETED: Change.DELETED,
-    EventType.CHANGED: Change.DATA,
-    EventType.CHILD: Change.CHILDREN,
-    EventType.NONE: Change.LOST,
+    EventType.CREATED: ZnodeChange.CREATED,
+    EventType.DELETED: ZnodeChange.DELETED,
+    EventType.CHANGED: ZnodeChange.DATA,
+    EventType.CHILD: ZnodeChange.CHILDREN,
+    EventType.NONE: ZnodeChange.LOST,
 }
 _ERRORS: tuple[tuple[type[Exception], type[ZooKeeperError]], ...] = (
     (kazoo_errors.NoNodeError, NoNodeError),
@@ -109,7 +109,7 @@ def parse_address(address: str) -> tuple[list[str], str]:
     try:
         hosts, chroot = collect_hosts(address)
     except ValueError:
-        raise IllegalArgumentError(f"not an address of ZooKeeper (HOST:PORT,HOST:PORT/CHROOT): {address!r}") from None
+        raise IllegalArgumentError(f"not a ZooKeeper address (HOST:PORT,HOST:PORT/CHROOT): {address!r}") from None
     return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts], (chroot or "").rstrip("/")
 
 
@@ -122,7 +122,7 @@ class KazooOwner(Protocol):
     def link_suspended(self, link: Link) -> None:
         """The connection is lost."""
 
-    def link_fired(self, link: Link, change: Change, path: str) -> None:
+    def link_fired(self, link: Link, change: ZnodeChange, path: str) -> None:
         """A watch has fired, or is lost."""
 
     def link_expired(self, link: Link) -> None:
@@ -130,7 +130,7 @@ class KazooOwner(Protocol):
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's means to wait, without its two threads for callbacks: callbacks are called where they come up."""
+    """kazoo's handler without its two threads for callbacks: a callback is called in the thread in which it is due."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
@@ -170,14 +170,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(self, reads: Any, writes: Any, others: Any, timeout: float) -> Any:
         """Wait; kazoo does it several times within the timeout of a session, whatever happens."""
         link = self._link
-        link.look_at_loop()
+        link.end_without_loop()
         if link.wire is not None and link.wire.is_new:
             timeout = min(timeout, GREETING_S)
         return super().select(reads, writes, others, timeout)
 
 
 class _Watcher:
-    """What kazoo calls for one path; equal ones are one to it."""
+    """The function that kazoo calls for a path. It sets equal ones only once."""
 
     __slots__ = ("_link", "path")
 
@@ -226,8 +226,8 @@ class Link:
         self._when_over: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         """Of what any thread may end; it is held for moments."""
-        self._told_event: object = None
-        self._told_paths: set[str] = set()
+        self._reported_event: object = None
+        self._reported_paths: set[str] = set()
         self._handler = _Handler(self)
         delays = KazooRetry(max_tries=-1, delay=FIRST_RETRY_S, max_delay=LAST_RETRY_S)
         self._client = KazooClient(
@@ -248,22 +248,22 @@ class Link:
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self.session_id = self._client.client_id[0]
-            self._tell(self._owner.link_connected, self)
+            self._call_on_loop(self._owner.link_connected, self)
         elif state == KazooState.SUSPENDED:
-            self._tell(self._owner.link_suspended, self)
+            self._call_on_loop(self._owner.link_suspended, self)
         else:
             # From here kazoo would start a new session.
             self._client._stopped.set()
-            self._tell(self._owner.link_expired, self)
+            self._call_on_loop(self._owner.link_expired, self)
 
     def fired(self, path: str, event: Any) -> None:
         """A watch was called. An event calls the watches of data and children; it is reported once."""
-        if event is not self._told_event:
-            self._told_event = event
-            self._told_paths.clear()
-        if path not in self._told_paths:
-            self._told_paths.add(path)
-            self._tell(self._owner.link_fired, self, _CHANGES[event.type], path)
+        if event is not self._reported_event:
+            self._reported_event = event
+            self._reported_paths.clear()
+        if path not in self._reported_paths:
+            self._reported_paths.add(path)
+            self._call_on_loop(self._owner.link_fired, self, _CHANGES[event.type], path)
 
     def note_alive(self, sent_at: float) -> None:
         """Something sent at that time was answered."""
@@ -288,12 +288,12 @@ class Link:
         if self.session_id and now - self._refused_since > max(self.timeout_ms / 1000, REFUSED_S):
             self._on_state(KazooState.LOST)
 
-    def look_at_loop(self) -> None:
+    def end_without_loop(self) -> None:
         """End the session if the event loop ended without it: else it would be kept alive for an owner that is gone."""
         if self._loop.is_closed():
             self.end()
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _call_on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop is closed
@@ -306,7 +306,7 @@ class Link:
         future: asyncio.Future[Any] = self._loop.create_future()
         self.pending[future] = getattr(what, "path", "")
         sent = self._send(Multi(what) if isinstance(what, Check) else what, chroot)
-        sent.rawlink(lambda result: self._tell(self._settle, future, what, chroot, result))
+        sent.rawlink(lambda result: self._call_on_loop(self._settle, future, what, chroot, result))
         return future
 
     def _settle(self, future: asyncio.Future[Any], what: Operation[Any] | Multi, chroot: str, result: Any) -> None:
@@ -352,7 +352,7 @@ class Link:
         return _Watcher(self, what.path) if what.watch else None
 
     def fail_pending(self, make: Callable[[str], Exception]) -> None:
-        """Tell all callers that wait for an answer that none will come."""
+        """Fail all requests that wait for an answer."""
         for future, path in self.pending.items():
             if not future.done():
                 future.set_exception(make(path))
@@ -370,7 +370,7 @@ class Link:
                 self._when_over.append(done)
                 done = None
         if done is not None:
-            self._tell(done)
+            self._call_on_loop(done)
         if begins:
             threading.Thread(target=self._end, name="muster-zookeeper-end", daemon=True).start()
 
@@ -395,7 +395,7 @@ class Link:
             with self._lock:
                 self._is_over, waiting = True, self._when_over
             for done in waiting:
-                self._tell(done)
+                self._call_on_loop(done)
 
 
 def _full(path: str, chroot: str) -> str:
@@ -454,14 +454,14 @@ def _stat(stat: ZnodeStat) -> Stat:
     return Stat(stat.version, stat.cversion, stat.ephemeralOwner, stat.czxid, stat.mzxid, stat.numChildren)
 
 
-_WITHOUT_PROOF = "muster connects to ZooKeeper without TLS and authentication"
+_NO_AUTHENTICATION = "muster connects to ZooKeeper without TLS and authentication"
 
 
 def _translated(error: Exception, path: str) -> ZooKeeperError:
     if isinstance(error, kazoo_errors.SessionClosedRequireSaslError):
-        return NotPermittedError(path, f"ZooKeeper requires SASL and closed the session: {_WITHOUT_PROOF}")
+        return NotPermittedError(path, f"ZooKeeper requires SASL and closed the session: {_NO_AUTHENTICATION}")
     if isinstance(error, kazoo_errors.NoAuthError):
-        return NotPermittedError(path, f"the ACL of {path} in ZooKeeper does not permit it: {_WITHOUT_PROOF}")
+        return NotPermittedError(path, f"the ACL of {path} in ZooKeeper does not permit it: {_NO_AUTHENTICATION}")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
             return ours(path)

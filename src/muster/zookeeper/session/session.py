@@ -1,4 +1,4 @@
-"""A session with ZooKeeper for asyncio: carries out plans, and notifies its owner in time when it is in doubt."""
+"""A session with ZooKeeper for asyncio: it carries out plans, and reports in time that it may have expired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from muster.client.net import forks
 from muster.errors import ClosedError, IllegalStateError
 from muster.zookeeper.base.operations import (
     Ask,
-    Change,
     ConnectionLossError,
     Exists,
     Multi,
@@ -25,8 +24,9 @@ from muster.zookeeper.base.operations import (
     SessionId,
     Several,
     Watched,
+    ZnodeChange,
     ask,
-    check,
+    check_request,
     ensure_path,
 )
 from muster.zookeeper.session.kazoo_link import Link, parse_address
@@ -66,8 +66,8 @@ class ZooKeeperSession(forks.NotPicklable):
         self._address = address
         self._hosts, self._chroot = parse_address(address)
         if self._chroot:
-            check(Exists(self._chroot))
-        self._asked_timeout_ms = timeout_ms
+            check_request(Exists(self._chroot))
+        self._requested_timeout_ms = timeout_ms
         self._create_chroot = create_chroot
         self._listeners: list[Listener] = []
         self._forks = forks.count
@@ -96,22 +96,24 @@ class ZooKeeperSession(forks.NotPicklable):
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.run(ask(Reconnected()))
                 if self._chroot:
-                    await self._have_chroot()
+                    await self._ensure_chroot()
         except TimeoutError:
             reason = self._link().last_error or "no answer"
             await self.close()
             raise ConnectionLossError(
-                "", f"no ZooKeeper answers at {','.join(self._hosts)} within {timeout_ms} ms: {reason}"
+                "", f"no ZooKeeper answered at {','.join(self._hosts)} within {timeout_ms} ms: {reason}"
             ) from None
         except BaseException:
             await self.close()
             raise
 
-    async def _have_chroot(self) -> None:
+    async def _ensure_chroot(self) -> None:
         if self._create_chroot:
             await self._carry_out(ensure_path(self._chroot), None, "")
         elif await self._ask(self._link(), Exists(self._chroot), "") is None:
-            raise NoNodeError(self._chroot, f"there is no {self._chroot} in the ZooKeeper at {','.join(self._hosts)}")
+            raise NoNodeError(
+                self._chroot, f"the chroot {self._chroot} does not exist in the ZooKeeper at {','.join(self._hosts)}"
+            )
 
     async def _keep(self) -> None:
         """Notice that the event loop ends without `close`: asyncio.run cancels the remaining tasks."""
@@ -123,7 +125,7 @@ class ZooKeeperSession(forks.NotPicklable):
 
     def _begin(self) -> None:
         if not self._is_closed:
-            self._current = Link(self._hosts, self._asked_timeout_ms, self)
+            self._current = Link(self._hosts, self._requested_timeout_ms, self)
             self._current.start()
 
     async def close(self) -> None:
@@ -159,7 +161,7 @@ class ZooKeeperSession(forks.NotPicklable):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # --- what it is sent ---------------------------------------------------------------------------------------------
+    # --- events and state --------------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
         """Call a function on the event loop with every `Watched` and `SessionEvent` from now on, in order.
@@ -193,9 +195,9 @@ class ZooKeeperSession(forks.NotPicklable):
     @property
     def timeout_ms(self) -> int:
         """The timeout of the session that ZooKeeper has granted."""
-        return self._asked_timeout_ms if self._current is None else self._current.timeout_ms
+        return self._requested_timeout_ms if self._current is None else self._current.timeout_ms
 
-    def _tell(self, event: Watched | SessionEvent) -> None:
+    def _notify(self, event: Watched | SessionEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)
@@ -258,7 +260,7 @@ class ZooKeeperSession(forks.NotPicklable):
             return await self._reconnected(link)
         if not isinstance(what, Operation | Multi):
             raise TypeError(f"nothing here carries out {what!r}")
-        check(what, chroot)
+        check_request(what, chroot)
         await link.gate.acquire()
         # What became of the session while others were ahead.
         try:
@@ -301,7 +303,7 @@ class ZooKeeperSession(forks.NotPicklable):
             raise forks.orphaned("ZooKeeperSession")
 
     def _wake(self, error: Exception | None) -> None:
-        """Tell all callers that wait for a connection."""
+        """Let all callers continue, or fail, that wait for a connection."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():
@@ -319,7 +321,7 @@ class ZooKeeperSession(forks.NotPicklable):
         link.is_connected, link.is_doubted = True, False
         if self._timer is None:
             self._watch_over()
-        self._tell(SessionEvent.CONNECTED)
+        self._notify(SessionEvent.CONNECTED)
         self._wake(None)
 
     def link_suspended(self, link: Link) -> None:
@@ -328,12 +330,12 @@ class ZooKeeperSession(forks.NotPicklable):
             return
         link.is_connected = False
         link.fail_pending(ConnectionLossError)
-        self._tell(SessionEvent.SUSPENDED)
+        self._notify(SessionEvent.SUSPENDED)
 
-    def link_fired(self, link: Link, change: Change, path: str) -> None:
+    def link_fired(self, link: Link, change: ZnodeChange, path: str) -> None:
         """A watch has fired, or is lost."""
         if not self._is_closed and link is self._current:
-            self._tell(Watched(change, path))
+            self._notify(Watched(change, path))
 
     def link_expired(self, link: Link) -> None:
         """The session has ended; another one begins."""
@@ -342,7 +344,7 @@ class ZooKeeperSession(forks.NotPicklable):
         link.is_connected, link.is_doubted, link.has_ended = False, True, True
         link.fail_pending(SessionExpiredError)
         link.end()
-        self._tell(SessionEvent.EXPIRED)
+        self._notify(SessionEvent.EXPIRED)
         self._wake(SessionExpiredError())
         assert self._loop is not None
         self._loop.call_later(NEXT_SESSION_S, self._begin)
@@ -361,7 +363,7 @@ class ZooKeeperSession(forks.NotPicklable):
         link.is_doubted = True
         link.break_off()
         self.link_suspended(link)
-        self._tell(SessionEvent.DOUBTED)
+        self._notify(SessionEvent.DOUBTED)
 
 
 def _doubted_at(link: Link) -> float:

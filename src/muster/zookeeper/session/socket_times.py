@@ -14,8 +14,8 @@ from struct import Struct
 from time import monotonic
 
 _HEAD = Struct("!iii")
-"""A frame's length, its xid, and what follows. The first frame of either side has no xid: the protocol's version stands
-there, and the server's tells the session's timeout behind it."""
+"""A frame's length, its xid, and the next number. The first frame of either side has the protocol's version in place of
+an xid, and in the server's it is followed by the session's timeout."""
 
 
 class _Frames:
@@ -26,7 +26,7 @@ class _Frames:
         self._left = 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[int, int]]:
-        """For each frame of which so much is known now: its xid, and the number behind it."""
+        """The xid, and the number after it, of each frame whose head is complete now."""
         view = memoryview(data)
         while view:
             if self._left > 0:
@@ -45,12 +45,12 @@ class _Frames:
 
 
 class Wire:
-    """What kazoo needs of a socket, and the times.
+    """A socket with the methods that kazoo uses, which reports times.
 
     Args:
-        on_alive: is called with the monotonic time at which an answered request was sent.
-        on_welcome: is called before, with the timeout in ms that the server grants; 0 says that the session has ended.
-        on_refused: is called when the server closes the connection in place of a greeting.
+        on_alive: called with the monotonic time at which an answered request was sent.
+        on_welcome: called before that, with the session timeout in ms that the server grants; 0: the session has ended.
+        on_refused: called when the server closes the connection instead of greeting.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Wire:
         self._out, self._in = _Frames(), _Frames()
         self.is_new = True
         """No server has answered on it yet."""
-        self._asked_at = monotonic()
+        self._connected_at = monotonic()
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """As that of a socket."""
@@ -93,13 +93,13 @@ class Wire:
                 self._sent.clear()
                 self._on_welcome(following)
                 if following > 0:
-                    self._on_alive(self._asked_at)
+                    self._on_alive(self._connected_at)
             elif (sent := self._sent.pop(xid, None)) is not None:
                 self._on_alive(sent)
         return data
 
     def break_off(self) -> None:
-        """Have the thread that reads or writes it see that it is over; from any thread."""
+        """Shut the connection down, so that the thread that uses it notices. May be called from any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

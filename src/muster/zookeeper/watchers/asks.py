@@ -17,7 +17,7 @@ class RebalanceFailedError(MusterError):
     """The member could not claim its part in any of its attempts. It owns nothing until it tries again."""
 
 
-class Reading(NamedTuple):
+class ClaimedPartition(NamedTuple):
     """How to read a partition."""
 
     thread: str
@@ -55,7 +55,7 @@ class StartFetching(Ask[None]):
 
     def __init__(
         self,
-        partitions: Mapping[TopicPartition, Reading],
+        partitions: Mapping[TopicPartition, ClaimedPartition],
         assignment: Assignment,
         brokers: Iterable[BrokerRegistration],
     ) -> None:
@@ -81,14 +81,14 @@ class TimeOfDay(Ask[int]):
 
 
 class Level(Enum):
-    """How much a `Tell` matters."""
+    """How much a `Notify` matters."""
 
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
 
 
-class Tell(Ask[None]):
+class Notify(Ask[None]):
     """Notify the user; an error is raised by the call in which the user waits for records."""
 
     __slots__ = ("error", "level", "message")

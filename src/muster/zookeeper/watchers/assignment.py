@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from muster.errors import ConfigError, MusterError
 from muster.model import TopicPartition
+from muster.protocol import group_partitions
 
 Threads = Mapping[str, Iterable[str]]
 """The threads of all members of the group by topic; a thread is the member's id, '-' and a number from 0."""
@@ -39,10 +40,7 @@ def java_order(text: str) -> bytes:
 
 def java_hash(text: str) -> int:
     """Java's `String.hashCode`: a signed number of 32 bits."""
-    units = java_order(text)
-    value = 0
-    for index in range(0, len(units), 2):
-        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    value = group_partitions.java_hash(text)
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
@@ -84,7 +82,7 @@ def roundrobin(threads: Threads, partitions: Partitions) -> Assignment:
     lists = {id(found): found for found in threads.values()}
     sets = {frozenset(found) for found in lists.values()}
     if len(sets) > 1:
-        text = "roundrobin needs members that all read the same topics, each with as many streams for every topic"
+        text = "with roundrobin all members must read the same topics, and each member as many streams of every topic"
         raise UnequalSubscriptionsError(text)
     ordered = sorted(next(iter(sets), ()), key=java_order)
     if not ordered:
@@ -107,5 +105,5 @@ def strategy(name: str) -> Strategy:
     """
     found = STRATEGIES.get(name)
     if found is None:
-        raise ConfigError(f"partition_assignment_strategy is {name!r}; it may be {' or '.join(STRATEGIES)}")
+        raise ConfigError(f"partition_assignment_strategy is {name!r}; it must be {' or '.join(STRATEGIES)}")
     return found

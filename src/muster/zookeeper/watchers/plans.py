@@ -25,11 +25,11 @@ from muster.zookeeper.base.operations import (
 A = TypeVar("A")
 
 GONE: Final = object()
-"""Instead of data: the znode does not exist."""
+"""In place of data: the znode does not exist."""
 
 
 class SessionPlans:
-    """The base of what has such plans."""
+    """The base class of objects with such plans."""
 
     def __init__(self) -> None:
         self._sessions = 0
@@ -49,7 +49,8 @@ class SessionPlans:
                 yield from self._ask(Reconnected())
 
     def _ask(self, what: Ask[A]) -> Plan[A]:
-        """Ask for something, unless the session in which this plan began has ended: its knowledge is void then."""
+        """Ask for something. Raises SessionExpiredError if the session in which this plan began has ended, since what
+        the plan has read is void then."""
         self._check_session()
         answer = yield from ask(what)
         self._check_session()

@@ -42,7 +42,6 @@ from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes
 from muster.zookeeper.base.operations import (
-    Change,
     Create,
     Exists,
     GetData,
@@ -54,6 +53,7 @@ from muster.zookeeper.base.operations import (
     SetData,
     Stat,
     Watched,
+    ZnodeChange,
     ZooKeeperError,
     ask,
 )
@@ -65,20 +65,20 @@ from muster.zookeeper.base.znodes import (
     GroupPaths,
 )
 from muster.zookeeper.watchers.asks import (
+    ClaimedPartition,
     GiveUp,
     Level,
+    Notify,
     Pause,
-    Reading,
     RebalanceFailedError,
     StartFetching,
     StopFetching,
-    Tell,
     TimeOfDay,
 )
 from muster.zookeeper.watchers.assignment import Assignment, UnequalSubscriptionsError, strategy, thread_ids
 from muster.zookeeper.watchers.plans import GONE, SessionPlans
 from muster.zookeeper.watchers.settings import WatcherSettings
-from muster.zookeeper.watchers.states import TRANSITIONS, Happening, WatcherState
+from muster.zookeeper.watchers.states import TRANSITIONS, WatcherEvent, WatcherState
 from muster.zookeeper.watchers.subscription import WatcherSubscription
 from muster.zookeeper.watchers.topic_expression import TooCostlyError
 
@@ -88,7 +88,7 @@ _NO_OFFSET = -1
 """In `_written`: the partition has no committed offset."""
 
 
-class _View(NamedTuple):
+class _GroupView(NamedTuple):
     """What a member read of its group in one attempt."""
 
     topics: dict[str, int]
@@ -124,7 +124,7 @@ class WatcherMember(SessionPlans):
         """The offsets in ZooKeeper, as far as it knows: unchanged ones are not written again."""
         self._topics: set[str] = set()
         """A list's topics in the last rebalance."""
-        self._unarmed: dict[str, Change] = {}
+        self._unarmed: dict[str, ZnodeChange] = {}
         """Paths whose watches must be set, and what happened there."""
         self._seen: dict[str, Any] = {}
         """What the last rebalance saw there."""
@@ -137,7 +137,7 @@ class WatcherMember(SessionPlans):
 
     def watched(self, event: Watched) -> None:
         """A watch has fired, or is lost."""
-        if self._is_watched(event.path) and self._unarmed.get(event.path) in (None, Change.LOST):
+        if self._is_watched(event.path) and self._unarmed.get(event.path) in (None, ZnodeChange.LOST):
             self._unarmed[event.path] = event.change
 
     def session(self, event: SessionEvent) -> None:
@@ -176,16 +176,16 @@ class WatcherMember(SessionPlans):
             if self._plan_session == self._sessions:  # the error came before the news
                 self._forget()
         except ZooKeeperError as error:
-            yield from ask(Tell(Level.ERROR, f"ZooKeeper refused the consumer: {error}", error))
+            yield from ask(Notify(Level.ERROR, f"ZooKeeper refused the consumer: {error}", error))
             yield from ask(Pause(max(1_000, self.settings.rebalance_backoff_ms)))
 
     def _attend(self) -> Plan[None]:
-        yield from self._tell_lost()
+        yield from self._announce_lost()
         if self.state is WatcherState.UNREGISTERED:
-            self._move(Happening.BEGINS)
+            self._move(WatcherEvent.BEGINS)
         if self.state is WatcherState.REGISTERING:
             yield from self._register()
-            self._move(Happening.REGISTERED)
+            self._move(WatcherEvent.REGISTERED)
             self._changed = True
         yield from self._arm()
         if self._changed:
@@ -231,11 +231,11 @@ class WatcherMember(SessionPlans):
                 if self.settings.auto_commit_enable:
                     yield from self._write_offsets(positions)
             except ZooKeeperError as error:
-                yield from ask(Tell(Level.WARNING, f"the last offsets could not be committed: {error}"))
-            yield from self._tell_lost()
-            yield from self._say_what_goes()
+                yield from ask(Notify(Level.WARNING, f"the last offsets could not be committed: {error}"))
+            yield from self._announce_lost()
+            yield from self._announce_release()
         finally:
-            self._move(Happening.CLOSES)
+            self._move(WatcherEvent.CLOSES)
             self.owned.clear()
 
     # --- registering and watching ------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ class WatcherMember(SessionPlans):
             if (yield from self._create_own(self._id_path, data)):
                 return
             wait = self.settings.zookeeper_session_timeout_ms
-            text = f"another session has the id {self.settings.consumer_id}; tried again in {wait} ms"
-            yield from self._ask(Tell(Level.WARNING, text))
+            text = f"another session has the id {self.settings.consumer_id}; trying again in {wait} ms"
+            yield from self._ask(Notify(Level.WARNING, text))
             yield from self._ask(Pause(wait))
 
     def _watch_all(self) -> None:
@@ -265,7 +265,7 @@ class WatcherMember(SessionPlans):
             paths += [znodes.topic_path(topic) for topic in self.subscription.streams]
         if self.settings.watch_brokers:
             paths.append(BROKER_IDS)
-        self._unarmed = dict.fromkeys(paths, Change.LOST)
+        self._unarmed = dict.fromkeys(paths, ZnodeChange.LOST)
 
     def _is_watched(self, path: str) -> bool:
         if path in (self._paths.ids, BROKER_IDS, BROKER_TOPICS):
@@ -286,7 +286,7 @@ class WatcherMember(SessionPlans):
             if path == BROKER_TOPICS:
                 changed = self._reads_other_topics(value or ())
             else:
-                changed = change is not Change.LOST or value != self._seen.get(path)
+                changed = change is not ZnodeChange.LOST or value != self._seen.get(path)
             self._changed = self._changed or changed
 
     def _reads_other_topics(self, existing: Iterable[str]) -> bool:
@@ -307,19 +307,19 @@ class WatcherMember(SessionPlans):
     def _synced_rebalance(self) -> Plan[None]:
         """Rebalance, with retries."""
         if self.state is not WatcherState.REBALANCING:
-            self._move(Happening.NOTIFIED)
+            self._move(WatcherEvent.NOTIFIED)
         self._changed = False
         self.rebalances += 1
         for left in reversed(range(self.settings.rebalance_max_retries)):
             self.tries += 1
             if (yield from self._try()):
                 return
-            self._move(Happening.FAILED)
-            yield from self._stop_in_vain()
+            self._move(WatcherEvent.FAILED)
+            yield from self._stop_after_failure()
             yield from self._ask(Pause(self.settings.rebalance_backoff_ms))
-            self._move(Happening.TRIES_AGAIN if left else Happening.OUT_OF_TRIES)
+            self._move(WatcherEvent.TRIES_AGAIN if left else WatcherEvent.OUT_OF_TRIES)
         text = f"{self.settings.consumer_id} can't rebalance after {self.settings.rebalance_max_retries} retries"
-        yield from self._ask(Tell(Level.ERROR, text, RebalanceFailedError(text)))
+        yield from self._ask(Notify(Level.ERROR, text, RebalanceFailedError(text)))
 
     def _try(self) -> Plan[bool]:
         try:
@@ -327,10 +327,10 @@ class WatcherMember(SessionPlans):
         except SessionExpiredError:
             raise
         except (ZooKeeperError, UnequalSubscriptionsError, TooCostlyError) as error:
-            yield from self._ask(Tell(Level.WARNING, f"an attempt to rebalance failed: {error}"))
+            yield from self._ask(Notify(Level.WARNING, f"an attempt to rebalance failed: {error}"))
             return False
 
-    def _stop_in_vain(self) -> Plan[None]:
+    def _stop_after_failure(self) -> Plan[None]:
         """After a failed attempt: own nothing while waiting, or two members would wait for each other."""
         for step in (self._stop, self._release):
             try:
@@ -338,7 +338,7 @@ class WatcherMember(SessionPlans):
             except SessionExpiredError:
                 raise
             except ZooKeeperError as error:
-                yield from self._ask(Tell(Level.WARNING, f"after a failed attempt to rebalance: {error}"))
+                yield from self._ask(Notify(Level.WARNING, f"after a failed attempt to rebalance: {error}"))
 
     def _rebalance(self) -> Plan[bool]:
         """One attempt; returns whether its whole part is claimed."""
@@ -348,9 +348,9 @@ class WatcherMember(SessionPlans):
             yield from self._register()  # another program has deleted it
         brokers = yield from self._read_brokers()
         if not brokers:
-            yield from self._ask(Tell(Level.WARNING, "no broker is registered in ZooKeeper; waiting for one"))
-            self._unarmed.setdefault(BROKER_IDS, Change.LOST)
-            self._move(Happening.NO_BROKER)
+            yield from self._ask(Notify(Level.WARNING, "no broker is registered in ZooKeeper; waiting for one"))
+            self._unarmed.setdefault(BROKER_IDS, ZnodeChange.LOST)
+            self._move(WatcherEvent.NO_BROKER)
             return True
         yield from self._stop()
         yield from self._release()
@@ -363,9 +363,9 @@ class WatcherMember(SessionPlans):
         readable = yield from self._readable(mine)
         readings = {}
         for partition, thread in readable.items():
-            readings[partition] = Reading(thread, (yield from self._read_offset(partition)))
+            readings[partition] = ClaimedPartition(thread, (yield from self._read_offset(partition)))
         self.owned = readable
-        self._move(Happening.CLAIMED)
+        self._move(WatcherEvent.CLAIMED)
         yield from self._ask(StartFetching(readings, assignment, brokers))
         return True
 
@@ -375,12 +375,12 @@ class WatcherMember(SessionPlans):
         if self.settings.auto_commit_enable:
             yield from self._write_offsets(positions)
 
-    def _tell_lost(self) -> Plan[None]:
+    def _announce_lost(self) -> Plan[None]:
         if self._lost:
             lost, self._lost = self._lost, set()
             yield from ask(GiveUp(lost, lost=True))
 
-    def _say_what_goes(self) -> Plan[None]:
+    def _announce_release(self) -> Plan[None]:
         """Notify the user of the partitions that will be released: after the commit, like 0.8.2's listener."""
         if self.owned:
             self._is_giving_up = True
@@ -390,7 +390,7 @@ class WatcherMember(SessionPlans):
                 self._is_giving_up = False
 
     def _release(self) -> Plan[None]:
-        yield from self._say_what_goes()
+        yield from self._announce_release()
         self.owned.clear()
         self._check_session()
         for partition in sorted(self._claims):
@@ -408,12 +408,12 @@ class WatcherMember(SessionPlans):
         if not conflicts:
             return True
         self.conflicts += len(conflicts)
-        yield from self._ask(Tell(Level.INFO, f"waiting for owners to release: {', '.join(conflicts)}"))
+        yield from self._ask(Notify(Level.INFO, f"waiting for owners to release: {', '.join(conflicts)}"))
         return False
 
     # --- reading the group -------------------------------------------------------------------------------------------
 
-    def _read_group(self) -> Plan[_View]:
+    def _read_group(self) -> Plan[_GroupView]:
         ids = yield from self._children(self._paths.ids, watch=True)
         self._seen[self._paths.ids] = ids
         subscriptions: dict[str, WatcherSubscription] = {}
@@ -440,7 +440,7 @@ class WatcherMember(SessionPlans):
         partitions = {}
         for topic in topics:
             partitions[topic] = yield from self._read_partitions(topic)
-        return _View(topics, _threads(readers), partitions)
+        return _GroupView(topics, _threads(readers), partitions)
 
     def _read_member(self, consumer_id: str) -> Plan[WatcherSubscription | None]:
         """A member's subscription; None if it has left, or its id cannot be read."""
@@ -512,7 +512,7 @@ class WatcherMember(SessionPlans):
         """Log it once."""
         if found not in self._reported:
             self._reported.add(found)
-            yield from self._ask(Tell(Level.WARNING, f"skipped: {found}"))
+            yield from self._ask(Notify(Level.WARNING, f"skipped: {found}"))
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -524,7 +524,7 @@ class WatcherMember(SessionPlans):
             return None
         found = znodes.read_offset(path, data)
         if isinstance(found, Unreadable):
-            yield from self._ask(Tell(Level.ERROR, f"no committed offset for {partition}: {found}"))
+            yield from self._ask(Notify(Level.ERROR, f"no committed offset for {partition}: {found}"))
             return None
         self._written[partition] = found
         return found if found >= 0 else None
@@ -553,12 +553,12 @@ class WatcherMember(SessionPlans):
 
     # --- states ------------------------------------------------------------------------------------------------------
 
-    def _move(self, happening: Happening) -> None:
+    def _move(self, happening: WatcherEvent) -> None:
         self.state = TRANSITIONS[self.state, happening]
 
     def _forget(self) -> None:
         """The session has ended, and with it id, owners and watches. Nothing is deleted or committed."""
-        self._move(Happening.EXPIRED)
+        self._move(WatcherEvent.EXPIRED)
         if not self._is_giving_up:
             self._lost |= set(self.owned)
         self.owned.clear()

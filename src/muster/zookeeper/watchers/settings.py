@@ -39,12 +39,12 @@ class WatcherSettings:
         strategy(self.partition_assignment_strategy)
         for name in ("zookeeper_session_timeout_ms", "rebalance_max_retries"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it is at least 1")
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.zookeeper_session_timeout_ms >= 1 << 31:
-            text = f"zookeeper_session_timeout_ms is {self.zookeeper_session_timeout_ms}; it is below 2³¹"
+            text = f"zookeeper_session_timeout_ms is {self.zookeeper_session_timeout_ms}; it must be below 2³¹"
             raise ConfigError(text)
         if self.rebalance_backoff_ms < 0:
-            raise ConfigError(f"rebalance_backoff_ms is {self.rebalance_backoff_ms}; it is at least 0")
+            raise ConfigError(f"rebalance_backoff_ms is {self.rebalance_backoff_ms}; it must be at least 0")
 
 
 def new_consumer_id(group_id: str, host: str, now: int, uuid_hex: str) -> str:

@@ -30,7 +30,7 @@ class WatcherState(Enum):
     """It has left; its ephemeral znodes go with its session."""
 
 
-class Happening(Enum):
+class WatcherEvent(Enum):
     """What moves a member to another state."""
 
     BEGINS = "starts, or has a new session"
@@ -45,9 +45,9 @@ class Happening(Enum):
     CLOSES = "the consumer is closed"
 
 
-_S, _H = WatcherState, Happening
+_S, _H = WatcherState, WatcherEvent
 
-TRANSITIONS: Final[dict[tuple[WatcherState, Happening], WatcherState]] = {
+TRANSITIONS: Final[dict[tuple[WatcherState, WatcherEvent], WatcherState]] = {
     (_S.UNREGISTERED, _H.BEGINS): _S.REGISTERING,
     (_S.REGISTERING, _H.REGISTERED): _S.REBALANCING,
     (_S.REBALANCING, _H.CLAIMED): _S.STABLE,

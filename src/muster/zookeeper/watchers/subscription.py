@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from muster.errors import ConfigError
 from muster.model import GROUP_METADATA_TOPIC
-from muster.zookeeper.base.znodes import MAX_STREAMS, MemberRegistration, Pattern, check_name
+from muster.zookeeper.base.znodes import MAX_STREAMS, MemberRegistration, SubscriptionPattern, check_name
 from muster.zookeeper.watchers.topic_expression import topic_expression
 
 
@@ -25,10 +25,10 @@ class WatcherSubscription:
 
     __slots__ = ("_expression", "pattern", "streams")
 
-    def __init__(self, pattern: Pattern, streams: Mapping[str, int]) -> None:
+    def __init__(self, pattern: SubscriptionPattern, streams: Mapping[str, int]) -> None:
         self.pattern = pattern
         self.streams = dict(streams)
-        is_list = pattern is not Pattern.STATIC and self.streams
+        is_list = pattern is not SubscriptionPattern.STATIC and self.streams
         self._expression = topic_expression(next(iter(self.streams))) if is_list else None
 
     @classmethod
@@ -36,12 +36,12 @@ class WatcherSubscription:
         """These topics, each with a number of streams. Raises ConfigError."""
         for topic in topics:
             check_name("a topic", topic)
-        return cls(Pattern.STATIC, _checked(topics))
+        return cls(SubscriptionPattern.STATIC, _checked(topics))
 
     @classmethod
     def to_list(cls, regex: str, streams: int = 1, *, white: bool = True) -> WatcherSubscription:
         """All topics whose whole name the expression matches, or with `white=False` does not. Raises ConfigError."""
-        pattern = Pattern.WHITE_LIST if white else Pattern.BLACK_LIST
+        pattern = SubscriptionPattern.WHITE_LIST if white else SubscriptionPattern.BLACK_LIST
         text = list_text(regex)
         try:
             text.encode()
@@ -65,7 +65,7 @@ class WatcherSubscription:
         if self._expression is None:
             return self.streams
         count = next(iter(self.streams.values()))
-        white = self.pattern is Pattern.WHITE_LIST
+        white = self.pattern is SubscriptionPattern.WHITE_LIST
         topics = [topic for topic in existing if topic != GROUP_METADATA_TOPIC]
         matching = self._expression.matching(topics)
         return {topic: count for topic in topics if (topic in matching) == white}
@@ -77,7 +77,7 @@ class WatcherSubscription:
 
 def _checked(streams: Mapping[str, int]) -> Mapping[str, int]:
     if not streams:
-        raise ConfigError("there is no topic to subscribe to")
+        raise ConfigError("subscribe() needs at least one topic")
     if any(type(count) is not int or count < 1 for count in streams.values()) or sum(streams.values()) > MAX_STREAMS:
         raise ConfigError(f"each topic needs at least 1 stream, and a consumer may have at most {MAX_STREAMS}")
     return streams

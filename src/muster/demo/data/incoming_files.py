@@ -1,4 +1,4 @@
-"""Records as files for the feed: each holds some of them in order, and appears whole or not at all."""
+"""Files of records for the feed: each holds some records in order, and appears as a whole."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from muster.demo.data.events import Event
 
 MOST = 3_000
-"""Records of one file. A batch of the feed reads one file, possibly out of order, but by far fewer
-days than the pipeline's watermark allows."""
+"""The most records of one file. A batch of the feed reads one file, possibly out of order, but by far fewer days than
+the pipeline's watermark allows."""
 
 
-class Slices:
+class IncomingFiles:
     """Writes records to numbered files in `folder`."""
 
     def __init__(self, folder: Path, topics: Mapping[str, str]) -> None:

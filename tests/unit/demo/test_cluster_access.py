@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from muster.demo.run.cluster_access import Way
+from muster.demo.run.cluster_access import ClusterAccess
 from muster.errors import ConfigError
 
 FILE = """\
@@ -28,38 +28,38 @@ def file(tmp_path):
 
 
 def test_without_an_address_and_a_file_there_is_no_way():
-    assert Way.given(None, None) is None
+    assert ClusterAccess.given(None, None) is None
 
 
 def test_an_address_alone_is_a_way():
-    assert Way("a:1,b:2").settings() == {"bootstrap.servers": "a:1,b:2"}
-    assert Way.given("a:1", None) == Way("a:1")
+    assert ClusterAccess("a:1,b:2").settings() == {"bootstrap.servers": "a:1,b:2"}
+    assert ClusterAccess.given("a:1", None) == ClusterAccess("a:1")
 
 
 def test_the_file_says_who_the_client_is_and_the_demo_what_it_does(file):
-    way = Way.given(None, file)
-    assert way == Way("first:9093", file)
-    settings = way.settings()
+    access = ClusterAccess.given(None, file)
+    assert access == ClusterAccess("first:9093", file)
+    settings = access.settings()
     assert settings["bootstrap.servers"] == "first:9093"
     assert settings["security.protocol"] == "SASL_PLAINTEXT"
     assert "secret" in settings["sasl.jaas.config"]
     assert not settings.keys() & {"client.id", "group.id", "auto.offset.reset"}
-    assert way.options()["kafka.sasl.mechanism"] == "PLAIN"
+    assert access.options()["kafka.sasl.mechanism"] == "PLAIN"
 
 
 def test_the_address_of_the_command_line_wins(file):
-    way = Way.given("b:2", file)
-    assert way is not None
-    assert way.settings()["bootstrap.servers"] == "b:2"
+    access = ClusterAccess.given("b:2", file)
+    assert access is not None
+    assert access.settings()["bootstrap.servers"] == "b:2"
 
 
 def test_a_process_is_given_the_name_of_the_file_and_no_secret(file):
-    way = Way("first:9093", file)
+    access = ClusterAccess("first:9093", file)
     parser = argparse.ArgumentParser()
-    Way.add_to(parser)
-    assert Way.of(parser.parse_args(way.arguments())) == way
-    assert "secret" not in " ".join(way.arguments())
-    assert Way.of(parser.parse_args(Way("a:1").arguments())) == Way("a:1")
+    ClusterAccess.add_to(parser)
+    assert ClusterAccess.of(parser.parse_args(access.arguments())) == access
+    assert "secret" not in " ".join(access.arguments())
+    assert ClusterAccess.of(parser.parse_args(ClusterAccess("a:1").arguments())) == ClusterAccess("a:1")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_a_file_that_cannot_be_used_is_told_before_anything_starts(tmp_path, tex
     path = tmp_path / "client.properties"
     path.write_text(text)
     with pytest.raises(ConfigError, match=told):
-        Way.given(None, str(path))
+        ClusterAccess.given(None, str(path))
     with pytest.raises(ConfigError, match="cannot be read"):
-        Way.given(None, str(tmp_path / "none"))
+        ClusterAccess.given(None, str(tmp_path / "none"))

@@ -18,7 +18,7 @@ VOID = b""
 """The value of a pending offset that a later commit has superseded."""
 
 
-class KeptZnode:
+class CachedZnode:
     """A znode with records of a group."""
 
     __slots__ = ("group", "is_offsets", "leaving", "name", "path", "records", "room", "version")
@@ -64,7 +64,7 @@ class KeptZnode:
         return left
 
 
-class PendingZnode(KeptZnode):
+class PendingZnode(CachedZnode):
     """Offsets of a group that are part of a producer's open transaction."""
 
     __slots__ = ("orders", "producer_epoch", "producer_id")
@@ -79,7 +79,7 @@ class PendingZnode(KeptZnode):
         """The place of each in the order of all pending commits of the slot."""
 
     def encode(self, now: int) -> bytes:
-        """As `KeptZnode.encode`."""
+        """As `CachedZnode.encode`."""
         records = [(key, value or None, self.orders[key]) for key, value in self.records.items()]
         return encode_pending(records, now, self.producer_id, self.producer_epoch)
 

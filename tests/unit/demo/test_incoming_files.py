@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event
-from muster.demo.data.slices import Slices
+from muster.demo.data.incoming_files import IncomingFiles
 
 TOPICS = {FLIGHTS_STREAM: "my-flights", WEATHER_STREAM: "my-weather"}
 
@@ -19,7 +19,7 @@ def event(number: int, stream: str = FLIGHTS_STREAM) -> Event:
 
 
 def test_files_hold_the_records_in_order_each_with_its_topic(tmp_path: Path) -> None:
-    slices = Slices(tmp_path / "incoming", TOPICS)
+    slices = IncomingFiles(tmp_path / "incoming", TOPICS)
     for number in range(12):
         slices.write([event(2 * number), event(2 * number + 1, WEATHER_STREAM)])
     assert slices.files == 12
@@ -36,7 +36,7 @@ def test_a_file_that_is_not_whole_has_a_name_that_spark_passes_over(
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    slices = Slices(tmp_path / "incoming", TOPICS)
+    slices = IncomingFiles(tmp_path / "incoming", TOPICS)
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(OSError, match="No space left"):
         slices.write([event(0)])
