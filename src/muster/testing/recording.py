@@ -147,7 +147,10 @@ class Writer:
         """End the recording, unless it has ended, and close the file."""
         if not self.why:
             self._end(at_ms, why)
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # as in `_put`, since it writes again what could not be written
+            self._failed(error)
 
     def _end(self, at_ms: int, why: str) -> None:
         self._put({"at_ms": at_ms, "what": "end", "why": why})
@@ -164,7 +167,10 @@ class Writer:
             self.size += len(data)
             self.lines += 1
         except OSError as error:
-            self.why = f"the file cannot be written: {error.strerror}"
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        self.why = f"the file cannot be written: {error.strerror}"
 
 
 def check_ended(path: Path, why: str | None) -> None:

@@ -464,7 +464,9 @@ async def test_where_nothing_answers_the_start_fails_with_one_sentence(own_zooke
     with pytest.raises(zk.ConnectionLossError, match=r"no ZooKeeper answered at 127.0.0.1:1 within 2000 ms: .*refused"):
         await ZooKeeperSession("127.0.0.1:1").start(2_000)
     own_zookeeper.freeze()
-    with pytest.raises(zk.ConnectionLossError, match=r"no ZooKeeper answered at 127.0.0.1:\d+ within 300 ms: no answer"):
+    with pytest.raises(
+        zk.ConnectionLossError, match=r"no ZooKeeper answered at 127.0.0.1:\d+ within 300 ms: no answer"
+    ):
         await ZooKeeperSession(own_zookeeper.address, timeout_ms=LONG_MS).start(300)
     await asyncio.to_thread(no_thread_left, before)
 

@@ -137,7 +137,7 @@ def _timeline(report: DemoReport) -> str:
     shades = [Shade(outage.start_ms, outage.end_ms, outage.cause) for outage in report.outages]
     rows = [f"partition {partition}" for partition in partitions]
     title = f"Who owned each partition of {report.topic} over time"
-    hint = "A row is a partition, a colour its owner. Numbered lines are rebalances; the grey after a line is its duration."
+    hint = "A row is a partition, a colour its owner. Numbered lines are rebalances, the grey after each its duration."
     if any(item.cause == NOT_KNOWN for item in report.rebalances):
         hint += " The cluster does not report causes: doctor.html, next to this page, has those that its records show."
     chart = scroll(timeline(title, rows, bands, markers, shades))
