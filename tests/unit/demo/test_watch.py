@@ -16,7 +16,7 @@ PATIENCE_S = 120
 async def test_a_line_that_is_still_being_written_waits_for_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(watch, "POLL_INTERVAL_S", 0.01)
     path, heard = tmp_path / "events.jsonl", asyncio.Queue[dict[str, Any]]()
     tail = asyncio.create_task(watch.tail_events(path, heard.put_nowait))
     try:
