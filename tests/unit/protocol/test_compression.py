@@ -81,7 +81,11 @@ def test_both_forms_of_snappy():
 
 @pytest.mark.parametrize(
     ("block", "message"),
-    [(b"\0\0", "block's length"), (b"\0\0\0\x09abc", "declares 9 bytes"), (b"\xff\xff\xff\xffabc", "declares -1 bytes")],
+    [
+        (b"\0\0", "block's length"),
+        (b"\0\0\0\x09abc", "declares 9 bytes"),
+        (b"\xff\xff\xff\xffabc", "declares -1 bytes"),
+    ],
 )
 def test_broken_frames_of_snappy(block, message):
     with pytest.raises(CorruptRecordError, match=message):
