@@ -329,7 +329,10 @@ def test_a_typing_error_is_an_error(kafka: Kafka, fault: dict[str, Any], error: 
         (lambda kafka: kafka.clock.advance("1"), "seconds='1': it must be a number of seconds"),
         (lambda kafka: kafka.clock.advance(1, silent=5), "silent=5: it must be a pattern, as text"),
         (lambda kafka: kafka.topic("not-made", records=["text"]), r"records has \(None, 'text'\): .* encode text"),
-        (lambda kafka: kafka.produce("not-made", [(b"key",)]), r"records has \(b'key',\): keys and values must be bytes"),
+        (
+            lambda kafka: kafka.produce("not-made", [(b"key",)]),
+            r"records has \(b'key',\): keys and values must be bytes",
+        ),
         (lambda kafka: kafka.topic("not-made", records=b"text"), "records=b'text': it must be a list"),
         (lambda kafka: kafka.group("billing").fence(5), "instance=5: it must be a group.instance.id, as text"),
         (lambda kafka: kafka.replay("none", pace="1").__enter__(), "pace='1': it must be a factor for recorded times"),
