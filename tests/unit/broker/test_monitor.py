@@ -75,7 +75,7 @@ class Watched:
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setattr("muster.metrics.port.KEPT_S", 0)
+    monkeypatch.setattr("muster.metrics.port.CACHE_S", 0)
     watched = Watched(tmp_path)
     async with watched.broker as broker:
         broker.changes.create_topic("t", 2, {})
