@@ -434,3 +434,13 @@ def test_max_block_ms_is_kept_however_often_others_take_the_room(monkeypatch):
             producer.send("t", b"x")
     assert [round(wait * 1000) for wait in waits] == [100, 70, 40, 10]
     assert round(1000 * (now[0] - 1_000)) == 100
+
+
+def test_a_transactional_call_that_takes_too_long_says_what_it_waits_for() -> None:
+    what = "the coordinator of transactional id billing"
+    said = rf"500 ms: {what}: no connection to 127\.0\.0\.1:1: refused.*; call it again"
+    with (
+        Producer(bootstrap_servers=NOWHERE, transactional_id="billing") as producer,
+        pytest.raises(KafkaTimeoutError, match=said),
+    ):
+        producer.init_transactions(timeout_ms=500)

@@ -452,6 +452,36 @@ def test_a_partition_that_was_not_tried_is_not_the_reason() -> None:
     assert "TOPIC_AUTHORIZATION_FAILED" in str(p.transactions.error)
 
 
+def trouble(p: TransactionalProducer) -> str:
+    assert p.core.coordination is not None
+    return p.core.coordination.trouble
+
+
+def test_what_a_call_waits_for_is_known_until_the_coordinator_gives_a_good_answer() -> None:
+    p = TransactionalProducer(lookups=[E.COORDINATOR_NOT_AVAILABLE])
+    p.transactions.initialize()
+    p.turn()
+    what = f"the coordinator of transactional id {ID}"
+    assert trouble(p) == f"{what}: it was looked up, and the answer was COORDINATOR_NOT_AVAILABLE"
+    p.tick(2_000)
+    p.lose(p.ask(InitProducerIdRequest), FailureKind.UNREACHABLE)
+    assert trouble(p) == f"{what}: scripted: unreachable"
+    p.tick(2_000)
+    p.reply(p.ask(InitProducerIdRequest), E.CONCURRENT_TRANSACTIONS)
+    assert trouble(p) == f"{what}: it answered CONCURRENT_TRANSACTIONS"
+    p.tick(2_000)
+    p.reply(p.ask(InitProducerIdRequest))
+    assert trouble(p) == ""
+
+
+def test_what_offsets_wait_for_is_known() -> None:
+    p = TransactionalProducer.begun(b"a")
+    p.lookups = [E.COORDINATOR_NOT_AVAILABLE]
+    p.send_offsets()
+    said = "the coordinator of group g: it was looked up, and the answer was COORDINATOR_NOT_AVAILABLE"
+    assert trouble(p) == said
+
+
 LOOKUPS = [
     (InitProducerIdRequest, E.COORDINATOR_NOT_AVAILABLE, S.READY),
     (InitProducerIdRequest, E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, S.UNINITIALIZED),

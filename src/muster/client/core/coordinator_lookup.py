@@ -58,6 +58,7 @@ class CoordinatorLookup(KnownCoordinator):
         self._in_flight = False
         if isinstance(reply, Failure):
             self.failures += 1
+            self.trouble = reply.message
             if not reply.retriable:
                 self.error = reply.error()
             self._back_off(now)
@@ -68,12 +69,13 @@ class CoordinatorLookup(KnownCoordinator):
         if code is ErrorCode.NONE:
             self._learn(Node(answer.node_id, answer.host, answer.port))
             return
+        self.trouble = f"it was looked up, and the answer was {code.name}"
         self.failures += 1
         self._back_off(now)
         if code.retriable:
             self._metadata.request_update(now)
         else:
-            self.error = KafkaError(code, answer.error_message or f"looking up the coordinator of {self._what}")
+            self.error = KafkaError(code, answer.error_message or f"looking up {self.what}")
 
 
 def _only_coordinator(reply: FindCoordinatorResponse) -> Coordinator:

@@ -24,7 +24,7 @@ class KnownCoordinator:
     def __init__(
         self, what: str, config: ClientConfig, metadata: ClusterMetadata, events: EventStream, seed: int = 0
     ) -> None:
-        self._what = what
+        self.what = f"the coordinator of {what}"
         self._metadata = metadata
         self._events = events
         self.node_id: int | None = None
@@ -33,6 +33,8 @@ class KnownCoordinator:
         """Goes up whenever a coordinator is given up."""
         self.error: MusterError | None = None
         """An error that a retry does not change. The code that reports it to the user resets it to None."""
+        self.trouble = ""
+        """Why the latest request to it, or the search for it, has failed; empty after a good answer."""
         self._wanted = False
         self._in_flight = False
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
@@ -56,13 +58,14 @@ class KnownCoordinator:
         self._metadata.learn_node(found)
         self.node_id = found.node_id
         self._wanted = False
-        self._events.append(Note(INFO, f"the coordinator of {self._what} is {found.host}:{found.port}"))
+        self._events.append(Note(INFO, f"{self.what} is {found.host}:{found.port}"))
 
     def mark_dead(self, cause: str, now: int) -> None:
         """Give the coordinator up; it is looked up again when a request needs it."""
         if self.node_id is None:
             return
-        self._events.append(Note(INFO, f"lost the coordinator of {self._what}: {cause}"))
+        self.trouble = cause
+        self._events.append(Note(INFO, f"lost {self.what}: {cause}"))
         self._events.append(Disconnect(self.node_id))
         self.node_id = None
         self.epoch += 1
@@ -72,6 +75,7 @@ class KnownCoordinator:
 
     def mark_alive(self) -> None:
         """A request to the coordinator was answered."""
+        self.trouble = ""
         self._gave_up_since_answer = False
         self._backoff.reset()
 

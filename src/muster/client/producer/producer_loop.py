@@ -99,7 +99,8 @@ class ProducerLoop:
         limit = self.config.max_block_ms if timeout_ms is None else check_timeout(timeout_ms)
         call = start(self.transactions)
         if not await self.loop.wait_for(lambda: call.done or self._is_hurried, limit):
-            why = call.refusal or self.metadata.last_error
+            coordination = self.core.coordination
+            why = call.refusal or (coordination and coordination.trouble) or self.metadata.last_error
             advice = "abort to give it up" if call.refusal else "call it again to wait longer"
             raise KafkaTimeoutError(f"{call.name} was not done within {limit} ms{f': {why}' if why else ''}; {advice}")
         if not call.done:

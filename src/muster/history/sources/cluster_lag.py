@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from muster.client.admin.admin import Admin
-from muster.client.core.admin.admin import GroupDescription
-from muster.errors import KafkaError, UnsupportedVersionError
+from muster.client.core.admin.admin import GroupDescription, GroupListing
+from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from muster.history.lag.groups import (
     GroupLag,
     LagSnapshot,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_READ = 100
 _OTHER_KINDS = ("share", "streams")
+_PROTOCOL_TYPES = (CONSUMER_PROTOCOL_TYPE, "")
 
 CommittedOffsets = dict[TopicPartition, OffsetAndMetadata]
 
@@ -84,22 +85,23 @@ class LagWatch:
             return None
 
     def _described(self, warnings: ReaderWarnings) -> dict[str, GroupDescription]:
-        listed = self._admin.list_consumer_groups()
-        for name in sorted(self._groups - {one.group_id for one in listed}):
-            warnings.add(f"group {name} does not exist")
-        to_describe = [
-            one.group_id
-            for one in listed
-            if (not self._groups or one.group_id in self._groups)
-            and one.protocol_type in (CONSUMER_PROTOCOL_TYPE, "")
-            and one.group_type.lower() not in _OTHER_KINDS
-        ]
         found: dict[str, GroupDescription] = {}
-        for name, answer in self._admin.describe_consumer_groups(to_describe, raise_errors=False).items():
+        missing: list[str] = []
+        # Named groups need only their coordinators. All groups are listed by all brokers, one of which may be down.
+        names = sorted(self._groups) or [one.group_id for one in self._admin.list_consumer_groups() if _has_lag(one)]
+        for name, answer in self._admin.describe_consumer_groups(names, raise_errors=False).items():
             if isinstance(answer, GroupDescription):
-                found[name] = answer
+                if answer.protocol_type in _PROTOCOL_TYPES:
+                    found[name] = answer
+            elif name in self._groups and answer.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                missing.append(name)
             else:
                 warnings.add(f"group {name} cannot be described: {answer.code.name}")
+        if missing:  # or of another kind
+            listed = {one.group_id for one in self._admin.list_consumer_groups()}
+            for name in missing:
+                if name not in listed:
+                    warnings.add(f"group {name} does not exist")
         return found
 
     def _committed(self, groups: list[str], warnings: ReaderWarnings) -> dict[str, CommittedOffsets]:
@@ -124,6 +126,10 @@ class LagWatch:
         for (place, first, _), at_ms in first_times(self._reading, spans[:MOST_READ]).items():
             if at_ms is not None:
                 self._ends.set_time(place, first, at_ms)
+
+
+def _has_lag(group: GroupListing) -> bool:
+    return group.protocol_type in _PROTOCOL_TYPES and group.group_type.lower() not in _OTHER_KINDS
 
 
 def _is_of_sink(group: str, committed: CommittedOffsets) -> bool:

@@ -109,6 +109,11 @@ class TransactionCoordination:
         return min((when for when in times if when is not None), default=None)
 
     @property
+    def trouble(self) -> str:
+        """Why a call to a coordinator takes long, as far as known; else empty."""
+        return next((f"{one.what}: {one.trouble}" for one in self._lookups if one.trouble), "")
+
+    @property
     def _lookups(self) -> list[CoordinatorLookup]:
         return [self._coordinator] if self._group is None else [self._coordinator, self._group]
 
@@ -171,6 +176,7 @@ class TransactionCoordination:
         if lookup.refused(code, now):
             return True
         if code.retriable:
+            lookup.trouble = f"it answered {code.name}"
             backoff = self._completion_backoff if code is ErrorCode.CONCURRENT_TRANSACTIONS else self._backoff
             self._retry_at = now + backoff.next_wait_ms()
             return True

@@ -1,0 +1,79 @@
+"""Which groups `LagWatch` finds, and what it says of those that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from muster.client.core.admin.admin import ClusterDescription, GroupDescription, GroupListing
+from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
+from muster.history.sources.cluster_lag import LagWatch
+from muster.model import CONSUMER_PROTOCOL_TYPE, Node
+
+NODE = Node(1, "a", 9092)
+LISTED = GroupDescription("listed", "Stable", CONSUMER_PROTOCOL_TYPE, "range", NODE, [])
+
+
+class OneList:
+    """An admin client of a cluster whose brokers list one group. `other` is the answer about any other group."""
+
+    def __init__(self, other: GroupDescription | KafkaError) -> None:
+        self._other = other
+        self.one_is_down = False
+
+    def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription("c", 1, [NODE])
+
+    def list_consumer_groups(self) -> list[GroupListing]:
+        if self.one_is_down:
+            raise KafkaTimeoutError("gave up after 10000 ms: no connection to 127.0.0.1:9093")
+        return [GroupListing("listed", CONSUMER_PROTOCOL_TYPE, "Stable", "Classic")]
+
+    def describe_consumer_groups(self, names: Collection[str], *, raise_errors: bool) -> dict[str, Any]:
+        return {name: LISTED if name == "listed" else self._other for name in names}
+
+    def list_offsets_of_consumer_groups(self, names: Collection[str], *, raise_errors: bool) -> dict[str, Any]:
+        return {name: {} for name in names}
+
+    def list_offsets(self, *_words: Any, **_named: Any) -> dict[str, Any]:
+        return {}
+
+
+def said(other: GroupDescription | KafkaError) -> tuple[list[str], list[str]]:
+    admin: Any = OneList(other)
+    found = LagWatch(admin, ["listed", "other"]).poll()
+    return sorted(group.group for group in found.groups), list(found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (ErrorCode.GROUP_ID_NOT_FOUND, "group other does not exist"),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, "group other cannot be described: COORDINATOR_NOT_AVAILABLE"),
+    ],
+)
+def test_a_group_that_no_broker_lists_exists_unless_its_coordinator_denies_it(code: ErrorCode, remark: str) -> None:
+    assert said(KafkaError(code)) == (["listed"], [remark])
+
+
+def test_a_group_whose_coordinator_has_moved_since_the_groups_were_listed() -> None:
+    moved = GroupDescription("other", "Stable", CONSUMER_PROTOCOL_TYPE, "range", NODE, [])
+    assert said(moved) == (["listed", "other"], [])
+
+
+def test_a_named_group_needs_no_broker_but_its_coordinator() -> None:
+    admin: Any = OneList(KafkaError(ErrorCode.GROUP_ID_NOT_FOUND))
+    admin.one_is_down = True
+    assert [group.group for group in LagWatch(admin, ["listed"]).poll().groups] == ["listed"]
+    with pytest.raises(KafkaTimeoutError):
+        LagWatch(admin).poll()
+
+
+def test_a_group_of_another_kind_is_not_missing() -> None:
+    """The coordinator of a share group, for example, answers as for one that does not exist."""
+    admin: Any = OneList(KafkaError(ErrorCode.GROUP_ID_NOT_FOUND))
+    admin.list_consumer_groups = lambda: [GroupListing("queue", "share", "Stable", "Share")]
+    found = LagWatch(admin, ["queue"]).poll()
+    assert (found.groups, list(found.remarks)) == ([], [])
