@@ -25,10 +25,11 @@ from typing import Any
 from muster.client.consumer.async_consumer import AsyncConsumer
 from muster.client.consumer.consumer import Consumer
 from muster.client.core.produce.transactions import TransactionCall
+from muster.client.core.subscription_state import SubscriptionKind
 from muster.client.producer.async_producer import AsyncProducer
 from muster.client.producer.producer import Producer
 from muster.client.producer.producer_engine import exit_timeout_ms
-from muster.errors import CommitFailedError, ConfigError, ErrorCode, KafkaError, MusterError
+from muster.errors import CommitFailedError, ConfigError, ErrorCode, IllegalStateError, KafkaError, MusterError
 from muster.model import TopicPartition
 
 log = logging.getLogger("muster.client.producer")
@@ -77,6 +78,7 @@ def exactly_once(
 
     Raises:
         ConfigError: the settings do not allow it.
+        IllegalStateError: the consumer has partitions of `assign`, not a subscription.
         MusterError: with `fatal`, another producer has taken the `transactional_id`, for example: start again with new
             clients. Other errors are those that reading the records again does not change.
         BaseException: what the handler raised, or an interrupt. The round is aborted, and the next call reads its
@@ -168,7 +170,7 @@ class _Round:
         """The round is aborted: its records are read again by whichever member has their partitions."""
         self.count = 0
         for partition, since in self._owned.items():
-            if since is not None and self._consumer._core.ownership(partition) == since:
+            if self._consumer._core.ownership(partition) == since:
                 self._consumer.seek(partition, self._offset(self.batch[partition], 0))
 
     def _offset(self, records: Any, index: int) -> int:
@@ -181,6 +183,10 @@ def _check(consumer: AsyncConsumer, has_transactions: bool) -> None:
         raise ConfigError("exactly_once needs a consumer with a group_id: offsets are committed for the group")
     if config.enable_auto_commit:
         raise ConfigError("exactly_once needs enable_auto_commit=False: offsets are committed in the transactions")
+    if not config.enable_auto_offset_store:
+        raise ConfigError(
+            "exactly_once needs enable_auto_offset_store=True: it commits the offsets of the records that it has read"
+        )
     if config.isolation_level != "read_committed":
         raise ConfigError(
             'exactly_once needs isolation_level="read_committed": otherwise it would process records of transactions '
@@ -188,6 +194,11 @@ def _check(consumer: AsyncConsumer, has_transactions: bool) -> None:
         )
     if not has_transactions:
         raise ConfigError("exactly_once needs a producer with a transactional_id")
+    if consumer._core.subscription.kind is SubscriptionKind.MANUAL:
+        raise IllegalStateError(
+            "exactly_once needs a consumer that is subscribed: with assign() it is no member of its group, and the "
+            "coordinator could not refuse its offsets once another consumer has the partitions"
+        )
 
 
 def _is_committed(producer: Producer, earlier: TransactionCall | None, error: BaseException) -> bool:

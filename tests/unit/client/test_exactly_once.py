@@ -7,10 +7,20 @@ from typing import Any
 import pytest
 
 from muster import AsyncConsumer, AsyncProducer, Consumer, Producer, async_exactly_once, exactly_once
-from muster.client.exactly_once import _is_retried
-from muster.errors import CommitFailedError, ConfigError, ErrorCode, KafkaError, KafkaTimeoutError, MusterError
+from muster.client.exactly_once import _is_retried, _Round
+from muster.errors import (
+    CommitFailedError,
+    ConfigError,
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    MusterError,
+)
+from muster.model import ConsumerRecord, GroupMetadata, TopicPartition
 
 NOWHERE = "127.0.0.1:1"
+P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 FITS = {"group_id": "g", "enable_auto_commit": False, "isolation_level": "read_committed"}
 
 
@@ -23,6 +33,7 @@ async def no_round(batch: Any) -> None:
     [
         ({"enable_auto_commit": False}, {"transactional_id": "x"}, "a consumer with a group_id"),
         ({"group_id": "g"}, {"transactional_id": "x"}, "enable_auto_commit=False"),
+        (FITS | {"enable_auto_offset_store": False}, {"transactional_id": "x"}, "enable_auto_offset_store=True"),
         ({"group_id": "g", "enable_auto_commit": False}, {"transactional_id": "x"}, 'isolation_level="read_committed"'),
         (FITS, {}, "a transactional_id"),
     ],
@@ -41,6 +52,24 @@ async def test_clients_that_do_not_fit_are_refused(
         AsyncProducer(bootstrap_servers=NOWHERE, **writing) as producer_here,
     ):
         with pytest.raises(ConfigError, match=message):
+            await async_exactly_once(consumer_here, producer_here, no_round)
+
+
+async def test_a_consumer_of_assigned_partitions_is_refused() -> None:
+    """It has no generation: every round would be empty, and its records left out without a word."""
+    with (
+        Consumer(bootstrap_servers=NOWHERE, **FITS) as consumer,
+        Producer(bootstrap_servers=NOWHERE, transactional_id="x") as producer,
+    ):
+        consumer.assign([P0])
+        with pytest.raises(IllegalStateError, match="a consumer that is subscribed"):
+            exactly_once(consumer, producer, print)
+    async with (
+        AsyncConsumer(bootstrap_servers=NOWHERE, **FITS) as consumer_here,
+        AsyncProducer(bootstrap_servers=NOWHERE, transactional_id="x") as producer_here,
+    ):
+        consumer_here.assign([P0])
+        with pytest.raises(IllegalStateError, match="a consumer that is subscribed"):
             await async_exactly_once(consumer_here, producer_here, no_round)
 
 
@@ -65,3 +94,65 @@ def abortable(error: MusterError) -> MusterError:
 )
 def test_what_is_tried_again(error: BaseException, again: bool) -> None:
     assert _is_retried(error) is again
+
+
+class Member:
+    """A consumer, as far as a round asks it: its partitions with their positions and ownerships."""
+
+    def __init__(self, positions: dict[TopicPartition, int], generation_id: int = 3) -> None:
+        self.positions = positions
+        self.owned = dict.fromkeys(positions, 1)
+        self.sought: dict[TopicPartition, int] = {}
+        self._generation_id = generation_id
+
+    @property
+    def _core(self) -> Member:
+        return self
+
+    def group_metadata(self) -> GroupMetadata:
+        return GroupMetadata("g", self._generation_id, "m")
+
+    def handled(self, *, handed_out: bool) -> dict[TopicPartition, int]:
+        return self.positions
+
+    def ownership(self, partition: TopicPartition) -> int | None:
+        return self.owned.get(partition)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.sought[partition] = offset
+
+
+def round_of(member: Any, *partitions: TopicPartition) -> _Round:
+    """A round of two records, with the offsets 5 and 6, in each partition."""
+    batch = {
+        partition: [ConsumerRecord(*partition, offset, 0, 0, None, b"v") for offset in (5, 6)]
+        for partition in partitions
+    }
+    return _Round(member, batch, False)
+
+
+def test_a_round_leaves_out_what_belongs_to_another_member_by_now() -> None:
+    """The sequence: records are returned; partitions are given away, and one comes back with the position that its
+    other owner has committed; then the round takes the generation, under which these offsets would be accepted."""
+    found = round_of(Member({P0: 7, P2: 6}), P0, P1, P2)
+    assert list(found.batch) == [P0]
+    assert (found.offsets, found.count) == ({P0: 7}, 2)
+
+
+def test_a_member_without_a_generation_has_no_round() -> None:
+    """The sequence: records are returned; a heartbeat is answered UNKNOWN_MEMBER_ID. The partitions stay assigned until
+    the member joins again, and offsets without a generation are compared with none."""
+    found = round_of(Member({P0: 7}, generation_id=-1), P0)
+    assert (found.batch, found.offsets, found.count) == ({}, {}, 0)
+
+
+def test_an_aborted_round_goes_back_only_where_the_partition_was_kept() -> None:
+    """The sequence: a round is under way; one partition is given away, and another one as well, which comes back with
+    the position that its other owner has committed. That owner has processed the round's records."""
+    member = Member(dict.fromkeys((P0, P1, P2), 7))
+    found = round_of(member, P0, P1, P2)
+    del member.owned[P1]
+    member.owned[P2] = 2
+    found.go_back()
+    assert member.sought == {P0: 5}
+    assert found.count == 0
