@@ -11,7 +11,7 @@ import pytest
 
 from muster.broker.links.links import Links
 from muster.broker.topics.partitions import Partitions
-from muster.broker.transactions import hanging
+from muster.broker.transactions import hanging, service
 from muster.broker.transactions.hanging import HangingTransactions, ids_of_slots
 from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.transaction_runtime import TransactionRuntime
@@ -21,6 +21,7 @@ from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node, To
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
 from muster.protocol.group_partitions import group_partition
+from muster.protocol.records.control_records import TxnMarker
 from tests.support.brokers import RawClient, in_thread, running
 from tests.support.transaction_sides import TransactionSide
 
@@ -247,6 +248,29 @@ async def test_what_ended_while_the_coordinators_were_asked_is_left_alone(
     it.before = {4: end}
     await it.look()
     assert it.aborted == []
+
+
+@pytest.mark.parametrize(("known", "sent"), [(4, 4), (-1, 0)])
+async def test_an_abort_is_repeated_while_the_partitions_groups_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int, sent: int
+) -> None:
+    """It has the coordinator's epoch that the partition knows: it would refuse an older one."""
+    monkeypatch.setattr(service, "ABORT_AGAIN_S", 0.01)
+    where, written = TopicPartition(GROUP_METADATA_TOPIC, 7), asyncio.Event()
+    markers: list[TxnMarker] = []
+
+    def write(marker: TxnMarker, places: list[TopicPartition], done: Callable[[list[ErrorCode]], None]) -> None:
+        assert places == [where]
+        markers.append(marker)
+        done([ErrorCode.NOT_LEADER_OR_FOLLOWER if len(markers) == 1 else ErrorCode.NONE])
+        if len(markers) == 2:
+            written.set()
+
+    async with running(tmp_path) as broker, asyncio.timeout(30):
+        monkeypatch.setattr(broker.transactions.writer, "write_all", write)
+        broker.transactions._abort_hanging(OpenTransaction(9, 2, known, 5, 0), where)
+        await written.wait()
+    assert markers == [TxnMarker(9, 2, False, sent, 0)] * 2
 
 
 async def test_a_transaction_whose_coordinators_topic_is_deleted_is_aborted(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.broker.broker import Broker
+from muster.broker.handlers import transactions as handlers
+from muster.broker.net.calls import at_once
 from muster.coordinator.shards.served_shard import ServedShard
 from muster.coordinator.transactions.entry import ONGOING, Transaction
 from muster.coordinator.transactions.shard import IDS_AT_A_TIME
 from muster.errors import ErrorCode
+from muster.model import TopicPartition
+from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
 from tests.support import brokers
 from tests.support.brokers import RawClient
@@ -47,6 +52,45 @@ async def test_all_are_listed_with_other_requests_in_between(broker: Broker) -> 
         assert answers == []
     list(steps)
     assert len(answers) == 1
+
+
+async def test_a_request_for_all_is_work_in_slices(broker: Broker) -> None:
+    answers: list[Any] = []
+    here: Any = SimpleNamespace(transactions=broker.transactions)
+    call: Any = SimpleNamespace(reply=answers.append)
+    steps = handlers.list_transactions(here, t.ListTransactionsRequest(), call)
+    assert steps is not None
+    assert answers == []
+    list(steps)
+    assert len(answers) == 1
+
+
+async def test_ids_that_come_and_go_meanwhile_disturb_no_list(broker: Broker) -> None:
+    answers: list[Any] = []
+    runtime = broker.transactions.runtime
+    entries = runtime._served[0].shard.entries
+    steps = runtime.list_transactions(t.ListTransactionsRequest(), answers.append)
+    next(steps)
+    entries["new"] = entries.pop(NAMES[-1])
+    entries["newer"] = entries["new"]
+    list(steps)
+    assert [each.transactional_id for each in answers[0].transaction_states] == NAMES
+
+
+async def test_no_list_is_given_that_lacks_the_ids_of_a_shard_whose_store_has_failed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError("the disk is gone")
+
+    answers: list[Any] = []
+    runtime = broker.transactions.runtime
+    monkeypatch.setattr(runtime._served[0].journal, "write", fail)
+    runtime.init_producer_id(m.InitProducerIdRequest("x", 1_000), 4, answers.append)
+    runtime.flush()
+    assert [each.error_code for each in answers] == [ErrorCode.NOT_COORDINATOR]
+    list(runtime.list_transactions(t.ListTransactionsRequest(), answers.append))
+    assert answers[1].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def test_a_shard_that_is_dropped_meanwhile_adds_no_ids(broker: Broker) -> None:
@@ -87,3 +131,28 @@ async def test_ids_are_counted_with_other_requests_in_between(broker: Broker) ->
         slices += 1
     assert (states["Ongoing"], unmarked) == (len(NAMES), 0)
     assert slices >= 3
+
+
+async def test_a_shard_that_is_dropped_meanwhile_disturbs_no_count(broker: Broker) -> None:
+    steps = broker.transactions.runtime.count()
+    next(steps)
+    broker.transactions.runtime.unload_all()
+    list(steps)
+
+
+async def test_the_metrics_count_ids_in_slices(broker: Broker) -> None:
+    slices = len(list(broker._gather_more()))
+    broker.transactions.runtime._served[0].shard.entries.clear()
+    assert slices >= 3 + len(list(broker._gather_more()))
+
+
+async def test_the_markers_of_all_shards_are_counted(tmp_path: Path) -> None:
+    async with brokers.running(tmp_path / "data", {"transaction.state.log.num.partitions": 2}) as broker:
+        assert broker.transactions.ensure()
+        runtime = broker.transactions.runtime
+        for slot, name in enumerate("xy"):
+            served = runtime._serve(slot)
+            assert isinstance(served, ServedShard)
+            served.shard._unmarked[name] = {TopicPartition("t", 0)}
+        _, unmarked = at_once(runtime.count())
+        assert unmarked == 2

@@ -121,6 +121,19 @@ async def test_markers_of_an_epoch_that_is_over_are_not_repeated() -> None:
     assert [(marker.coordinator_epoch, where) for marker, where in partitions.written] == [(3, T0), (4, T1)]
 
 
+async def test_a_marker_that_is_no_longer_awaited_is_not_repeated() -> None:
+    """The sequence: a partition cannot take a marker; the coordinator's slot is read again under the same epoch, which
+    sends all markers anew; the partition takes that one, and the producer's next transaction begins there. In v1 it has
+    the same epoch, so a repeat of the first marker would end it."""
+    partitions = Partitions(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    sender = partitions.sender()
+    sender(due(T0))
+    sender(due(T0))
+    await until(partitions, T0)
+    await asyncio.sleep(2 * RETRY_S)
+    assert len(partitions.written) == 2
+
+
 async def test_a_partition_that_has_seen_a_newer_coordinator_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     partitions = Partitions(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
     sender = partitions.sender()
