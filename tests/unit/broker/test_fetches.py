@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 from muster.broker.broker import Broker
 from muster.broker.topics import fetches as module
 from muster.errors import ErrorCode
+from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
 from muster.protocol.primitives import ZERO_UUID
+from muster.protocol.records.control_records import TxnMarker
 from tests.support import brokers
 from tests.support.brokers import log_of, topic_of
 from tests.support.held_disk import Asked
@@ -249,6 +252,19 @@ async def test_a_marker_frees_all_bytes_before_it(broker: Broker, others: int) -
     assert told(early)[1:] == told(late)[1:] == (5 if others else 6, [])
     assert shown(early) == shown(late)
     assert shown(early)[0][1] >= 450
+
+
+async def test_a_marker_of_a_coordinator_ends_the_waiting(broker: Broker) -> None:
+    """It is written a slice at a time, after the turn of the request that decided."""
+    transact(broker, 7)
+    asked = committed(broker)
+    found: list[list[ErrorCode]] = []
+    broker.transactions.writer.write_all(TxnMarker(7, 0, False, 0, 0), [TopicPartition("t", 0)], found.append)
+    async with asyncio.timeout(10):
+        while waits(asked):
+            await asyncio.sleep(0)
+    assert found == [[ErrorCode.NONE]]
+    assert told(asked) == (2, 2, [(7, 0)])
 
 
 async def test_a_marker_that_frees_too_little_wakes_nobody(broker: Broker) -> None:
