@@ -273,30 +273,30 @@ async def test_an_abort_is_repeated_while_the_partitions_groups_are_read(
     assert markers == [TxnMarker(9, 2, False, sent, 0)] * 2
 
 
-async def test_a_broker_looks_when_it_begins_to_lead_and_when_coordinators_change(
+async def test_a_broker_checks_when_it_begins_to_lead_and_when_coordinators_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hanging, "LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(hanging, "CHECK_AFTER_S", 0.01)
     async with running(tmp_path) as broker, asyncio.timeout(30):
         broker.changes.create_topic("t", 1, {})
-        looks, topic = broker.transactions._hanging, broker.topics.get("t")
+        hanging_here, topic = broker.transactions._hanging, broker.topics.get("t")
         assert topic is not None
 
-        async def looked() -> None:
-            while looks._is_due:
+        async def checked() -> None:
+            while hanging_here._is_due:
                 await asyncio.sleep(0.01)
 
-        await looked()
+        await checked()
         broker.transactions.leads(topic, 0, 1)
-        assert looks._is_due
-        await looked()
+        assert hanging_here._is_due
+        await checked()
         assert broker.transactions.ensure()
-        assert not looks._is_due
+        assert not hanging_here._is_due
         broker.transactions.followed([])
-        assert looks._is_due
-        await looked()
+        assert hanging_here._is_due
+        await checked()
         broker.transactions.followed([])
-        assert not looks._is_due, "nothing has changed"
+        assert not hanging_here._is_due, "nothing has changed"
 
 
 async def test_a_transaction_whose_coordinators_topic_is_deleted_is_aborted(
