@@ -279,24 +279,27 @@ async def test_a_broker_checks_when_it_begins_to_lead_and_when_coordinators_chan
     monkeypatch.setattr(hanging, "CHECK_AFTER_S", 0.01)
     async with running(tmp_path) as broker, asyncio.timeout(30):
         broker.changes.create_topic("t", 1, {})
-        hanging_here, topic = broker.transactions._hanging, broker.topics.get("t")
+        topic = broker.topics.get("t")
         assert topic is not None
 
+        def is_due() -> bool:
+            return broker.transactions._hanging._is_due
+
         async def checked() -> None:
-            while hanging_here._is_due:
+            while is_due():
                 await asyncio.sleep(0.01)
 
         await checked()
         broker.transactions.leads(topic, 0, 1)
-        assert hanging_here._is_due
+        assert is_due()
         await checked()
         assert broker.transactions.ensure()
-        assert not hanging_here._is_due
+        assert not is_due()
         broker.transactions.followed([])
-        assert hanging_here._is_due
+        assert is_due()
         await checked()
         broker.transactions.followed([])
-        assert not hanging_here._is_due, "nothing has changed"
+        assert not is_due(), "nothing has changed"
 
 
 async def test_a_transaction_whose_coordinators_topic_is_deleted_is_aborted(

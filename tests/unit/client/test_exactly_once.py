@@ -21,7 +21,7 @@ from muster.model import ConsumerRecord, GroupMetadata, TopicPartition
 
 NOWHERE = "127.0.0.1:1"
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
-FITS = {"group_id": "g", "enable_auto_commit": False, "isolation_level": "read_committed"}
+FITS: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False, "isolation_level": "read_committed"}
 
 
 async def no_round(batch: Any) -> None:
