@@ -196,7 +196,7 @@ def _check(consumer: AsyncConsumer, has_transactions: bool) -> None:
         raise ConfigError("exactly_once needs a producer with a transactional_id")
     if consumer._core.subscription.kind is SubscriptionKind.MANUAL:
         raise IllegalStateError(
-            "exactly_once needs a consumer that is subscribed: with assign() it is no member of its group, and the "
+            "exactly_once needs a consumer that is subscribed: after assign() it is not a member of its group, and the "
             "coordinator could not refuse its offsets once another consumer has the partitions"
         )
 
