@@ -21,7 +21,8 @@ import muster.testing
 from muster import CommitFailedError, Consumer, ErrorCode, MusterError, RebalanceListener
 from muster.log import LogError, PartitionLog
 from muster.protocol.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from muster.testing import AsyncKafka, Kafka, WaitTimeoutError, recording
+from muster.testing import AsyncKafka, Kafka, WaitTimeoutError
+from muster.testing.recordings import recording
 from tests.support.brokers import RawClient
 from tests.support.peers import KafkaBroker
 

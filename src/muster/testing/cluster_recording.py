@@ -20,8 +20,8 @@ from muster.model import GROUP_METADATA_TOPIC, ConsumerRecord, TopicPartition
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, OffsetCommitRecord, decode_coordinated
 from muster.protocol.subscription import decode_assignment
-from muster.testing import recording
 from muster.testing.kit import read_from
+from muster.testing.recordings import recording
 
 _READER = {"group_id": None, "isolation_level": "read_committed", "auto_offset_reset": "earliest"}
 """With a group_id the reader's auto commits would overwrite the offsets of a group without members."""

@@ -27,13 +27,13 @@ from muster.coordinator.runtime import Client
 from muster.errors import ConfigError, ProtocolError
 from muster.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
 from muster.protocol.subscription import decode_assignment
-from muster.testing.conditions import missing
 from muster.testing.disk import FaultyDisk
-from muster.testing.facts import Facts
 from muster.testing.interposer import Interposer
-from muster.testing.player import Hooks
-from muster.testing.record_replay import RecordReplay
-from muster.testing.rules import FaultPlan, Rule
+from muster.testing.recordings.player import Hooks
+from muster.testing.recordings.record_replay import RecordReplay
+from muster.testing.rules.conditions import missing
+from muster.testing.rules.facts import Facts
+from muster.testing.rules.faults import FaultPlan, Rule
 
 MOST_LINES = 5_000
 """The largest number of lines in a story."""

@@ -18,9 +18,9 @@ from muster.broker.net.calls import Api, Call, CallConnection, CloseConnectionEr
 from muster.broker.net.intake import Intake
 from muster.errors import ErrorCode
 from muster.protocol.primitives import Buffer, Request, Response
-from muster.testing import answers
-from muster.testing.facts import Facts, facts_of
-from muster.testing.rules import APIS, FaultPlan, Rule
+from muster.testing.rules import error_answers
+from muster.testing.rules.facts import Facts, facts_of
+from muster.testing.rules.faults import APIS, FaultPlan, Rule
 
 ResponseChange = Callable[[Response], Response]
 
@@ -127,9 +127,9 @@ class Interposer:
         handle: Callable[[], Response | Sliced | None],
         error: ErrorCode,
     ) -> Response | Sliced | None:
-        if api in answers.READS:
-            return _Responses(None, call, partial(answers.with_error, error=error)).through(handle)
-        response: Response = answers.refusal(request, error)
+        if api in error_answers.READS:
+            return _Responses(None, call, partial(error_answers.with_error, error=error)).through(handle)
+        response: Response = error_answers.refusal(request, error)
         return response
 
     def _proceed(self, call: Call, handle: Callable[[], Response | Sliced | None]) -> None:

@@ -19,9 +19,9 @@ import muster
 from muster import MusterError, TopicPartition
 from muster.local.broker import LocalBroker
 from muster.model import ConsumerRecord
-from muster.testing import recording
 from muster.testing.backends import Backend, BrokerAwayError, start_backend
-from muster.testing.conditions import missing
+from muster.testing.recordings import recording
+from muster.testing.rules.conditions import missing
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ _EXPECTED = {
 
 
 class When(TypedDict, total=False):
-    """Which requests a fault matches, and when it strikes: see `muster.testing.rules.Rule`."""
+    """Which requests a fault matches, and when it strikes: see `muster.testing.rules.faults.Rule`."""
 
     name: str
     client: str | None
@@ -600,7 +600,7 @@ class Kafka:
         """Add a fault: `fault("lose_answer", "OffsetCommit", group="billing", nth=3)`. It is active until it is
         removed or its `with` block ends.
 
-        `do` is one of `muster.testing.rules.EFFECTS`; the keywords are the fields of `muster.testing.rules.Rule`.
+        `do` is one of `EFFECTS` in `muster.testing.rules.faults`; the keywords are the fields of its `Rule`.
 
         Raises:
             MusterError: a field is unknown or has an invalid value.

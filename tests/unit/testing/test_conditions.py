@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.errors import ConfigError
-from muster.testing.conditions import missing
+from muster.testing.rules.conditions import missing
 
 
 def member(**partitions: list[int]) -> dict[str, Any]:

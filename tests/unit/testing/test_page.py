@@ -12,8 +12,9 @@ import pytest
 
 import muster.testing
 from muster import MusterError
-from muster.testing import Kafka, conditions, control, pytest_plugin
-from muster.testing.rules import EFFECTS, Rule
+from muster.testing import Kafka, control, pytest_plugin
+from muster.testing.rules import conditions
+from muster.testing.rules.faults import EFFECTS, Rule
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = "".join((DOCS / name).read_text() for name in ("testing.md", "reference/test-broker.md"))

@@ -15,7 +15,7 @@ import pytest
 
 import muster.testing
 from muster.testing import async_kit, kit
-from muster.testing.rules import Rule
+from muster.testing.rules.faults import Rule
 
 BLOCKING_ALONE = {
     "admin",  # AsyncAdmin is for event loops

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import ConfigError
-from muster.testing import recording
-from muster.testing.recording import COMPLETE, DamagedRecordingError
+from muster.testing.recordings import recording
+from muster.testing.recordings.recording import COMPLETE, DamagedRecordingError
 
 TOPIC: dict[str, Any] = {"at_ms": 0, "what": "topic", "topic": "orders", "partitions": 2}
 RECORD: dict[str, Any] = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.testing.recording import COMPLETE, Line, Recording
-from muster.testing.script import Script
+from muster.testing.recordings.recording import COMPLETE, Line, Recording
+from muster.testing.recordings.script import Script
 
 
 def record(at_ms: int, offset: int) -> Line:

@@ -1,4 +1,4 @@
-"""Faults as data: which requests a rule matches, at which of them it strikes, and what it does. Pure.
+"""Faults as data: which requests a rule matches, at which of them it strikes, and what it does.
 
 A `FaultPlan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once.
 Every rule counts the requests that it matches, from when it was added; if several are due to strike at a request, the
@@ -17,8 +17,8 @@ from typing import Any
 
 from muster.errors import ConfigError, ErrorCode
 from muster.protocol.api import ADVERTISED, REQUESTS
-from muster.testing.answers import WITHOUT_ERRORS
-from muster.testing.facts import Facts
+from muster.testing.rules.error_answers import WITHOUT_ERRORS
+from muster.testing.rules.facts import Facts
 
 APIS = {
     name: key

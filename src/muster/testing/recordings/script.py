@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from muster.testing.recording import COMPLETE, Line, Recording
+from muster.testing.recordings.recording import COMPLETE, Line, Recording
 
 FAULTS = frozenset({"struck", "refused"})
 

@@ -19,9 +19,9 @@ from muster.protocol.api import READ_COMMITTED
 from muster.protocol.primitives import Response, Struct
 from muster.protocol.records.aborted import AbortedTransactions
 from muster.protocol.records.record_batch import Record, iter_headers, read_records
-from muster.testing import recording
-from muster.testing.facts import Facts
-from muster.testing.rules import Rule
+from muster.testing.recordings import recording
+from muster.testing.rules.facts import Facts
+from muster.testing.rules.faults import Rule
 
 _READ_BYTES = 1 << 20
 _OF_MEMBERS: dict[type[effects.GroupEvent], str] = {

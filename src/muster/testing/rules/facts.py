@@ -1,4 +1,4 @@
-"""What a request is about: the group, member, topics and so on that faults select requests by. Pure."""
+"""What a request is about: the group, member, topics and so on that faults select requests by."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import Request
 from muster.protocol.records.record_batch import BatchBuilder
 from muster.protocol.subscription import Subscription, encode_assignment_by_topic, encode_subscription
-from muster.testing import recording
-from muster.testing.recording import Line
-from muster.testing.rules import Rule
-from muster.testing.script import FAULTS, Script
+from muster.testing.recordings import recording
+from muster.testing.recordings.recording import Line
+from muster.testing.recordings.script import FAULTS, Script
+from muster.testing.rules.faults import Rule
 
 _STANDARD = ("range", "roundrobin", "sticky", "cooperative-sticky")
 _LONGEST_SESSION_MS = 1_800_000

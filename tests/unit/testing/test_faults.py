@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from muster.errors import ConfigError
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
-from muster.testing.facts import Facts, facts_of
-from muster.testing.rules import APIS, EFFECTS, FaultPlan, from_json
+from muster.testing.rules.facts import Facts, facts_of
+from muster.testing.rules.faults import APIS, EFFECTS, FaultPlan, from_json
 
 TOPIC_ID = b"\7" * 16
 NAMES = {TOPIC_ID: "orders"}

@@ -9,13 +9,13 @@ from typing import Any
 from muster.broker.broker import Broker
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import ConfigError
-from muster.testing import recording
-from muster.testing.facts import Facts
 from muster.testing.interposer import Interposer
-from muster.testing.player import Hooks, Player
-from muster.testing.recorder import Recorder
-from muster.testing.rules import Rule
-from muster.testing.script import Script
+from muster.testing.recordings import recording
+from muster.testing.recordings.player import Hooks, Player
+from muster.testing.recordings.recorder import Recorder
+from muster.testing.recordings.script import Script
+from muster.testing.rules.facts import Facts
+from muster.testing.rules.faults import Rule
 
 
 class RecordReplay:

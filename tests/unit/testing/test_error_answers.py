@@ -14,8 +14,8 @@ from muster.protocol import messages as m
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey
 from muster.protocol.definitions import schema
 from muster.protocol.primitives import Struct
-from muster.testing.answers import READS, refusal, with_error
-from muster.testing.rules import APIS
+from muster.testing.rules.error_answers import READS, refusal, with_error
+from muster.testing.rules.faults import APIS
 from tests.support.random_messages import RandomRequests
 
 ERROR = ErrorCode.NOT_COORDINATOR

@@ -1,4 +1,4 @@
-"""The conditions that waits wait for, and what a group still lacks for each. Pure.
+"""The conditions that waits wait for, and what a group still lacks for each.
 
 A group is the JSON object that `Control.view` returns: state, members with their partitions, committed offsets, log
 ends.

@@ -1,4 +1,4 @@
-"""Error responses to requests of any type. Pure.
+"""Error responses to requests of any type.
 
 A response has an error code for each part that its request names: for each topic, partition, group or member. `refusal`
 builds a response from the request alone, part by part, without handling the request. Requests that only read are

@@ -1,0 +1,1 @@
+"""Recordings of what happens to the groups of a broker, and their replay."""

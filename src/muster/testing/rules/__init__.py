@@ -1,0 +1,1 @@
+"""Faults and waits as data: what a fault matches, when it strikes and what it answers; what a wait lacks."""
