@@ -7,7 +7,8 @@ are committed or aborted together, so a consumer with `read_committed` sees the 
 
 1. `poll` returns records of a partition; the group gives it to another member; only then is the generation read.
    It is newer than the records, so the coordinator would accept their offsets, and the new owner reads them again. So,
-   when the generation is taken, each partition must still be assigned, with its position after the records. A later
+   when the generation is taken, each partition must have been assigned ever since its records were returned: one that
+   has come back has the position that its other owner committed. Its position must be after the records, too. A later
    rebalance is noticed by the coordinator, as the generation is older.
 2. After an abort positions go back to the first record of the round. If a partition was given away and came back
    meanwhile, it has the position that its other owner committed, and keeps it (`ConsumerCore.ownership`).
@@ -160,7 +161,9 @@ class _Round:
         self.batch = {
             partition: records
             for partition, records in batch.items()
-            if len(records) and at.get(partition, -1) > self._offset(records, -1)
+            if len(records)
+            and consumer._handout.is_kept(partition)
+            and at.get(partition, -1) > self._offset(records, -1)
         }
         self.offsets = {partition: at[partition] for partition in self.batch}
         self._owned = {partition: consumer._core.ownership(partition) for partition in self.batch}

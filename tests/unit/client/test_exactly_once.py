@@ -102,12 +102,19 @@ class Member:
     def __init__(self, positions: dict[TopicPartition, int], generation_id: int = 3) -> None:
         self.positions = positions
         self.owned = dict.fromkeys(positions, 1)
+        self.returned: set[TopicPartition] = set()
+        """Those that were given away and came back since their records were handed out."""
         self.sought: dict[TopicPartition, int] = {}
         self._generation_id = generation_id
 
     @property
     def _core(self) -> Member:
         return self
+
+    _handout = _core
+
+    def is_kept(self, partition: TopicPartition) -> bool:
+        return partition in self.owned and partition not in self.returned
 
     def group_metadata(self) -> GroupMetadata:
         return GroupMetadata("g", self._generation_id, "m")
@@ -133,8 +140,13 @@ def round_of(member: Any, *partitions: TopicPartition) -> _Round:
 
 def test_a_round_leaves_out_what_belongs_to_another_member_by_now() -> None:
     """The sequence: records are returned; partitions are given away, and one comes back with the position that its
-    other owner has committed; then the round takes the generation, under which these offsets would be accepted."""
+    other owner has committed, before or after them; then the round takes the generation, under which these offsets
+    would be accepted."""
     found = round_of(Member({P0: 7, P2: 6}), P0, P1, P2)
+    assert list(found.batch) == [P0]
+    member = Member({P0: 7, P2: 9})
+    member.returned.add(P2)
+    found = round_of(member, P0, P1, P2)
     assert list(found.batch) == [P0]
     assert (found.offsets, found.count) == ({P0: 7}, 2)
 

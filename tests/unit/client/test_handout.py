@@ -111,6 +111,19 @@ def test_records_of_a_former_ownership_are_neither_handed_out_nor_committed(take
     assert taken.hand_out(1) == {P1: [0]}
 
 
+def test_a_partition_that_has_come_back_was_not_kept(taken: Taken) -> None:
+    """Another member may have handled its records, whatever its position is now."""
+    taken.hand_out()
+    taken.handout.mark_all_handled()
+    assert (taken.handout.is_kept(P0), taken.handout.is_kept(P1)) == (True, True)
+    taken.subscription.assign([P1])
+    taken.subscription.assign([P0, P1])
+    assert (taken.handout.is_kept(P0), taken.handout.is_kept(P1)) == (False, True)
+    taken.take(P0, range(5, 8))
+    taken.hand_out()
+    assert (taken.handout.is_kept(P0), taken.handout.is_kept(P1)) == (True, False)
+
+
 @pytest.mark.parametrize(("committed", "stands"), [(1, 1), (2, 2), (3, 3), (4, 3), (9, 3)])
 def test_a_commit_of_offsets_handles_what_was_handed_out_in_front_of_them(
     taken: Taken, committed: int, stands: int
@@ -201,7 +214,9 @@ def test_tables_that_nobody_has_got_are_fetched_again() -> None:
 
 def test_tables_of_a_partition_that_is_gone_are_not() -> None:
     found = tables()
+    assert found.handout.is_kept(P0)
     found.subscription.assign([P1])
+    assert not found.handout.is_kept(P0)
     found.handout.take_back()
     assert found.commits() == {}
 

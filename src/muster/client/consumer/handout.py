@@ -64,6 +64,8 @@ class Handout:
         """The run from which iteration hands out the next record."""
         self._tables: dict[TopicPartition, tuple[PartitionState, OffsetAndMetadata]] = {}
         """Where tables begin that were handed out but not handled yet."""
+        self._last: dict[TopicPartition, PartitionState] = {}
+        """The partitions of what was handed out last."""
         self._ended = False
 
     # --- taking and handing out --------------------------------------------------------------------------------------
@@ -81,10 +83,12 @@ class Handout:
     def hand_out(self, limit: int) -> Records:
         """Up to `limit` records, for a poll."""
         records: Records = {}
+        self._last = {}
         for run in self._runs:
             if limit > 0 and run.has_more:
                 found = run.records[run.index : run.index + limit]
                 records.setdefault(run.partition, []).extend(found)
+                self._last[run.partition] = run.state
                 run.index += len(found)
                 limit -= len(found)
         return records
@@ -126,8 +130,14 @@ class Handout:
 
     def hand_out_tables(self, starts: Mapping[TopicPartition, int]) -> None:
         """Note where the tables being handed out begin."""
+        self._last = {partition: self._subscription.state(partition) for partition in starts}
         for partition, offset in starts.items():
-            self._tables[partition] = self._subscription.state(partition), OffsetAndMetadata(offset)
+            self._tables[partition] = self._last[partition], OffsetAndMetadata(offset)
+
+    def is_kept(self, partition: TopicPartition) -> bool:
+        """Whether this member has had the partition ever since its records were handed out last."""
+        state = self._last.get(partition)
+        return state is not None and state.assigned
 
     # --- the caller's actions ----------------------------------------------------------------------------------------
 
