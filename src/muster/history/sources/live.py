@@ -153,8 +153,8 @@ def _spans(admin: Admin, topic: TopicDescription, warnings: ReaderWarnings) -> d
         ends = whole.get(place)
         if isinstance(ends, OffsetBounds) and isinstance(bounds, OffsetBounds) and bounds.end < ends.end:
             warnings.add(
-                f"{place} is read up to offset {bounds.end}: an open transaction holds back the "
-                f"{ends.end - bounds.end} offsets after it, of any groups"
+                f"{place} is read up to offset {bounds.end}, not to its end at {ends.end}: an open transaction holds "
+                "back what all groups have written since"
             )
         if isinstance(bounds, KafkaError):
             if bounds.code in _REFUSALS:
