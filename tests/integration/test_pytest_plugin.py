@@ -145,7 +145,7 @@ def test_each_fixture(run: Run, in_process: bool) -> None:
 
 def test_a_setting_without_a_value_is_an_error(run: Run) -> None:
     run.configure(muster_settings="num.partitions")
-    assert "muster_settings: 'num.partitions' is not NAME=VALUE" in run(FIXTURES, "-k", "test_admin", errors=1)
+    assert "muster_settings: 'num.partitions' must be NAME=VALUE" in run(FIXTURES, "-k", "test_admin", errors=1)
 
 
 def test_a_broker_for_each_worker(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
