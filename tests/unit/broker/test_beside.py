@@ -452,7 +452,7 @@ async def test_coordinators_and_musters_brokers_do_not_mix(world: World) -> None
     other = World(world._folder / "other")
     async with other.running(1):
         coordinator, _ = other.coordinator(101)
-        with pytest.raises(ConfigError, match="a cluster of muster.s brokers"):
+        with pytest.raises(ConfigError, match="a cluster of muster's brokers"):
             await other.soon(coordinator.start())
 
 
