@@ -77,6 +77,7 @@ async def test_ids_that_come_and_go_meanwhile_disturb_no_list(broker: Broker) ->
     assert [each.transactional_id for each in answers[0].transaction_states] == NAMES
 
 
+@pytest.mark.interpreted  # a compiled object's method cannot be replaced
 async def test_no_list_is_given_that_lacks_the_ids_of_a_shard_whose_store_has_failed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
