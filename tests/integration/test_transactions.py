@@ -7,6 +7,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ pytestmark = pytest.mark.slow
 STORY = Path(__file__).parents[1] / "oracle" / "java" / "TransactionStory.java"
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 LATEST_S = 40.0
+
+
+def told_by_kafka(bootstrap: str, java: str) -> list[str]:
+    """As `told_by_java`. Kafka 4.2 was seen to refuse a produce of this story's quick transactions on a busy machine, with
+    INVALID_TXN_STATE, which ends the producer: then there is nothing to compare with, and the story is told again."""
+    for _ in range(2):
+        with suppress(AssertionError):
+            return told_by_java(bootstrap, java)
+    return told_by_java(bootstrap, java)
 
 
 def told_by_java(bootstrap: str, java: str) -> list[str]:
@@ -58,7 +68,7 @@ def test_javas_producer_sees_what_it_sees_with_kafka(
     assert listed.stdout.count("Complete") == 2, listed.stdout
     assert len(hanging.stdout.strip().splitlines()) == 1, hanging.stdout
     if version == 2:
-        theirs = told_by_java(transactional_kafka.bootstrap, java)
+        theirs = told_by_kafka(transactional_kafka.bootstrap, java)
         assert ours == theirs
 
 
