@@ -13,11 +13,13 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import uvloop
@@ -314,9 +316,9 @@ def test_a_killed_copy_job_on_three_brokers_of_kafka(kafka_cluster: KafkaCluster
 
 
 @contextlib.contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], errors: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """A copy job that is ready; it is killed in the end."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as job:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0) as job:
         try:
             assert line_of(job) == b"ready\n"
             yield job
@@ -367,11 +369,14 @@ def copied(bootstrap: str, kind: str, kills: int, *, restarts: int = 0) -> None:
                     assert line_of(job) == b"copied\n"
                 time.sleep(rng.random() * 0.02)
     for left in range(restarts, -1, -1):
-        with running(command) as job:
+        with tempfile.TemporaryFile() as errors, running(command, errors) as job:
             eventually(bootstrap, target, expected, lambda: job.poll() is not None)
             if job.poll() is None:
                 break
-        assert left, "the job ended by itself"
+            errors.seek(0)
+            said = errors.read().decode()
+        assert left, f"the job ended by itself: {said}"
+        assert "refused with CONCURRENT_TRANSACTIONS" in said
     assert sorted(committed_values(bootstrap, target)) == sorted(expected)
 
 

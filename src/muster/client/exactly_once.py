@@ -11,7 +11,7 @@ are committed or aborted together, so a consumer with `read_committed` sees the 
    has come back has the position that its other owner committed. Its position must be after the records, too. A later
    rebalance is noticed by the coordinator, as the generation is older.
 2. After an abort positions go back to the first record of the round. If a partition was given away and came back
-   meanwhile, it has the position that its other owner committed, and keeps it (`ConsumerCore.ownership`).
+   meanwhile, it has the position that its other owner committed, and keeps it (`Handout.is_kept`).
 
 An interrupt can come at any moment of a round: after its commit has succeeded, or while it is under way. So what
 happens to the round's records then follows from the commit's outcome, which `_is_committed` waits for.
@@ -166,15 +166,14 @@ class _Round:
             and at.get(partition, -1) > self._offset(records, -1)
         }
         self.offsets = {partition: at[partition] for partition in self.batch}
-        self._owned = {partition: consumer._core.ownership(partition) for partition in self.batch}
         self.count = sum(len(records) for records in self.batch.values())
 
     def go_back(self) -> None:
         """The round is aborted: its records are read again by whichever member has their partitions."""
         self.count = 0
-        for partition, since in self._owned.items():
-            if self._consumer._core.ownership(partition) == since:
-                self._consumer.seek(partition, self._offset(self.batch[partition], 0))
+        for partition, records in self.batch.items():
+            if self._consumer._handout.is_kept(partition):
+                self._consumer.seek(partition, self._offset(records, 0))
 
     def _offset(self, records: Any, index: int) -> int:
         return int(records["offset"][index].as_py()) if self._arrow else int(records[index].offset)

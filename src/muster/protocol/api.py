@@ -114,7 +114,7 @@ def newest_common(message: type[Message], broker_range: tuple[int, int] | None, 
     """The newest version of a request that both sides speak, at most `newest`.
 
     Raises:
-        UnsupportedVersionError: there is none.
+        UnsupportedVersionError: the broker and this client share no version.
     """
     if broker_range is None:
         raise UnsupportedVersionError(f"the broker does not support {message.__name__}")

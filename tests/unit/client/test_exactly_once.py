@@ -97,33 +97,27 @@ def test_what_is_tried_again(error: BaseException, again: bool) -> None:
 
 
 class Member:
-    """A consumer, as far as a round asks it: its partitions with their positions and ownerships."""
+    """A consumer, as far as a round asks it: its partitions with their positions."""
 
     def __init__(self, positions: dict[TopicPartition, int], generation_id: int = 3) -> None:
         self.positions = positions
-        self.owned = dict.fromkeys(positions, 1)
-        self.returned: set[TopicPartition] = set()
-        """Those that were given away and came back since their records were handed out."""
+        self.kept = set(positions)
+        """Those that were not given away since their records were handed out."""
         self.sought: dict[TopicPartition, int] = {}
         self._generation_id = generation_id
 
     @property
-    def _core(self) -> Member:
+    def _handout(self) -> Member:
         return self
 
-    _handout = _core
-
     def is_kept(self, partition: TopicPartition) -> bool:
-        return partition in self.owned and partition not in self.returned
+        return partition in self.kept
 
     def group_metadata(self) -> GroupMetadata:
         return GroupMetadata("g", self._generation_id, "m")
 
     def handled(self, *, handed_out: bool) -> dict[TopicPartition, int]:
         return self.positions
-
-    def ownership(self, partition: TopicPartition) -> int | None:
-        return self.owned.get(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.sought[partition] = offset
@@ -145,7 +139,7 @@ def test_a_round_leaves_out_what_belongs_to_another_member_by_now() -> None:
     found = round_of(Member({P0: 7, P2: 6}), P0, P1, P2)
     assert list(found.batch) == [P0]
     member = Member({P0: 7, P2: 9})
-    member.returned.add(P2)
+    member.kept.remove(P2)
     found = round_of(member, P0, P1, P2)
     assert list(found.batch) == [P0]
     assert (found.offsets, found.count) == ({P0: 7}, 2)
@@ -163,8 +157,7 @@ def test_an_aborted_round_goes_back_only_where_the_partition_was_kept() -> None:
     the position that its other owner has committed. That owner has processed the round's records."""
     member = Member(dict.fromkeys((P0, P1, P2), 7))
     found = round_of(member, P0, P1, P2)
-    del member.owned[P1]
-    member.owned[P2] = 2
+    member.kept -= {P1, P2}
     found.go_back()
     assert member.sought == {P0: 5}
     assert found.count == 0

@@ -66,7 +66,7 @@ class PlainConnection:
         """The newest version of a request that both sides speak, at most `newest`.
 
         Raises:
-            UnsupportedVersionError: there is none.
+            UnsupportedVersionError: the broker and this client share no version.
         """
         return newest_common(request_type, self._ranges.get(request_type.API_KEY), newest)
 
@@ -74,7 +74,7 @@ class PlainConnection:
         """Send a request in the newest version that both sides speak, at most `newest`.
 
         Raises:
-            UnsupportedVersionError: there is none.
+            UnsupportedVersionError: the broker and this client share no version.
         """
         self._send(request, self.version(type(request), newest))
 

@@ -90,10 +90,10 @@ class ProducerLoop:
         return self.core.transactions
 
     async def complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
-        """Start a call, or find it under way, and wait for its outcome; None is `max_block_ms`.
+        """Start a call, or join one that is running, and wait for it to finish; None is `max_block_ms`.
 
         Raises:
-            KafkaTimeoutError: there is none yet. The work continues, and the same call waits for it again.
+            KafkaTimeoutError: the call has not finished in time. It continues; calling again waits for it.
             MusterError: it failed.
         """
         limit = self.config.max_block_ms if timeout_ms is None else check_timeout(timeout_ms)

@@ -33,7 +33,7 @@ class ClassicGroup(ClassicGroupBase):
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
-        """As `Group.check_commit`: members of this generation may commit, and any client while there are no members."""
+        """As `Group.check_commit`: members of this generation may commit, and any client if the group is empty."""
         state, generation_id = self.state, request.generation_id_or_member_epoch
         if state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

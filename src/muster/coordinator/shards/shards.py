@@ -4,8 +4,8 @@ runtime.py knows the requests of groups, transaction_runtime.py those of transac
 decisions durable before their answers go out, for both. The store keeps the shards (store.py is its interface,
 log_store.py an implementation).
 
-These three files are the ones in this package that use a clock, callbacks and logging. They never block and start no
-tasks. They run on one thread and no method awaits, so there are no locks: the rules finish one request before the next.
+Only these three files of the package use a clock, callbacks and logging. They never block, await or start tasks, and
+run on one thread, so they need no locks: each request is decided before the next one begins.
 
 The life of a request
 =====================
