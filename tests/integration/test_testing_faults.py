@@ -127,6 +127,29 @@ def test_a_large_fetch_is_damaged_too(kafka: Kafka) -> None:
         assert [record.value for record in consumer.poll(10_000)[partition]] == [b"x" * 300_000]
 
 
+def test_damage_strikes_answers_with_records_of_its_partition(kafka: Kafka) -> None:
+    """Not the empty answer to a poll at the end of the log, nor the records of another topic in the same answer."""
+    meant, other = muster.TopicPartition(kafka.topic(), 0), muster.TopicPartition(kafka.topic(), 0)
+    damage = kafka.fault("damage", "Fetch", topic=meant.topic, partition=0)
+    with damage as fault, Consumer(bootstrap_servers=kafka.bootstrap, fetch_max_wait_ms=50) as consumer:
+        consumer.assign([meant, other])
+        consumer.seek_to_beginning()
+        assert consumer.poll(300) == {}
+        assert (fault.seen, fault.struck) == (0, 0)
+        with Producer(bootstrap_servers=kafka.bootstrap) as producer:
+            for topic in (other.topic, meant.topic):
+                producer.send(topic, b"x").result()
+        found: list[muster.TopicPartition] = []
+        with pytest.raises(CorruptRecordError):
+            while True:
+                found += consumer.poll(1_000)
+        assert fault.struck == 1
+        consumer.seek(meant, 0)
+        while len(found) < 2:
+            found += consumer.poll(1_000)
+        assert sorted(found) == sorted([meant, other])
+
+
 def test_a_fault_of_one_topic_leaves_the_others_alone(kafka: Kafka) -> None:
     meant, other = kafka.topic(), kafka.topic()
     refused = kafka.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic=meant, times=None)

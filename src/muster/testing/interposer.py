@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -95,20 +96,18 @@ class Interposer:
             self.before(request)
         facts = facts_of(request, call.version, call.client_id, self._topic_name)
         rule = self.plan.strike(facts)
-        if rule is None:
-            if self.on_answer is None:
-                return own.handle(request, call)
-            return _Responses(None, call, partial(_notify, self.on_answer, facts)).through(
-                partial(own.handle, request, call)
-            )
-        self._on_strike(rule, facts)
         handle = partial(own.handle, request, call)
+        if rule is None:
+            if self.on_answer is None and not self.plan.may_damage(facts):
+                return handle()
+            return _Responses(None, call, partial(self._on_response, facts)).through(handle)
+        self._on_strike(rule, facts)
         match rule.do:
             case "error":
                 return self._refuse(facts.api, request, call, handle, rule.error_code)
             case "lose_request":
                 raise CloseConnectionError(f"{rule}: the request is lost")
-            case "lose_answer" | "cut" | "throttle" | "damage":
+            case "lose_answer" | "cut" | "throttle":
                 return _Responses(rule, call).through(handle)
             case "delay":
                 self._loop.call_later(rule.delay_ms / 1000, self._proceed, call, handle)
@@ -118,6 +117,23 @@ class Interposer:
                 self._held.setdefault(rule.name, []).append(partial(_close, call, f"{rule}: the fault was removed"))
         call.blocks = True
         return None
+
+    def _on_response(self, facts: Facts, response: Response) -> Response:
+        """The response to a request at which no rule struck: damaged if a rule is due at its records."""
+        if self.plan.may_damage(facts):
+            found = _with_records(response, self._topic_name)
+            facts_of_records = replace(facts, partitions={topic: frozenset(found[topic]) for topic in found})
+            rule = self.plan.strike_records(facts_of_records)
+            if rule is not None:
+                self._on_strike(rule, facts_of_records)
+                for topic, partitions in found.items():
+                    for index, partition in partitions.items():
+                        if rule.selects(topic, index):
+                            _damage(partition)
+                return response
+        if self.on_answer is not None:
+            self.on_answer(facts, response)
+        return response
 
     def _refuse(
         self,
@@ -143,11 +159,6 @@ class Interposer:
             return
         if response is not None:
             call.reply(response)
-
-
-def _notify(on_answer: Callable[[Facts, Response], None], facts: Facts, response: Response) -> Response:
-    on_answer(facts, response)
-    return response
 
 
 def _close(call: Call, why: str) -> None:
@@ -198,8 +209,6 @@ class _Responses:
         assert rule is not None
         if rule.do == "throttle" and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = rule.throttle_ms
-        elif rule.do == "damage":
-            _damage(response)
         return response
 
     # ---------------------------------------------------------------------- as `Asker`: responses to parked requests
@@ -236,15 +245,24 @@ class _Responses:
         self._connection.close(f"{self._rule}")
 
 
-def _damage(response: Any) -> None:
-    """Flip a bit in the last record of each partition's batches, so that their checksum does not match."""
+def _with_records(response: Any, topic_name: Callable[[bytes], str | None]) -> dict[str, dict[int, Any]]:
+    """The partitions in a Fetch response that have records, by topic and index."""
+    found: dict[str, dict[int, Any]] = {}
     for topic in response.responses:
-        for partition in topic.partitions:
-            records = partition.records
-            if not records:
-                continue
-            # Bytes, views, or for a large answer a FileRange.
-            whole = bytearray(b"".join(records) if isinstance(records, list) else bytes(records))
-            if whole:
-                whole[-1] ^= 0x10
-                partition.records = bytes(whole)
+        name = topic_name(topic.topic_id) if any(topic.topic_id) else topic.topic
+        partitions = {each.partition_index: each for each in topic.partitions if _bytes_of(each.records)}
+        if partitions:
+            found[name or ""] = partitions
+    return found
+
+
+def _bytes_of(records: Any) -> bytearray:
+    """The record batches of a partition: bytes, views, or for a large answer a FileRange."""
+    return bytearray(b"".join(records) if isinstance(records, list) else bytes(records or b""))
+
+
+def _damage(partition: Any) -> None:
+    """Flip a bit in the last record of a partition's batches, so that their checksum does not match."""
+    whole = _bytes_of(partition.records)
+    whole[-1] ^= 0x10
+    partition.records = bytes(whole)

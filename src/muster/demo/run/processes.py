@@ -144,8 +144,26 @@ class Process:
             await self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send it a signal, and to all processes of its session where `/proc` lists them.
+
+        Spark's Python workers have a process group of their own. If only the JVM died, a streaming query's worker
+        would notice, and its member would leave the group: sometimes, since the workers' daemon ends them then.
+        """
+        session = self.process.pid
+        pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+        others = [pid for pid in pids if pid != session and _session_of(pid) == session]
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+            os.killpg(session, number)
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
 
 
 class EmbeddedBroker:

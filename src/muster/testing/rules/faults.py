@@ -36,7 +36,7 @@ EFFECTS = {
     "hold": "the request is handled once the fault releases it or is removed",
     "cut": "the request is handled, but its connection is closed after half of the answer",
     "throttle": "the request is handled, and its answer has `throttle_ms` as throttle time",
-    "damage": "the request (a Fetch) is handled, but a bit of the record batches in its answer is flipped",
+    "damage": "a Fetch whose answer has records is handled, but a bit of its record batches is flipped",
 }
 """What a rule does."""
 
@@ -127,6 +127,10 @@ class Rule:
             and (self.transactional_id is None or _any_match(facts.transactional_ids, self.transactional_id))
             and self._matches_partitions(facts.partitions)
         )
+
+    def selects(self, topic: str, index: int) -> bool:
+        """Whether a request that names this partition is one that it can match."""
+        return (self.topic is None or fnmatchcase(topic, self.topic)) and self.partition in (None, index)
 
     def _matches_partitions(self, partitions: Mapping[str, frozenset[int]]) -> bool:
         if self.topic is None and self.partition is None:
@@ -248,9 +252,22 @@ class FaultPlan:
         self.installed.pop(name, None)
 
     def strike(self, facts: Facts) -> Rule | None:
-        """Count a request; returns the rule that strikes at it, if any."""
+        """Count a request; returns the rule that strikes at it, if any. Those that damage do so at its response."""
         self.requests[facts.client_id, facts.api] += 1
-        due = [installed for installed in self.installed.values() if installed.is_due(facts)]
+        return self._strike(facts, damages=False)
+
+    def may_damage(self, facts: Facts) -> bool:
+        """Whether `strike_records` can return a rule for the response to this request."""
+        return facts.api == "Fetch" and any(each.rule.do == "damage" for each in self.installed.values())
+
+    def strike_records(self, facts: Facts) -> Rule | None:
+        """Count a Fetch whose response has records, of the partitions in `facts`; returns the rule that damages them,
+        if any. The empty response to a poll at the log's end is not counted: there is nothing to damage in it."""
+        return self._strike(facts, damages=True)
+
+    def _strike(self, facts: Facts, *, damages: bool) -> Rule | None:
+        rules = [installed for installed in self.installed.values() if (installed.rule.do == "damage") is damages]
+        due = [installed for installed in rules if installed.is_due(facts)]
         if not due:
             return None
         due[0].struck += 1
