@@ -140,9 +140,13 @@ def test_damage_strikes_answers_with_records_of_its_partition(kafka: Kafka) -> N
             for topic in (other.topic, meant.topic):
                 producer.send(topic, b"x").result()
         found: list[muster.TopicPartition] = []
-        with pytest.raises(CorruptRecordError):
+
+        def read() -> None:
             while True:
-                found += consumer.poll(1_000)
+                found.extend(consumer.poll(1_000))
+
+        with pytest.raises(CorruptRecordError):
+            read()
         assert fault.struck == 1
         consumer.seek(meant, 0)
         while len(found) < 2:

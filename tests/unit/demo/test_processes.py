@@ -14,6 +14,7 @@ import pytest
 
 from muster.demo.run.processes import EmbeddedBroker, Process, ProcessFailedError
 from muster.local.server import pid_in
+from tests.support.alive import wait_until_gone
 
 PATIENCE_S = 120
 DEMO = """
@@ -81,3 +82,15 @@ def test_a_demo_that_is_killed_leaves_no_broker(tmp_path: Path):
     while pid_in(tmp_path / "logs") == pid:
         assert time.monotonic() < deadline, "the broker is still there"
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the processes of a session are found in /proc")
+async def test_a_killed_process_takes_those_with_it_that_have_a_process_group_of_their_own(tmp_path: Path):
+    """Like Spark's Python workers."""
+    child = "import os, time; os.setpgid(0, 0); print(os.getpid(), flush=True); time.sleep(600)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = await Process.start("a process", ["-c", parent], tmp_path / "log")
+    pid = int(await process.read_line(PATIENCE_S))
+    assert os.getpgid(pid) == pid
+    await process.kill()
+    wait_until_gone(pid)

@@ -182,6 +182,21 @@ def test_when_a_fault_strikes(when: dict[str, Any], strikes: list[int]) -> None:
     assert (plan.installed[rule.name].seen, plan.installed[rule.name].struck) == (8, len(strikes))
 
 
+def test_damage_is_due_at_records_and_other_effects_at_requests() -> None:
+    plan = FaultPlan()
+    fetch = Facts("Fetch", client_id="a", partitions={"orders": frozenset({0})})
+    assert not plan.may_damage(fetch)
+    damage = plan.add({"do": "damage", "apis": ["Fetch"], "topic": "orders", "partition": 0})
+    lost = plan.add({"do": "lose_request", "apis": ["Fetch"], "nth": 2})
+    assert plan.may_damage(fetch)
+    assert not plan.may_damage(FACTS)
+    assert [plan.strike(fetch) for _ in range(3)] == [None, lost, None]
+    assert [plan.strike_records(fetch) for _ in range(2)] == [damage, None]
+    counts = [(plan.installed[each.name].seen, plan.installed[each.name].struck) for each in (damage, lost)]
+    assert counts == [(2, 1), (3, 1)]
+    assert [damage.selects(*place) for place in (("orders", 0), ("orders", 1), ("billing", 0))] == [True, False, False]
+
+
 def test_every_fault_counts_a_request_and_the_one_added_first_strikes() -> None:
     plan = FaultPlan()
     first = plan.add({"do": "hang", "apis": ["OffsetCommit"], "nth": 1})
